@@ -1,0 +1,192 @@
+/* Records of the Zstandard decoder (RFC 8878), shared by the host and the kernels of zstd.cu.
+ *
+ * One wave decodes a table of jobs. The entries run in this order, on one stream, with no
+ * read-back; every count is on the device, so grids are persistent or sized by capacity:
+ *
+ *   begin     zeroes the counters
+ *   parse     thread per job: checks every header, fills frames, blocks and trees
+ *   headers   Huffman tree descriptions -> weights; FSE table descriptions -> their places
+ *   order     lists of blocks, most work first
+ *   fse       sequences -> records, block sizes, outgoing repeat offsets
+ *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
+ *   literals  Huffman streams -> scratch, or straight to the output of a block without sequences
+ *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets
+ *   execute   records -> output
+ *   finish    frame checksums, results
+ *
+ * The surprising rule: an error never stops a stage, it lowers the job's word in `errors`
+ * (damacy__zstd_fail) and the next stages find the job's blocks without a place. Words are
+ * minima, so the error reported does not depend on scheduling. */
+#pragma once
+
+#include "kernels/abi.h"
+
+/* Most bytes that a block may regenerate or occupy (RFC 8878 section 3.1.1.2.4). */
+#define DAMACY__ZSTD_BLOCK_MAX 131072u
+/* Most sequences of a legal block: a match is at least 3 bytes. */
+#define DAMACY__ZSTD_SEQUENCES_MAX 43690u
+#define DAMACY__ZSTD_NONE          0xffffffffu
+#define DAMACY__ZSTD_NO_ERROR      0xffffffffffffffffull
+
+/* ---- Record of a segment (one literal run or one match), 8 bytes, in output order:
+ *
+ *   bits  0-16  start: first output byte, relative to the block
+ *   bits 17-33  length - 1
+ *   bits 34-63  D: LITERALS | position of the run in the block's literals (bits 0-16), or the
+ *               offset of a match, 1 ... OFFSET_MAX, or a symbolic offset
+ *
+ * The writer (fse) guarantees, also for hostile data: no empty run, each record starts where the
+ * one before it ended, the first starts at 0, the lengths sum to the block's size, literal runs
+ * lie inside and in order use up exactly the block's literals (the tail after the last sequence
+ * included). A symbolic offset is SYMBOLIC | k << 18 | d: the block's incoming repeat offset
+ * k (0, 1, 2) minus d. `place` rewrites those to plain ones, so execute sees none. */
+#define DAMACY__ZSTD_D_LITERALS 0x20000000u
+#define DAMACY__ZSTD_D_SYMBOLIC 0x1ff00000u /* bits 18 and 19 are clear */
+#define DAMACY__ZSTD_OFFSET_MAX 0x1fefffffu /* a larger offset is DAMACY__JOB_BAD_OFFSET */
+
+enum { /* damacy__zstd_block.type */
+       DAMACY__ZSTD_RAW = 0,
+       DAMACY__ZSTD_RLE = 1,
+       DAMACY__ZSTD_LITERALS = 2, /* Huffman literals and no sequence: decoded in place */
+       DAMACY__ZSTD_SEQUENCES = 3 /* at least one sequence */
+};
+
+enum { /* damacy__zstd_block.literal_type, as in the literals section header */
+       DAMACY__ZSTD_LITERALS_RAW = 0,
+       DAMACY__ZSTD_LITERALS_RLE = 1,
+       DAMACY__ZSTD_LITERALS_HUFFMAN = 2,
+       DAMACY__ZSTD_LITERALS_TREELESS = 3
+};
+
+enum { DAMACY__ZSTD_LL = 0, DAMACY__ZSTD_OF = 1, DAMACY__ZSTD_ML = 2 }; /* order of the tables */
+
+enum { /* compression mode of a table, 2 bits each in damacy__zstd_block.modes */
+       DAMACY__ZSTD_PREDEFINED = 0,
+       DAMACY__ZSTD_MODE_RLE = 1,
+       DAMACY__ZSTD_MODE_FSE = 2,
+       DAMACY__ZSTD_MODE_REPEAT = 3
+};
+
+/* A frame inside a job; a job may hold several, one after another, and skippable frames, which
+ * leave no record. Frames of a job are neighbours in the table, in order. */
+typedef struct damacy__zstd_frame {
+    uint64_t dst;               /* resolve: address of its first output byte; 0 = dead, skip it */
+    uint64_t content_size;      /* from the header, or DAMACY__SIZE_UNKNOWN */
+    uint64_t checksum;          /* address of the four checksum bytes to verify, or 0 */
+    uint32_t job;               /* index of its job */
+    uint32_t first_block;       /* its blocks are neighbours in the table, in order */
+    uint32_t n_blocks;          /* empty raw and RLE blocks leave no record and do not count */
+    uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */
+    uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */
+    uint32_t n_records;         /* resolve: records of all its blocks */
+} damacy__zstd_frame;
+static_assert(sizeof(damacy__zstd_frame) == 48, "ABI");
+
+/* A block. Fields without a stage name are set by parse and then constant.
+ *
+ * What parse has checked: every range lies inside its job's source; n_literals <= max_size <=
+ * BLOCK_MAX; n_sequences <= SEQUENCES_MAX and 3 * n_sequences + n_literals <= max_size; modes have
+ * no reserved bits; a REPEAT table has a defining block in the same frame, whose mode is not
+ * REPEAT; a RLE or FSE table has at least one byte. What it has not: the table descriptions
+ * (headers) and all bit streams. */
+typedef struct damacy__zstd_block {
+    uint64_t src;           /* RAW: bytes. RLE: the byte */
+    uint64_t literals;      /* SEQUENCES: address of the regenerated literals, which the source (raw
+                               literals, any alignment) or scratch (32-byte aligned) holds; they have no
+                               padding in the source. LITERALS: set by resolve to dst */
+    uint64_t literal_src;   /* Huffman: what follows the literals header. RLE literals: the byte */
+    uint64_t sequence_src;  /* what follows the modes byte: table descriptions, then bit stream */
+    uint64_t first_record;  /* SEQUENCES: index of its first record, a multiple of 16 */
+    uint64_t dst;           /* resolve: address of its first output byte; 0 = dead, skip it */
+    uint32_t frame;         /* index of its frame */
+    uint32_t literal_size;  /* bytes at literal_src */
+    uint32_t n_literals;    /* regenerated literals */
+    uint32_t sequence_size; /* bytes at sequence_src up to the end of the block */
+    uint32_t n_sequences;
+    uint32_t max_size;    /* most bytes that the block may regenerate: min(window, BLOCK_MAX) */
+    uint32_t size;        /* regenerated bytes; SEQUENCES: 0 until fse sets it */
+    uint32_t position;    /* resolve: its first output byte, relative to the frame */
+    uint32_t tree;        /* Huffman: index of its tree (its own or an earlier block's) */
+    uint32_t tables[3];   /* SEQUENCES: per table the block that defines it (itself unless mode
+                             REPEAT); LL, OF, ML */
+    uint32_t table_at[3]; /* headers: place of its own descriptions, relative to sequence_src;
+                             unused entries are 0 */
+    uint32_t bits_at;     /* headers: place of the bit stream, relative to sequence_src */
+    uint32_t bits_size;   /* headers: bytes of the bit stream, at least 1; 0 = broken, skip it */
+    uint32_t n_records;   /* fse; room is for record_capacity */
+    uint32_t n_symbolic;  /* fse: records from this one on have no symbolic offset */
+    uint32_t record_capacity; /* min(2 * n_sequences, n_sequences + n_literals) + 1: enough */
+    uint32_t repeat_out[3];   /* fse: repeat offsets after the block, plain or symbolic D */
+    uint32_t repeat_in[3];    /* resolve: repeat offsets before the block, plain */
+    uint8_t type;             /* DAMACY__ZSTD_RAW ... */
+    uint8_t literal_type;     /* DAMACY__ZSTD_LITERALS_RAW ... */
+    uint8_t n_streams;        /* Huffman: 1 or 4 */
+    uint8_t modes;            /* own modes: LL in bits 0-1, OF in 2-3, ML in 4-5 */
+    uint32_t zero;
+} damacy__zstd_block;
+static_assert(sizeof(damacy__zstd_block) == 160, "ABI");
+
+/* A Huffman tree description and, after headers, its weights. */
+typedef struct damacy__zstd_tree {
+    uint64_t src;   /* address of the description */
+    uint32_t limit; /* bytes that may be read there: the whole literals section */
+    uint32_t block; /* block that holds it */
+    uint32_t size;  /* headers: bytes of the description; 0 = broken */
+    uint32_t log;   /* headers: table log 1-11; 0 = broken */
+    uint32_t zero[2];
+    uint32_t weights[32]; /* headers: 256 weights of 4 bits, low nibble first */
+} damacy__zstd_tree;
+static_assert(sizeof(damacy__zstd_tree) == 160, "ABI");
+
+/* What parse found in a job. */
+typedef struct damacy__zstd_span {
+    uint32_t first_frame, n_frames;
+    uint32_t first_block, n_blocks;
+} damacy__zstd_span;
+static_assert(sizeof(damacy__zstd_span) == 16, "ABI");
+
+#define DAMACY__ZSTD_BUCKETS 64
+
+/* Zeroed by begin. Parse adds with atomics and gives back nothing: a job whose share would pass a
+ * capacity gets NEED_SCRATCH and takes no table entry, so every count stays within its table. */
+typedef struct damacy__zstd_counters {
+    uint64_t n_literal_bytes; /* used of the literal scratch, multiples of 32 */
+    uint64_t n_records;       /* used of the record scratch, multiples of 16 */
+    uint64_t n_link_bytes;    /* resolve: output bytes that execute may link */
+    uint32_t n_frames, n_blocks, n_trees;
+    uint32_t n_sequence_blocks;   /* entries of sequence_order */
+    uint32_t n_literal_blocks[3]; /* entries of literal_order by table log: <= 9, 10, 11 */
+    uint32_t n_execute;           /* resolve: entries of execute_list */
+    uint32_t n_large;             /* resolve: entries of execute_list with more than one block */
+    uint32_t ticket[7];           /* for persistent grids: 0-3 fse and execute, 4-6 the others */
+    uint32_t sequence_buckets[DAMACY__ZSTD_BUCKETS]; /* blocks per size class; order: cursors */
+    uint32_t literal_buckets[3][DAMACY__ZSTD_BUCKETS];
+} damacy__zstd_counters;
+static_assert(sizeof(damacy__zstd_counters) == 88 + 4 * 256, "ABI");
+
+/* The one parameter of every entry, passed by value. */
+typedef struct damacy__zstd_wave {
+    uint64_t jobs;     /* const damacy__job[max_jobs] */
+    uint64_t n_jobs;   /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
+    uint64_t results;  /* damacy__job_result[max_jobs] */
+    uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR */
+    uint64_t spans;    /* damacy__zstd_span[max_jobs] */
+    uint64_t counters; /* damacy__zstd_counters */
+    uint64_t frames;   /* damacy__zstd_frame[max_frames] */
+    uint64_t blocks;   /* damacy__zstd_block[max_blocks] */
+    uint64_t trees;    /* damacy__zstd_tree[max_blocks] */
+    uint64_t sequence_list;    /* uint32_t[max_blocks]: blocks of type SEQUENCES, as found */
+    uint64_t sequence_order;   /* uint32_t[max_blocks]: the same, most sequences first */
+    uint64_t literal_list;     /* uint32_t[max_blocks]: blocks with Huffman literals, as found */
+    uint64_t literal_order[3]; /* uint32_t[max_blocks] each: the same by table log, largest first */
+    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences */
+    uint64_t literals;         /* bytes, 256-byte aligned, 64 spare bytes before and after */
+    uint64_t records;          /* uint64_t[max_records], 256-byte aligned */
+    uint64_t links;            /* scratch of execute for few large frames, or 0 */
+    uint64_t literals_size;    /* capacity of literals */
+    uint64_t max_records;
+    uint64_t links_size;
+    uint32_t max_jobs, max_frames, max_blocks;
+    uint32_t flags;
+} damacy__zstd_wave;
+static_assert(sizeof(damacy__zstd_wave) == 192, "ABI");
