@@ -1,0 +1,1241 @@
+
+#if defined(DAMACY_IMPLEMENTATION) && !defined(_GNU_SOURCE)
+
+#define _GNU_SOURCE 1
+
+#endif
+
+/* ==== src/api.h ==== */
+/* damacy.h: streams crops of Zarr and OME-NGFF arrays as training batches.
+ *
+ * In one file of a program:
+ *
+ *     #define DAMACY_IMPLEMENTATION
+ *     #include "damacy.h"
+ *
+ * and cc app.c. Everywhere else include it plainly. DAMACY_STATIC, defined before every include,
+ * makes all functions static. C11 or C++11 and later; Linux; glibc >= 2.34 needs no library on the
+ * link line.
+ *
+ * The life of a pipeline: damacy_create, damacy_push crops, damacy_finish, damacy_pop batches and
+ * damacy_release each, damacy_destroy. Shapes and boxes follow the axis order of the array's
+ * metadata, slowest axis first; a batch is [sample, axis 0, axis 1, ...] in C order. Extents count
+ * voxels, sizes count bytes. Every function may be called from any thread at any time, but nothing
+ * may be called on a pipeline during or after its damacy_destroy, except that a blocked damacy_pop
+ * returns and that batches stay valid until they are released.
+ *
+ * Functions return a damacy_status; those with `err` fill it on failure (it may be NULL). Outputs
+ * are untouched on failure. */
+#ifndef DAMACY_H
+#define DAMACY_H
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef DAMACY_API
+#ifdef DAMACY_STATIC
+#define DAMACY_API __attribute__((unused)) static
+#else
+#define DAMACY_API extern
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DAMACY_VERSION_MAJOR 0
+#define DAMACY_VERSION_MINOR 1
+#define DAMACY_VERSION_PATCH 0
+#define DAMACY_MAX_RANK      32 /* axes of an array; a batch has one more */
+
+/* ---- Status and errors ------------------------------------------------------------------------
+ */
+
+typedef enum damacy_status {
+    DAMACY_OK = 0,
+    DAMACY_AGAIN = 1,    /* nothing ready, or no room, now */
+    DAMACY_INVAL = 2,    /* an argument, or a crop outside its array */
+    DAMACY_NOTFOUND = 3, /* no array or object there */
+    DAMACY_DTYPE = 4,    /* the array's data type does not fit */
+    DAMACY_RANK = 5,     /* number of axes differs */
+    DAMACY_IO = 6,       /* open or read failed, or an object ends too early */
+    DAMACY_DECODE = 7,   /* malformed metadata or data, wrong size, wrong checksum */
+    DAMACY_CUDA = 8,     /* the CUDA driver or NVRTC refused */
+    DAMACY_OOM = 9,      /* out of memory or threads */
+    DAMACY_BUDGET = 10,  /* max_host_bytes or max_gpu_bytes is too small; the message has the sum */
+    DAMACY_SHUTDOWN = 11,    /* the pipeline is being destroyed or has failed */
+    DAMACY_END = 12,         /* every pushed sample was delivered after damacy_finish */
+    DAMACY_UNSUPPORTED = 13, /* valid, but not covered: the message names the feature */
+    DAMACY_DEVICE_LOST = 14, /* a sticky CUDA error: the process must be restarted */
+    DAMACY_TIMEOUT = 15      /* damacy_pop_timeout ran out */
+} damacy_status;
+
+/* Where an error happened. */
+typedef enum damacy_stage {
+    DAMACY_STAGE_NONE = 0,
+    DAMACY_STAGE_CONFIG,
+    DAMACY_STAGE_METADATA,
+    DAMACY_STAGE_INDEX, /* shard index */
+    DAMACY_STAGE_PLAN,
+    DAMACY_STAGE_READ,
+    DAMACY_STAGE_TRANSFER,
+    DAMACY_STAGE_DECODE,
+    DAMACY_STAGE_ASSEMBLE,
+    DAMACY_STAGE_BATCH
+} damacy_stage;
+
+/* What went wrong and where. Zero it or not before a call; a failing function fills it whole. */
+typedef struct damacy_error {
+    damacy_status status;
+    damacy_stage stage;
+    uint64_t sample; /* number of the sample, counted from 0 in push order; UINT64_MAX: none */
+    uint64_t offset; /* byte offset in the object; UINT64_MAX: none */
+    char uri[256];   /* the array; cut if longer; "" if none */
+    char
+        chunk[128]; /* key of the object or chunk, such as "c/0/1" or "c/0/1[3,0]" inside a shard */
+    char message[384]; /* the cause in words, with names and numbers */
+} damacy_error;
+
+/* A short name such as "decode error"; "unknown" for other values. */
+DAMACY_API const char* damacy_status_str(damacy_status status);
+DAMACY_API const char* damacy_stage_str(damacy_stage stage);
+
+/* ---- Data types -------------------------------------------------------------------------------
+ */
+
+typedef enum damacy_dtype {
+    DAMACY_F32 = 0,
+    DAMACY_BF16 = 1,
+    DAMACY_F16 = 2,
+    DAMACY_F64 = 3,
+    DAMACY_U8 = 4,
+    DAMACY_U16 = 5,
+    DAMACY_U32 = 6,
+    DAMACY_U64 = 7,
+    DAMACY_I8 = 8,
+    DAMACY_I16 = 9,
+    DAMACY_I32 = 10,
+    DAMACY_I64 = 11,
+    DAMACY_BOOL = 12,
+    DAMACY_NATIVE = 13 /* as output type only: the type of the first array */
+} damacy_dtype;
+
+/* Bytes per element; 0 for DAMACY_NATIVE and other values. */
+DAMACY_API size_t damacy_dtype_size(damacy_dtype dtype);
+DAMACY_API const char* damacy_dtype_str(damacy_dtype dtype);
+
+/* ---- Hooks the caller may supply --------------------------------------------------------------
+ */
+
+/* Host memory. alloc returns size bytes aligned to a power of two <= 4096, or NULL; free gets the
+ * same size. Both may be called from several threads at once and must not call the library. */
+typedef struct damacy_allocator {
+    void* user;
+    void* (*alloc)(void* user, size_t size, size_t alignment);
+    void (*free)(void* user, void* ptr, size_t size);
+} damacy_allocator;
+
+typedef enum damacy_log_level {
+    DAMACY_LOG_DEBUG = 0,
+    DAMACY_LOG_INFO = 1,
+    DAMACY_LOG_WARN = 2,
+    DAMACY_LOG_ERROR = 3
+} damacy_log_level;
+
+/* Receives messages of one pipeline, on whichever thread made them, several at once. The text is
+ * the library's and ends with the call. The library itself never prints. */
+typedef struct damacy_logger {
+    void* user;
+    void (*log)(void* user, damacy_log_level level, const char* message);
+} damacy_logger;
+
+/* Where objects come from, instead of local files. A key is "<uri>/<name>", such as
+ * "volume.zarr/c/0/0/0". All functions may be called from several threads at once, block, and must
+ * not call the library. open     DAMACY_NOTFOUND when there is no such object; size receives its
+ * bytes. read_at  fills dst with [offset, offset + size); *n_read < size only at the object's end.
+ *   close    ends the use of an object. */
+typedef struct damacy_store {
+    void* user;
+    damacy_status (*open)(void* user, const char* key, void** object, uint64_t* size);
+    damacy_status (*read_at)(void* user, void* object, uint64_t offset, void* dst, size_t size,
+                             size_t* n_read);
+    void (*close)(void* user, void* object);
+} damacy_store;
+
+/* ---- Configuration ----------------------------------------------------------------------------
+ */
+
+/* What happens to voxels of a crop that lie outside its array. */
+typedef enum damacy_bounds {
+    DAMACY_BOUNDS_REJECT = 0, /* the sample fails with DAMACY_INVAL */
+    DAMACY_BOUNDS_FILL,       /* the array's fill value */
+    DAMACY_BOUNDS_CLAMP,      /* the nearest voxel of the array */
+    DAMACY_BOUNDS_REFLECT /* mirrored about the border voxels, which are not repeated: 2 1 | 0 1 2
+                           */
+} damacy_bounds;
+
+/* What happens when a sample fails. */
+typedef enum damacy_on_error {
+    DAMACY_ON_ERROR_STOP = 0, /* earlier batches are delivered, then every pop returns the error */
+    DAMACY_ON_ERROR_FILL, /* the sample's voxels are the fill value (0 if unknown); its status tells
+                           */
+    DAMACY_ON_ERROR_SKIP  /* the sample is left out: the batch holds fewer samples */
+} damacy_on_error;
+
+typedef enum damacy_numa {
+    DAMACY_NUMA_AUTO = 0, /* the node of the device, if the machine has several */
+    DAMACY_NUMA_OFF,
+    DAMACY_NUMA_PIN /* threads run on numa_node */
+} damacy_numa;
+
+typedef enum damacy_gds {
+    DAMACY_GDS_AUTO = 0, /* GPUDirect Storage where it is available and pays */
+    DAMACY_GDS_ON,
+    DAMACY_GDS_OFF
+} damacy_gds;
+
+#define DAMACY_AUTO   0         /* device: current CUDA context, else GPU 0, else CPU */
+#define DAMACY_CPU    (-1)      /* device: host memory */
+#define DAMACY_GPU(n) ((n) + 1) /* device: CUDA ordinal n, an error if it cannot be used */
+
+/* Injected delay of every open and read, for measuring what look-ahead hides:
+ * base_ns + exp(mu + sigma * N(0,1)) ns, at most cap_ns (0: no cap). All zero: none. */
+typedef struct damacy_latency {
+    uint64_t base_ns;
+    double mu;
+    double sigma;
+    uint64_t cap_ns;
+    uint64_t seed;
+} damacy_latency;
+
+/* All zero is a working configuration: each field's default is stated. */
+typedef struct damacy_config {
+    uint32_t
+        sample_rank; /* axes of a crop; 0: taken, with the shape, from the first pushed sample */
+    int64_t sample_shape[DAMACY_MAX_RANK]; /* voxels per axis */
+    uint32_t samples_per_batch;            /* 0: 1 */
+    uint32_t lookahead_samples;            /* samples that wait inside; 0: max(4 batches, 64) */
+    uint32_t batch_slots;                  /* batches in the making or held; 0: 3; at least 2 */
+    damacy_dtype dtype;                    /* of batches; 0: f32. NATIVE: that of the first array */
+    int32_t device;                        /* DAMACY_AUTO, DAMACY_CPU or DAMACY_GPU(n) */
+    damacy_bounds bounds;
+    damacy_on_error on_error;
+    uint32_t
+        level; /* resolution level, where a uri names an NGFF multiscale group; 0: the full one */
+
+    /* out = (float)voxel * scale[c] + offset[c], c the index along channel_axis, for float outputs.
+     * n_channels 0: off; 1: the same for all. scale NULL: 1; offset NULL: 0. Copied at create. */
+    uint32_t n_channels;
+    uint32_t channel_axis;
+    const float* scale;
+    const float* offset;
+
+    uint64_t max_gpu_bytes;  /* device memory, hard; 0: a quarter of what is free at create */
+    uint64_t max_host_bytes; /* host memory, hard; 0: a quarter of the machine's, at most 8 GiB */
+    uint64_t max_read_bytes; /* of one coalesced read; 0: 4 MiB */
+    uint32_t io_threads;     /* 0: 16 */
+    uint32_t decode_threads; /* workers that decode and assemble on the host; 0: one per CPU */
+
+    damacy_store store;         /* open NULL: local files */
+    damacy_allocator allocator; /* alloc NULL: malloc */
+    damacy_logger logger;       /* log NULL: silent */
+    damacy_log_level log_level; /* messages below it are not made; 0: all */
+
+    void* cuda_context;    /* CUcontext to use; NULL: as device says */
+    void* cuda_stream;     /* CUstream whose work precedes and follows batches; NULL: own streams */
+    const char* cache_dir; /* of compiled kernels; NULL: $XDG_CACHE_HOME/damacy; "": none */
+
+    damacy_numa numa;
+    int32_t numa_node;
+    damacy_gds gds;
+
+    uint8_t skip_checksums;       /* 1: crc32c and frame checksums are not compared */
+    uint8_t follow_outside_links; /* 1: symbolic links may leave the store's root folder */
+    uint8_t debug_bypass_decode; /* 1: reads happen, decoding does not; voxels are the fill value */
+    damacy_latency debug_latency;
+} damacy_config;
+
+/* Fills in every default and checks the whole; *resolved is what damacy_create would use, but for
+ * the device's own limits. DAMACY_INVAL names the field, the value and the remedy. */
+DAMACY_API damacy_status damacy_config_resolve(const damacy_config* config, damacy_config* resolved,
+                                               damacy_error* err);
+
+/* Writes one line per resolved field into text, cut to size and zero-terminated. Returns the length
+ * that it would need. A configuration that does not resolve gives its error's message. */
+DAMACY_API size_t damacy_config_describe(const damacy_config* config, char* text, size_t size);
+
+/* ---- Pipeline ---------------------------------------------------------------------------------
+ */
+
+typedef struct damacy damacy;
+
+typedef struct damacy_interval {
+    int64_t begin; /* first voxel */
+    int64_t end;   /* one past the last */
+} damacy_interval;
+
+/* One crop of one array. */
+typedef struct damacy_sample {
+    const char*
+        uri; /* local folder of the array or NGFF group, "file:///..." too; copied by push */
+    uint32_t rank;
+    damacy_interval box[DAMACY_MAX_RANK];
+} damacy_sample;
+
+/* Starts a pipeline. config NULL: all defaults. *out is NULL on failure.
+ * INVAL, BUDGET, OOM, CUDA, UNSUPPORTED (a GPU was asked for and there is none). */
+DAMACY_API damacy_status damacy_create(const damacy_config* config, damacy** out,
+                                       damacy_error* err);
+
+/* Stops threads, drops what is in flight, wakes poppers with DAMACY_SHUTDOWN. Batches that are
+ * held, and exported tensors, stay valid until they are released. NULL is allowed. Waits for reads
+ * that are under way in the operating system. */
+DAMACY_API void damacy_destroy(damacy* d);
+
+/* Queues samples, in order, without blocking; copies what it takes. *n_taken (may be NULL) receives
+ * how many. AGAIN: no room for the sample at *n_taken. INVAL, RANK: that sample is malformed or has
+ * another shape than the pipeline's; those before it were taken. SHUTDOWN: failed, finished or
+ * being destroyed. Errors of stores surface with the batch. */
+DAMACY_API damacy_status damacy_push(damacy* d, const damacy_sample* samples, size_t n,
+                                     size_t* n_taken, damacy_error* err);
+
+/* No more samples come: the last batch is delivered even if it is not full; then DAMACY_END. */
+DAMACY_API damacy_status damacy_finish(damacy* d);
+
+/* A batch: a value that names one reference. A zeroed one names nothing. */
+typedef struct damacy_batch {
+    struct damacy__core* core;
+    uint64_t id;
+} damacy_batch;
+
+/* The next batch, in push order; the caller owns one reference.
+ *   pop          blocks until a batch, an error, END or SHUTDOWN. AGAIN when none can come without
+ *                another call: fewer samples than a batch are pushed and damacy_finish was not
+ * called, or the caller holds every slot. try_pop      never blocks: AGAIN. pop_timeout  blocks at
+ * most timeout_ns: TIMEOUT. A failing sample is reported as config.on_error says. On the GPU the
+ * batch may still be in the making: order work after info.ready_event. */
+DAMACY_API damacy_status damacy_pop(damacy* d, damacy_batch* out, damacy_error* err);
+DAMACY_API damacy_status damacy_try_pop(damacy* d, damacy_batch* out, damacy_error* err);
+DAMACY_API damacy_status damacy_pop_timeout(damacy* d, uint64_t timeout_ns, damacy_batch* out,
+                                            damacy_error* err);
+
+typedef struct damacy_batch_info_t {
+    void* ptr;     /* voxels, [n_samples, sample shape...], C order, 256-byte aligned */
+    uint64_t size; /* bytes */
+    damacy_dtype dtype;
+    int32_t device; /* DAMACY_CPU or DAMACY_GPU(n) */
+    uint32_t rank;  /* axes of shape, the sample axis included */
+    int64_t shape[DAMACY_MAX_RANK + 1];
+    uint64_t id;        /* 0, 1, 2, ... in delivery order */
+    uint32_t n_failed;  /* samples whose status is not OK */
+    void* ready_stream; /* CUstream on which the batch is made; NULL on the CPU */
+    void* ready_event;  /* CUevent: the voxels are valid after it; NULL on the CPU */
+} damacy_batch_info_t;
+
+/* INVAL when the batch was released. */
+DAMACY_API damacy_status damacy_batch_info(damacy_batch batch, damacy_batch_info_t* out);
+
+/* The number (in push order) of the batch's i-th sample, and what became of it; err receives the
+ * cause when *status is not OK. INVAL: no such batch or sample. For SKIP, samples that were left
+ * out are not counted here; see damacy_batch_failed. */
+DAMACY_API damacy_status damacy_batch_sample(damacy_batch batch, uint32_t i, uint64_t* number,
+                                             damacy_status* status, damacy_error* err);
+
+/* The cause of the batch's i-th failed sample, i < info.n_failed, in push order. */
+DAMACY_API damacy_status damacy_batch_failed(damacy_batch batch, uint32_t i, damacy_error* err);
+
+/* Adds a reference. */
+DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch);
+
+/* Drops a reference; with the last one the slot is reused. INVAL, and no effect, when the batch was
+ * released already. The event and stream forms reuse the slot only after the CUevent, or after what
+ * is queued in the CUstream now; on the CPU they are plain releases. */
+DAMACY_API damacy_status damacy_release(damacy_batch batch);
+DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event);
+DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream);
+
+/* The device of the pipeline: DAMACY_CPU or DAMACY_GPU(n). */
+DAMACY_API int32_t damacy_device(const damacy* d);
+
+/* ---- DLPack -----------------------------------------------------------------------------------
+ */
+
+/* The structures of DLPack 1.0, bit for bit, under our own names so that dlpack.h can be included
+ * beside this file: cast damacy_dl_managed_versioned* to DLManagedTensorVersioned*, and
+ * damacy_dl_managed* to DLManagedTensor* (the form before 1.0). */
+typedef struct damacy_dl_tensor {
+    void* data;
+    struct {
+        int32_t device_type; /* 1 CPU, 2 CUDA */
+        int32_t device_id;
+    } device;
+    int32_t ndim;
+    struct {
+        uint8_t code; /* 0 int, 1 uint, 2 float, 4 bfloat, 6 bool */
+        uint8_t bits;
+        uint16_t lanes;
+    } dtype;
+    int64_t* shape;
+    int64_t* strides;
+    uint64_t byte_offset;
+} damacy_dl_tensor;
+
+typedef struct damacy_dl_managed {
+    damacy_dl_tensor dl_tensor;
+    void* manager_ctx;
+    void (*deleter)(struct damacy_dl_managed* self);
+} damacy_dl_managed;
+
+typedef struct damacy_dl_managed_versioned {
+    struct {
+        uint32_t major;
+        uint32_t minor;
+    } version;
+    void* manager_ctx;
+    void (*deleter)(struct damacy_dl_managed_versioned* self);
+    uint64_t flags;
+    damacy_dl_tensor dl_tensor;
+} damacy_dl_managed_versioned;
+
+#define DAMACY_STREAM_NONE ((void*)(intptr_t)-1) /* no ordering wanted */
+
+/* Exports a batch without a copy. The tensor holds a reference of its own and outlives the batch's
+ * release and damacy_destroy; its deleter, callable from any thread, drops it. `stream` is the
+ * consumer's CUstream by the DLPack protocol (NULL or 1 legacy default, 2 per-thread default,
+ * DAMACY_STREAM_NONE): it is made to wait for the batch; ignored on the CPU. INVAL, OOM, CUDA. */
+DAMACY_API damacy_status damacy_batch_dlpack(damacy_batch batch, void* stream,
+                                             damacy_dl_managed_versioned** out, damacy_error* err);
+DAMACY_API damacy_status damacy_batch_dlpack_legacy(damacy_batch batch, void* stream,
+                                                    damacy_dl_managed** out, damacy_error* err);
+
+/* ---- Inspection and one-shot reads ------------------------------------------------------------
+ */
+
+typedef struct damacy_array damacy_array;
+
+/* One resolution level of an NGFF multiscale image. */
+typedef struct damacy_level {
+    const char* path;                    /* relative to the group */
+    double scale[DAMACY_MAX_RANK];       /* physical size of a voxel per axis; 1 if not given */
+    double translation[DAMACY_MAX_RANK]; /* physical position of voxel 0; 0 if not given */
+} damacy_level;
+
+/* Everything here belongs to the damacy_array. */
+typedef struct damacy_array_info_t {
+    const char* uri;
+    uint32_t rank;
+    int64_t shape[DAMACY_MAX_RANK];
+    int64_t chunk_shape[DAMACY_MAX_RANK]; /* the unit of decoding, in array axes */
+    int64_t
+        shard_shape[DAMACY_MAX_RANK]; /* the unit of storage; equals chunk_shape without sharding */
+    int32_t is_sharded;
+    damacy_dtype dtype;
+    int32_t is_big_endian;
+    uint8_t fill_value[8]; /* bits, little-endian, dtype's size */
+    uint32_t zarr_format;
+    const char* codecs;     /* such as "sharding_indexed(transpose,bytes,zstd)" */
+    const char* data_type;  /* as the metadata says it */
+    const char* attributes; /* JSON text of the attributes; "{}" if none */
+    const char* dimension_names[DAMACY_MAX_RANK]; /* NULL where there is none */
+    const char* axis_names[DAMACY_MAX_RANK];      /* of NGFF; NULL where there is none */
+    const char* axis_units[DAMACY_MAX_RANK];      /* of NGFF; NULL where there is none */
+    uint32_t n_levels;                            /* 0: opened as a plain array */
+    uint32_t level;
+    const damacy_level* levels;
+} damacy_array_info_t;
+
+/* Reads the metadata at uri: an array, or an NGFF multiscale group, whose level config.level is
+ * taken. Of config (may be NULL) level, store, allocator and link policy are used. Blocks on
+ * storage. NOTFOUND, IO, DECODE, UNSUPPORTED, OOM. */
+DAMACY_API damacy_status damacy_array_open(const damacy_config* config, const char* uri,
+                                           damacy_array** out, damacy_error* err);
+DAMACY_API void damacy_array_info(const damacy_array* array, damacy_array_info_t* out);
+DAMACY_API void damacy_array_close(damacy_array* array);
+
+/* Reads one box into host memory: dst is C order, [box extents], of config.dtype (NATIVE allowed),
+ * dst_size bytes, which must fit exactly. Uses config (may be NULL) as damacy_create would, on the
+ * CPU. Blocks. A failing chunk is an error whatever on_error says. */
+DAMACY_API damacy_status damacy_read(const damacy_config* config, const damacy_sample* sample,
+                                     void* dst, size_t dst_size, damacy_error* err);
+
+/* One finding of damacy_verify. The error's strings end with the call. */
+typedef void (*damacy_finding)(void* user, const damacy_error* finding);
+
+typedef struct damacy_verify_result {
+    uint64_t n_chunks;  /* decoded and checked */
+    uint64_t n_missing; /* not stored: fill value */
+    uint64_t n_bad;
+    uint64_t size_stored;  /* bytes read */
+    uint64_t size_decoded; /* bytes */
+} damacy_verify_result;
+
+/* Reads every shard index and chunk of an array and checks sizes and checksums; calls finding (may
+ * be NULL) for each that is bad. OK also when there are findings. Blocks. */
+DAMACY_API damacy_status damacy_verify(const damacy_config* config, const char* uri,
+                                       damacy_finding finding, void* user,
+                                       damacy_verify_result* out, damacy_error* err);
+
+/* ---- Statistics -------------------------------------------------------------------------------
+ */
+
+typedef struct damacy_metric {
+    uint64_t count;
+    uint64_t total_ns; /* summed over threads */
+    uint64_t best_ns;  /* 0 when count is 0 */
+    uint64_t bytes_in;
+    uint64_t bytes_out;
+} damacy_metric;
+
+typedef struct damacy_stats {
+    damacy_metric metadata; /* documents and shard indexes: fetch and parse */
+    damacy_metric plan;     /* per batch */
+    damacy_metric read;     /* per coalesced read; bytes_out: compressed bytes that were wanted */
+    damacy_metric transfer; /* host to device */
+    damacy_metric decode;   /* per chunk on the CPU, per wave on a GPU */
+    damacy_metric assemble; /* per chunk on the CPU, per wave on a GPU */
+    damacy_metric pop_wait; /* time that poppers waited */
+    uint64_t samples_pushed;
+    uint64_t batches_delivered;
+    uint64_t samples_failed;
+    uint64_t chunks_touched; /* summed over samples: decodes without sharing */
+    uint64_t chunks_decoded; /* each distinct chunk once per batch */
+    uint64_t chunks_missing; /* not stored: fill value */
+    uint64_t array_hits, array_misses;
+    uint64_t index_hits, index_misses;
+    uint64_t host_bytes_committed;
+    uint64_t gpu_bytes_committed;
+    uint64_t voxels_delivered;
+    double read_amplification;   /* bytes read / compressed bytes of the chunks that were wanted */
+    double decode_amplification; /* bytes decoded / bytes delivered in the source type */
+} damacy_stats;
+
+/* d NULL: zeros. Reset keeps committed bytes and cache hits and misses. */
+DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out);
+DAMACY_API void damacy_stats_reset(damacy* d);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DAMACY_H */
+
+#if defined(DAMACY_IMPLEMENTATION) && !defined(DAMACY_IMPLEMENTATION_DONE)
+
+#define DAMACY_IMPLEMENTATION_DONE
+
+/* ==== src/base/system.h ==== */
+/* Every system header of the implementation, in one place.
+ *
+ * damacy.h defines _GNU_SOURCE before its first include when DAMACY_IMPLEMENTATION is set. A system
+ * header that was included earlier without it hides pread, openat2's flags and pthread names, so
+ * that is an error here instead of a puzzle later. */
+
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE 1
+#endif
+#include <assert.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__GLIBC__) && !defined(__USE_GNU)
+#error "include damacy.h first in this file, or compile with -D_GNU_SOURCE"
+#endif
+
+/* ==== src/base/base.h ==== */
+/* Small pure helpers: checked arithmetic, spans, little-endian loads and stores.
+ *
+ * damacy__add and damacy__mul return false on overflow and leave *out unspecified: every sum or
+ * product of numbers that come from input goes through them. */
+
+#define DAMACY__COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define DAMACY__MIN(a, b)    ((a) < (b) ? (a) : (b))
+#define DAMACY__MAX(a, b)    ((a) > (b) ? (a) : (b))
+
+/* Untrusted or constant bytes that somebody else owns. */
+typedef struct damacy__span {
+    const uint8_t* ptr;
+    size_t size; /* bytes */
+} damacy__span;
+
+static inline bool damacy__add(uint64_t a, uint64_t b, uint64_t* out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
+
+static inline bool damacy__mul(uint64_t a, uint64_t b, uint64_t* out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+
+/* Product of n extents, all of them >= 0; false on overflow of int64_t. */
+static inline bool damacy__product(const int64_t* extents, uint32_t n, uint64_t* out)
+{
+    uint64_t product = 1;
+    bool zero = false;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (extents[i] == 0) {
+            zero = true;
+        } else if (extents[i] < 0 || !damacy__mul(product, (uint64_t)extents[i], &product)) {
+            return false;
+        }
+    }
+    *out = zero ? 0 : product;
+    return product <= INT64_MAX;
+}
+
+/* Rounds up to a multiple of a power of two; the caller has checked that it cannot overflow. */
+static inline uint64_t damacy__align_up(uint64_t value, uint64_t power)
+{
+    return (value + power - 1) & ~(power - 1);
+}
+
+static inline uint64_t damacy__div_up(uint64_t value, uint64_t divisor)
+{
+    return value / divisor + (value % divisor != 0);
+}
+
+static inline damacy__span damacy__span_of(const void* ptr, size_t size)
+{
+    damacy__span span;
+
+    span.ptr = (const uint8_t*)ptr;
+    span.size = size;
+    return span;
+}
+
+static inline uint16_t damacy__load_u16le(const void* src)
+{
+    const uint8_t* p = (const uint8_t*)src;
+
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+static inline uint32_t damacy__load_u32le(const void* src)
+{
+    const uint8_t* p = (const uint8_t*)src;
+
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static inline uint64_t damacy__load_u64le(const void* src)
+{
+    const uint8_t* p = (const uint8_t*)src;
+
+    return (uint64_t)damacy__load_u32le(p) | (uint64_t)damacy__load_u32le(p + 4) << 32;
+}
+
+static inline uint64_t damacy__load_u64be(const void* src)
+{
+    return __builtin_bswap64(damacy__load_u64le(src));
+}
+
+static inline void damacy__store_u32le(void* dst, uint32_t value)
+{
+    uint8_t* p = (uint8_t*)dst;
+
+    for (uint32_t i = 0; i < 4; i++) {
+        p[i] = (uint8_t)(value >> (8 * i));
+    }
+}
+
+static inline void damacy__store_u64le(void* dst, uint64_t value)
+{
+    uint8_t* p = (uint8_t*)dst;
+
+    for (uint32_t i = 0; i < 8; i++) {
+        p[i] = (uint8_t)(value >> (8 * i));
+    }
+}
+
+/* Mixes bytes into 64 bits (FNV-1a with a final avalanche): for tables, not for security. */
+static inline uint64_t damacy__hash(const void* src, size_t size, uint64_t seed)
+{
+    const uint8_t* p = (const uint8_t*)src;
+    uint64_t h = UINT64_C(0xcbf29ce484222325) ^ seed;
+
+    for (size_t i = 0; i < size; i++) {
+        h = (h ^ p[i]) * UINT64_C(0x100000001b3);
+    }
+    h ^= h >> 32;
+    h *= UINT64_C(0x9e3779b97f4a7c15);
+    return h ^ h >> 29;
+}
+
+/* Monotonic clock, nanoseconds. */
+static inline uint64_t damacy__now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
+/* ==== src/base/error.h ==== */
+/* Makes errors: damacy__fail is the only function that writes a damacy_error's message, so a
+ * breakpoint there stops at every failure. Non-printable bytes of file names and metadata are
+ * escaped. */
+
+/* Returns from the calling function when `call` fails. Only where nothing is held. */
+#define DAMACY__TRY(call)                                \
+    do {                                                 \
+        const damacy_status damacy__try_status = (call); \
+        if (damacy__try_status != DAMACY_OK) {           \
+            return damacy__try_status;                   \
+        }                                                \
+    } while (0)
+
+static void damacy__copy_escaped(char* dst, size_t capacity, const char* src);
+static damacy_status damacy__fail(damacy_error* err, damacy_status status, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void damacy__error_where(damacy_error* err, damacy_stage stage, const char* uri,
+                                const char* chunk);
+
+/* Copies text, cutting it to capacity and replacing control bytes and bytes that are not ASCII by
+ * '?'. */
+static void damacy__copy_escaped(char* dst, size_t capacity, const char* src)
+{
+    size_t n = 0;
+
+    for (; src[n] != '\0' && n + 1 < capacity; n++) {
+        dst[n] = (src[n] < 0x20 || src[n] > 0x7e) ? '?' : src[n];
+    }
+    dst[n] = '\0';
+}
+
+/* Sets status and message and returns status. The place (stage, sample, uri, chunk, offset) is
+ * kept. */
+static damacy_status damacy__fail(damacy_error* err, damacy_status status, const char* format, ...)
+{
+    char text[sizeof err->message];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    err->status = status;
+    damacy__copy_escaped(err->message, sizeof err->message, text);
+    return status;
+}
+
+/* Adds the place to an error, where it is not set yet. NULL leaves a field as it is. */
+static void damacy__error_where(damacy_error* err, damacy_stage stage, const char* uri,
+                                const char* chunk)
+{
+    if (err->stage == DAMACY_STAGE_NONE) {
+        err->stage = stage;
+    }
+    if (uri && err->uri[0] == '\0') {
+        damacy__copy_escaped(err->uri, sizeof err->uri, uri);
+    }
+    if (chunk && err->chunk[0] == '\0') {
+        damacy__copy_escaped(err->chunk, sizeof err->chunk, chunk);
+    }
+}
+
+/* ==== src/base/alloc.h ==== */
+/* Host memory: typed, counted allocation through the user's allocator, under a byte budget.
+ *
+ * Every block is zeroed. damacy__new returns NULL when the product overflows, the budget is reached
+ * or the allocator fails; the caller turns that into DAMACY_OOM or DAMACY_BUDGET with a message.
+ * Free takes the count, so that the live bytes are exact without a header in front of the block. */
+
+typedef struct damacy__alloc {
+    damacy_allocator user; /* alloc == NULL: malloc and free */
+    uint64_t budget;       /* bytes; 0 = none; set at create, then constant */
+    uint64_t live_bytes;   /* atomic */
+    uint64_t live_blocks;  /* atomic */
+    uint64_t n_calls;      /* atomic: allocations asked for; steady state leaves it unchanged */
+} damacy__alloc;
+
+#define damacy__new(alloc, n, type) \
+    ((type*)damacy__alloc_take(alloc, (uint64_t)(n), sizeof(type), 64))
+#define damacy__free(alloc, ptr, n) damacy__alloc_give(alloc, ptr, (uint64_t)(n) * sizeof *(ptr))
+
+static void* damacy__alloc_take(damacy__alloc* alloc, uint64_t n, uint64_t size,
+                                uint64_t alignment);
+static void damacy__alloc_give(damacy__alloc* alloc, void* ptr, uint64_t size);
+static char* damacy__alloc_text(damacy__alloc* alloc, const char* text, size_t len);
+
+/* Takes size bytes off the budget; false when it is reached. */
+static bool damacy__alloc_charge(damacy__alloc* alloc, uint64_t size)
+{
+    const uint64_t live = __atomic_add_fetch(&alloc->live_bytes, size, __ATOMIC_RELAXED);
+
+    if (alloc->budget != 0 && live > alloc->budget) {
+        __atomic_sub_fetch(&alloc->live_bytes, size, __ATOMIC_RELAXED);
+        return false;
+    }
+    return true;
+}
+
+/* n * size zeroed bytes; a count of 0 still gives a block. Alignment: a power of two, at most 4096.
+ */
+static void* damacy__alloc_take(damacy__alloc* alloc, uint64_t n, uint64_t size, uint64_t alignment)
+{
+    uint64_t bytes;
+    void* ptr = NULL;
+
+    __atomic_add_fetch(&alloc->n_calls, 1, __ATOMIC_RELAXED);
+    if (!damacy__mul(n, size, &bytes) || bytes > INT64_MAX - 4096) {
+        return NULL;
+    }
+    if (!damacy__alloc_charge(alloc, bytes)) {
+        return NULL;
+    }
+    if (alloc->user.alloc) {
+        ptr = alloc->user.alloc(alloc->user.user, (size_t)(bytes ? bytes : 1), (size_t)alignment);
+        if (ptr) {
+            memset(ptr, 0, (size_t)bytes);
+        }
+    } else if (bytes >= 65536) {
+        /* calloc gives untouched pages of zeros: a large block costs memory only once it is used.
+         */
+        void* raw = calloc(1, (size_t)(bytes + alignment + sizeof(void*)));
+        if (raw) {
+            const uintptr_t at = (uintptr_t)raw + sizeof(void*) + alignment - 1;
+            ptr = (void*)(at & ~(uintptr_t)(alignment - 1));
+            ((void**)ptr)[-1] = raw;
+        }
+    } else if (posix_memalign(&ptr, (size_t)alignment, (size_t)(bytes ? bytes : 1)) != 0) {
+        ptr = NULL;
+    } else {
+        memset(ptr, 0, (size_t)bytes);
+    }
+    if (!ptr) {
+        __atomic_sub_fetch(&alloc->live_bytes, bytes, __ATOMIC_RELAXED);
+        return NULL;
+    }
+    __atomic_add_fetch(&alloc->live_blocks, 1, __ATOMIC_RELAXED);
+    return ptr;
+}
+
+/* Returns a block of size bytes; NULL is ignored. */
+static void damacy__alloc_give(damacy__alloc* alloc, void* ptr, uint64_t size)
+{
+    if (!ptr) {
+        return;
+    }
+    __atomic_sub_fetch(&alloc->live_bytes, size, __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&alloc->live_blocks, 1, __ATOMIC_RELAXED);
+    if (alloc->user.alloc) {
+        alloc->user.free(alloc->user.user, ptr, (size_t)(size ? size : 1));
+    } else if (size >= 65536) {
+        free(((void**)ptr)[-1]);
+    } else {
+        free(ptr);
+    }
+}
+
+/* A copy of len bytes of text with a final zero; free with damacy__free(alloc, text, len + 1). */
+static char* damacy__alloc_text(damacy__alloc* alloc, const char* text, size_t len)
+{
+    char* copy = damacy__new(alloc, len + 1, char);
+
+    if (copy && len) {
+        memcpy(copy, text, len);
+    }
+    return copy;
+}
+
+/* ==== src/base/table.h ==== */
+/* An intrusive hash table with a least-recently-used list: keys to records that the owner embeds.
+ *
+ * The table allocates only its buckets, at init. Records are found by a 64-bit hash and a
+ * comparison that the caller supplies; the table takes no lock, its owner does. */
+
+/* Embed as the first member of a record. */
+typedef struct damacy__entry {
+    struct damacy__entry* chain; /* next in the bucket */
+    struct damacy__entry* newer; /* towards the most recently used */
+    struct damacy__entry* older;
+    uint64_t hash;
+} damacy__entry;
+
+typedef struct damacy__table {
+    damacy__entry** buckets;
+    uint64_t n_buckets; /* a power of two */
+    uint64_t n_entries;
+    damacy__entry* newest;
+    damacy__entry* oldest;
+} damacy__table;
+
+/* n_expected sets the number of buckets; more entries than that only make chains longer. */
+static damacy_status damacy__table_init(damacy__table* table, damacy__alloc* alloc,
+                                        uint64_t n_expected, damacy_error* err)
+{
+    uint64_t n = 16;
+
+    while (n < n_expected && n < (UINT64_C(1) << 24)) {
+        n *= 2;
+    }
+    memset(table, 0, sizeof *table);
+    table->buckets = damacy__new(alloc, n, damacy__entry*);
+    if (!table->buckets) {
+        return damacy__fail(err, DAMACY_OOM, "table of %" PRIu64 " buckets", n);
+    }
+    table->n_buckets = n;
+    return DAMACY_OK;
+}
+
+/* Frees the buckets; the records belong to their owner. */
+static void damacy__table_deinit(damacy__table* table, damacy__alloc* alloc)
+{
+    damacy__free(alloc, table->buckets, table->n_buckets);
+    memset(table, 0, sizeof *table);
+}
+
+static void damacy__table_unlink(damacy__table* table, damacy__entry* entry)
+{
+    if (entry->newer) {
+        entry->newer->older = entry->older;
+    } else {
+        table->newest = entry->older;
+    }
+    if (entry->older) {
+        entry->older->newer = entry->newer;
+    } else {
+        table->oldest = entry->newer;
+    }
+    entry->newer = entry->older = NULL;
+}
+
+static void damacy__table_link(damacy__table* table, damacy__entry* entry)
+{
+    entry->newer = NULL;
+    entry->older = table->newest;
+    if (table->newest) {
+        table->newest->newer = entry;
+    } else {
+        table->oldest = entry;
+    }
+    table->newest = entry;
+}
+
+/* First entry of the hash's chain; walk with damacy__table_next and compare keys. */
+static damacy__entry* damacy__table_first(const damacy__table* table, uint64_t hash)
+{
+    damacy__entry* entry = table->buckets[hash & (table->n_buckets - 1)];
+
+    while (entry && entry->hash != hash) {
+        entry = entry->chain;
+    }
+    return entry;
+}
+
+static damacy__entry* damacy__table_next(const damacy__entry* entry)
+{
+    damacy__entry* next = entry->chain;
+
+    while (next && next->hash != entry->hash) {
+        next = next->chain;
+    }
+    return next;
+}
+
+static void damacy__table_insert(damacy__table* table, damacy__entry* entry, uint64_t hash)
+{
+    damacy__entry** bucket = &table->buckets[hash & (table->n_buckets - 1)];
+
+    entry->hash = hash;
+    entry->chain = *bucket;
+    *bucket = entry;
+    damacy__table_link(table, entry);
+    table->n_entries++;
+}
+
+/* Marks an entry as the most recently used. */
+static void damacy__table_touch(damacy__table* table, damacy__entry* entry)
+{
+    if (table->newest != entry) {
+        damacy__table_unlink(table, entry);
+        damacy__table_link(table, entry);
+    }
+}
+
+static void damacy__table_remove(damacy__table* table, damacy__entry* entry)
+{
+    damacy__entry** at = &table->buckets[entry->hash & (table->n_buckets - 1)];
+
+    while (*at != entry) {
+        at = &(*at)->chain;
+    }
+    *at = entry->chain;
+    entry->chain = NULL;
+    damacy__table_unlink(table, entry);
+    table->n_entries--;
+}
+
+/* ==== src/base/sync.h ==== */
+/* Threads, locks and a task pool.
+ *
+ * Tasks are records that their owner embeds (no allocation to submit one); a job must stay alive
+ * until its function has run. Every thread that is made here blocks all signals, so that none of
+ * the host program's handlers runs on it. */
+
+typedef struct damacy__mutex {
+    pthread_mutex_t handle;
+} damacy__mutex;
+
+typedef struct damacy__condition {
+    pthread_cond_t handle; /* waits on CLOCK_MONOTONIC */
+} damacy__condition;
+
+/* Work for a pool. Set function and context, then submit. */
+typedef struct damacy__task {
+    void (*function)(void* context, uint32_t worker); /* worker: index of the running thread */
+    void* context;
+    struct damacy__task* next; /* guarded by the pool's mutex */
+} damacy__task;
+
+typedef struct damacy__pool {
+    damacy__alloc* alloc;
+    pthread_t* threads;
+    uint32_t n_threads;
+    uint32_t n_capacity;
+    char name[12];
+    damacy__mutex mutex;
+    damacy__condition wake;
+    damacy__task* head[2]; /* guarded by mutex; [0] before [1] */
+    damacy__task* tail[2]; /* guarded by mutex */
+    uint32_t n_started;   /* guarded by mutex: gives each thread its index */
+    uint32_t n_idle;      /* guarded by mutex */
+    bool stop;            /* guarded by mutex: queued jobs still run */
+} damacy__pool;
+
+enum { DAMACY__URGENT = 0, DAMACY__NORMAL = 1 };
+
+static damacy_status damacy__mutex_init(damacy__mutex* mutex, damacy_error* err);
+static damacy_status damacy__condition_init(damacy__condition* condition, damacy_error* err);
+static bool damacy__condition_wait_until(damacy__condition* condition, damacy__mutex* mutex,
+                                         uint64_t deadline_ns);
+static damacy_status damacy__thread_start(pthread_t* thread, const char* name,
+                                          void* (*function)(void*), void* context,
+                                          damacy_error* err);
+static damacy_status damacy__pool_init(damacy__pool* pool, damacy__alloc* alloc, uint32_t n_threads,
+                                       const char* name, damacy_error* err);
+static void damacy__pool_submit(damacy__pool* pool, damacy__task* job, int priority);
+static void damacy__pool_deinit(damacy__pool* pool);
+
+static damacy_status damacy__mutex_init(damacy__mutex* mutex, damacy_error* err)
+{
+    const int code = pthread_mutex_init(&mutex->handle, NULL);
+
+    return code == 0 ? DAMACY_OK : damacy__fail(err, DAMACY_OOM, "no mutex: errno %d", code);
+}
+
+static inline void damacy__mutex_deinit(damacy__mutex* mutex)
+{
+    pthread_mutex_destroy(&mutex->handle);
+}
+static inline void damacy__lock(damacy__mutex* mutex)
+{
+    pthread_mutex_lock(&mutex->handle);
+}
+static inline void damacy__unlock(damacy__mutex* mutex)
+{
+    pthread_mutex_unlock(&mutex->handle);
+}
+
+static damacy_status damacy__condition_init(damacy__condition* condition, damacy_error* err)
+{
+    pthread_condattr_t attributes;
+    int code = pthread_condattr_init(&attributes);
+
+    if (code == 0) {
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        code = pthread_cond_init(&condition->handle, &attributes);
+        pthread_condattr_destroy(&attributes);
+    }
+    return code == 0 ? DAMACY_OK : damacy__fail(err, DAMACY_OOM, "no condition: errno %d", code);
+}
+
+static inline void damacy__condition_deinit(damacy__condition* condition)
+{
+    pthread_cond_destroy(&condition->handle);
+}
+static inline void damacy__wait(damacy__condition* condition, damacy__mutex* mutex)
+{
+    pthread_cond_wait(&condition->handle, &mutex->handle);
+}
+static inline void damacy__signal(damacy__condition* condition)
+{
+    pthread_cond_signal(&condition->handle);
+}
+static inline void damacy__broadcast(damacy__condition* condition)
+{
+    pthread_cond_broadcast(&condition->handle);
+}
+
+/* Waits until woken or until damacy__now_ns() reaches the deadline; false when that has passed. */
+static bool damacy__condition_wait_until(damacy__condition* condition, damacy__mutex* mutex,
+                                         uint64_t deadline_ns)
+{
+    struct timespec until;
+
+    until.tv_sec = (time_t)(deadline_ns / UINT64_C(1000000000));
+    until.tv_nsec = (long)(deadline_ns % UINT64_C(1000000000));
+    return pthread_cond_timedwait(&condition->handle, &mutex->handle, &until) != ETIMEDOUT;
+}
+
+/* Starts a joinable thread that blocks all signals. The name is cut to 15 bytes. */
+static damacy_status damacy__thread_start(pthread_t* thread, const char* name,
+                                          void* (*function)(void*), void* context,
+                                          damacy_error* err)
+{
+    sigset_t all;
+    sigset_t before;
+    char short_name[16];
+    int code;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    code = pthread_create(thread, NULL, function, context);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code != 0) {
+        return damacy__fail(err, DAMACY_OOM, "cannot start thread %s: errno %d", name, code);
+    }
+    (void)snprintf(short_name, sizeof short_name, "%.15s", name);
+    pthread_setname_np(*thread, short_name);
+    return DAMACY_OK;
+}
+
+/* Next job in priority order, or NULL once the pool stops and nothing is queued. Holds the mutex.
+ */
+static damacy__task* damacy__pool_take(damacy__pool* pool)
+{
+    for (;;) {
+        for (int p = 0; p < 2; p++) {
+            damacy__task* job = pool->head[p];
+            if (job) {
+                pool->head[p] = job->next;
+                if (!job->next) {
+                    pool->tail[p] = NULL;
+                }
+                return job;
+            }
+        }
+        if (pool->stop) {
+            return NULL;
+        }
+        pool->n_idle++;
+        damacy__wait(&pool->wake, &pool->mutex);
+        pool->n_idle--;
+    }
+}
+
+static void* damacy__pool_main(void* context)
+{
+    damacy__pool* pool = (damacy__pool*)context;
+    uint32_t worker;
+
+    damacy__lock(&pool->mutex);
+    worker = pool->n_started++;
+    for (;;) {
+        damacy__task* job = damacy__pool_take(pool);
+        if (!job) {
+            break;
+        }
+        damacy__unlock(&pool->mutex);
+        job->function(job->context, worker);
+        damacy__lock(&pool->mutex);
+    }
+    damacy__unlock(&pool->mutex);
+    return NULL;
+}
+
+/* Starts n_threads threads. On failure those already started are joined and nothing is held. A
+ * zeroed pool may be passed to damacy__pool_deinit. */
+static damacy_status damacy__pool_init(damacy__pool* pool, damacy__alloc* alloc, uint32_t n_threads,
+                                       const char* name, damacy_error* err)
+{
+    memset(pool, 0, sizeof *pool);
+    (void)snprintf(pool->name, sizeof pool->name, "%s", name);
+    pool->threads = damacy__new(alloc, n_threads, pthread_t);
+    if (!pool->threads) {
+        return damacy__fail(err, DAMACY_OOM, "pool %s of %u threads", name, n_threads);
+    }
+    pool->alloc = alloc;
+    pool->n_capacity = n_threads;
+    if (damacy__mutex_init(&pool->mutex, err) != DAMACY_OK) {
+        damacy__free(alloc, pool->threads, n_threads);
+        memset(pool, 0, sizeof *pool);
+        return DAMACY_OOM;
+    }
+    if (damacy__condition_init(&pool->wake, err) != DAMACY_OK) {
+        damacy__mutex_deinit(&pool->mutex);
+        damacy__free(alloc, pool->threads, n_threads);
+        memset(pool, 0, sizeof *pool);
+        return DAMACY_OOM;
+    }
+    for (uint32_t i = 0; i < n_threads; i++) {
+        char thread_name[32];
+        (void)snprintf(thread_name, sizeof thread_name, "%s-%u", name, i);
+        if (damacy__thread_start(&pool->threads[i], thread_name, damacy__pool_main, pool, err) !=
+            DAMACY_OK) {
+            damacy__pool_deinit(pool);
+            return DAMACY_OOM;
+        }
+        pool->n_threads++;
+    }
+    return DAMACY_OK;
+}
+
+/* Queues a job; never blocks, never fails. Any thread, jobs of the pool included. */
+static void damacy__pool_submit(damacy__pool* pool, damacy__task* job, int priority)
+{
+    damacy__lock(&pool->mutex);
+    job->next = NULL;
+    if (pool->tail[priority]) {
+        pool->tail[priority]->next = job;
+    } else {
+        pool->head[priority] = job;
+    }
+    pool->tail[priority] = job;
+    if (pool->n_idle > 0) {
+        damacy__signal(&pool->wake);
+    }
+    damacy__unlock(&pool->mutex);
+}
+
+/* Runs what is queued, joins the threads and frees. A zeroed pool is left alone. */
+static void damacy__pool_deinit(damacy__pool* pool)
+{
+    if (!pool->threads) {
+        return;
+    }
+    damacy__lock(&pool->mutex);
+    pool->stop = true;
+    damacy__broadcast(&pool->wake);
+    damacy__unlock(&pool->mutex);
+    for (uint32_t i = 0; i < pool->n_threads; i++) {
+        pthread_join(pool->threads[i], NULL);
+    }
+    damacy__condition_deinit(&pool->wake);
+    damacy__mutex_deinit(&pool->mutex);
+    damacy__free(pool->alloc, pool->threads, pool->n_capacity);
+    memset(pool, 0, sizeof *pool);
+}
+
+#endif
