@@ -1,0 +1,402 @@
+// Everything in the kernels that is not plain C++: lanes, collectives, atomics, shared memory and
+// inline PTX, each with a C fallback for tests that run kernels on the CPU (tests/simt/simt.h).
+// Collectives are macros so that the CPU side can name the caller's line when lanes diverge.
+// Blocks are one-dimensional. A shared address is a 32-bit byte address; on the CPU it counts
+// from the start of the block's dynamic shared memory.
+#pragma once
+
+#include "kernels/abi.h"
+
+#define DAMACY__FULL   0xffffffffu
+#define DAMACY__INLINE static __device__ __forceinline__
+
+typedef struct alignas(8) damacy__u32x2 {
+    uint32_t x, y;
+} damacy__u32x2;
+typedef struct alignas(16) damacy__u32x4 {
+    uint32_t x, y, z, w;
+} damacy__u32x4;
+
+// ---- collectives ------------------------------------------------------------------------------
+#define damacy__sync_block()       __syncthreads()
+#define damacy__sync_warp()        __syncwarp(DAMACY__FULL)
+#define damacy__sync_warp_of(mask) __syncwarp(mask)
+#define damacy__ballot(p)          __ballot_sync(DAMACY__FULL, (p))
+#define damacy__ballot_of(mask, p) __ballot_sync((mask), (p))
+#define damacy__any(p)             __any_sync(DAMACY__FULL, (p))
+#define damacy__all(p)             __all_sync(DAMACY__FULL, (p))
+#define damacy__shfl(v, lane)      __shfl_sync(DAMACY__FULL, (v), (lane))
+#define damacy__shfl_up(v, d)      __shfl_up_sync(DAMACY__FULL, (v), (d))
+#define damacy__shfl_down(v, d)    __shfl_down_sync(DAMACY__FULL, (v), (d))
+#define damacy__shfl_xor(v, d)     __shfl_xor_sync(DAMACY__FULL, (v), (d))
+#define damacy__match_any(v)       __match_any_sync(DAMACY__FULL, (v))
+// Barrier of the block that also counts: number of threads whose p is not zero.
+#define damacy__sync_count(p) __syncthreads_count((p))
+// Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32.
+#ifdef __CUDACC__
+#define damacy__sync_some(id, threads) \
+    asm volatile("bar.sync %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) : "memory")
+#else
+#define damacy__sync_some(id, threads) simt::named_barrier((id), (threads), __LINE__)
+#endif
+
+// One static struct per kernel; `extern` memory sized at launch, aligned to 1024 where it matters.
+#ifdef __CUDACC__
+#define DAMACY__SHARED(type, name)   __shared__ type name
+#define DAMACY__DYNAMIC_SHARED(name) extern __shared__ __align__(1024) uint8_t name[]
+#else
+#define DAMACY__SHARED(type, name)   type& name = *simt::shared<type>(__LINE__)
+#define DAMACY__DYNAMIC_SHARED(name) uint8_t* const name = simt::dynamic_shared()
+#endif
+
+// The largest dynamic shared memory of a block by architecture, for kernels that adapt.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define DAMACY__SHARED_MAX 65536
+#elif defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+#define DAMACY__SHARED_MAX 101376
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define DAMACY__SHARED_MAX 166912
+#else
+#define DAMACY__SHARED_MAX 232448
+#endif
+
+DAMACY__INLINE uint32_t damacy__lane(void)
+{
+    return threadIdx.x & 31;
+}
+
+DAMACY__INLINE uint32_t damacy__min(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+DAMACY__INLINE uint32_t damacy__max(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+// ---- bits -------------------------------------------------------------------------------------
+#ifdef __CUDACC__
+// High word of hi:lo << (s mod 32), and low word of hi:lo >> (s mod 32).
+DAMACY__INLINE uint32_t damacy__funnel_left(uint32_t lo, uint32_t hi, uint32_t s)
+{
+    return __funnelshift_l(lo, hi, s);
+}
+DAMACY__INLINE uint32_t damacy__funnel_right(uint32_t lo, uint32_t hi, uint32_t s)
+{
+    return __funnelshift_r(lo, hi, s);
+}
+// Bytes of b:a chosen by the four low nibbles of `select`; bit 3 of a nibble repeats the sign bit.
+DAMACY__INLINE uint32_t damacy__bytes(uint32_t a, uint32_t b, uint32_t select)
+{
+    uint32_t r;
+    asm("prmt.b32 %0,%1,%2,%3;" : "=r"(r) : "r"(a), "r"(b), "r"(select));
+    return r;
+}
+DAMACY__INLINE uint32_t damacy__clz(uint32_t x)
+{
+    return (uint32_t)__clz((int)x);
+}
+DAMACY__INLINE uint32_t damacy__popc(uint32_t x)
+{
+    return (uint32_t)__popc(x);
+}
+DAMACY__INLINE uint32_t damacy__ctz(uint32_t x)
+{
+    return (uint32_t)__ffs((int)x) - 1;
+}
+// c + sum of unsigned bytes of a times signed bytes of b.
+DAMACY__INLINE uint32_t damacy__dot4(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r;
+    asm("dp4a.u32.s32 %0,%1,%2,%3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+// `width` mod 32 one bits from bit `at` mod 32.
+DAMACY__INLINE uint32_t damacy__mask_bits(uint32_t at, uint32_t width)
+{
+    uint32_t r;
+    asm("bmsk.wrap.b32 %0,%1,%2;" : "=r"(r) : "r"(at), "r"(width));
+    return r;
+}
+#else
+DAMACY__INLINE uint32_t damacy__funnel_left(uint32_t lo, uint32_t hi, uint32_t s)
+{
+    return (uint32_t)(((((uint64_t)hi << 32) | lo) << (s & 31)) >> 32);
+}
+DAMACY__INLINE uint32_t damacy__funnel_right(uint32_t lo, uint32_t hi, uint32_t s)
+{
+    return (uint32_t)((((uint64_t)hi << 32) | lo) >> (s & 31));
+}
+DAMACY__INLINE uint32_t damacy__bytes(uint32_t a, uint32_t b, uint32_t select)
+{
+    const uint64_t v = (uint64_t)b << 32 | a;
+    uint32_t r = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t n = select >> (4 * i) & 15;
+        uint32_t byte = (uint32_t)(v >> (8 * (n & 7))) & 255;
+        if (n & 8)
+            byte = byte & 128 ? 255 : 0;
+        r |= byte << (8 * i);
+    }
+    return r;
+}
+DAMACY__INLINE uint32_t damacy__clz(uint32_t x)
+{
+    return x ? (uint32_t)__builtin_clz(x) : 32u;
+}
+DAMACY__INLINE uint32_t damacy__popc(uint32_t x)
+{
+    return (uint32_t)__builtin_popcount(x);
+}
+DAMACY__INLINE uint32_t damacy__ctz(uint32_t x)
+{
+    return (uint32_t)__builtin_ffs((int)x) - 1;
+}
+DAMACY__INLINE uint32_t damacy__dot4(uint32_t a, uint32_t b, uint32_t c)
+{
+    for (uint32_t i = 0; i < 32; i += 8)
+        c += (a >> i & 255) * (uint32_t)(int32_t)(int8_t)(b >> i & 255);
+    return c;
+}
+DAMACY__INLINE uint32_t damacy__mask_bits(uint32_t at, uint32_t width)
+{
+    return ((1u << (width & 31)) - 1) << (at & 31);
+}
+#endif
+
+// ---- atomics on global or shared memory: relaxed, they order nothing ----------------------------
+#ifdef __CUDACC__
+DAMACY__INLINE uint32_t damacy__atomic_add(uint32_t* p, uint32_t v)
+{
+    return atomicAdd(p, v);
+}
+DAMACY__INLINE uint64_t damacy__atomic_add64(uint64_t* p, uint64_t v)
+{
+    return atomicAdd((unsigned long long*)p, (unsigned long long)v);
+}
+DAMACY__INLINE void damacy__atomic_min64(uint64_t* p, uint64_t v)
+{
+    atomicMin((unsigned long long*)p, (unsigned long long)v);
+}
+DAMACY__INLINE uint32_t damacy__atomic_or(uint32_t* p, uint32_t v)
+{
+    return atomicOr(p, v);
+}
+DAMACY__INLINE uint32_t damacy__atomic_max(uint32_t* p, uint32_t v)
+{
+    return atomicMax(p, v);
+}
+DAMACY__INLINE uint32_t damacy__atomic_cas(uint32_t* p, uint32_t expected, uint32_t v)
+{
+    return atomicCAS(p, expected, v);
+}
+DAMACY__INLINE uint64_t damacy__atomic_cas64(uint64_t* p, uint64_t expected, uint64_t v)
+{
+    return atomicCAS((unsigned long long*)p, (unsigned long long)expected, (unsigned long long)v);
+}
+#else // lanes are fibers of one thread and switch only in collectives
+DAMACY__INLINE uint32_t damacy__atomic_add(uint32_t* p, uint32_t v)
+{
+    const uint32_t old = *p;
+    *p = old + v;
+    return old;
+}
+DAMACY__INLINE uint64_t damacy__atomic_add64(uint64_t* p, uint64_t v)
+{
+    const uint64_t old = *p;
+    *p = old + v;
+    return old;
+}
+DAMACY__INLINE void damacy__atomic_min64(uint64_t* p, uint64_t v)
+{
+    if (v < *p)
+        *p = v;
+}
+DAMACY__INLINE uint32_t damacy__atomic_or(uint32_t* p, uint32_t v)
+{
+    const uint32_t old = *p;
+    *p = old | v;
+    return old;
+}
+DAMACY__INLINE uint32_t damacy__atomic_max(uint32_t* p, uint32_t v)
+{
+    const uint32_t old = *p;
+    *p = old > v ? old : v;
+    return old;
+}
+DAMACY__INLINE uint32_t damacy__atomic_cas(uint32_t* p, uint32_t expected, uint32_t v)
+{
+    const uint32_t old = *p;
+    if (old == expected)
+        *p = v;
+    return old;
+}
+DAMACY__INLINE uint64_t damacy__atomic_cas64(uint64_t* p, uint64_t expected, uint64_t v)
+{
+    const uint64_t old = *p;
+    if (old == expected)
+        *p = v;
+    return old;
+}
+#endif
+
+// ---- global memory: cache hints -----------------------------------------------------------------
+#ifdef __CUDACC__
+DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_once(const void* p) // read-only data, 16-aligned
+{
+    damacy__u32x4 v;
+    asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+DAMACY__INLINE uint64_t damacy__load_u64_stream(const uint64_t* p) // will not be read again
+{
+    return (uint64_t)__ldcs((const unsigned long long*)p);
+}
+DAMACY__INLINE void damacy__prefetch_l2(const void* p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+#else
+DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_once(const void* p)
+{
+    return *(const damacy__u32x4*)p;
+}
+DAMACY__INLINE uint64_t damacy__load_u64_stream(const uint64_t* p)
+{
+    return *p;
+}
+DAMACY__INLINE void damacy__prefetch_l2(const void* p)
+{
+    (void)p;
+}
+#endif
+
+// ---- shared memory by 32-bit address ------------------------------------------------------------
+#ifdef __CUDACC__
+DAMACY__INLINE uint32_t damacy__shared_address(const void* p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+DAMACY__INLINE uint32_t damacy__lds8(uint32_t a)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u8 %0,[%1];" : "=r"(v) : "r"(a));
+    return v;
+}
+DAMACY__INLINE uint32_t damacy__lds16(uint32_t a)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u16 %0,[%1];" : "=r"(v) : "r"(a));
+    return v;
+}
+DAMACY__INLINE uint32_t damacy__lds32(uint32_t a)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0,[%1];" : "=r"(v) : "r"(a));
+    return v;
+}
+DAMACY__INLINE damacy__u32x2 damacy__lds64(uint32_t a)
+{
+    damacy__u32x2 v;
+    asm volatile("ld.shared.v2.u32 {%0,%1},[%2];" : "=r"(v.x), "=r"(v.y) : "r"(a));
+    return v;
+}
+DAMACY__INLINE damacy__u32x4 damacy__lds128(uint32_t a)
+{
+    damacy__u32x4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(a)
+                 : "memory");
+    return v;
+}
+DAMACY__INLINE void damacy__sts8(uint32_t a, uint32_t v)
+{
+    asm volatile("st.shared.u8 [%0],%1;" ::"r"(a), "r"(v));
+}
+DAMACY__INLINE void damacy__sts16(uint32_t a, uint32_t v)
+{
+    asm volatile("st.shared.u16 [%0],%1;" ::"r"(a), "h"((uint16_t)v));
+}
+DAMACY__INLINE void damacy__sts32(uint32_t a, uint32_t v)
+{
+    asm volatile("st.shared.u32 [%0],%1;" ::"r"(a), "r"(v));
+}
+DAMACY__INLINE void damacy__sts64(uint32_t a, uint32_t x, uint32_t y)
+{
+    asm volatile("st.shared.v2.u32 [%0],{%1,%2};" ::"r"(a), "r"(x), "r"(y));
+}
+DAMACY__INLINE void damacy__sts128(uint32_t a, damacy__u32x4 v)
+{
+    asm volatile("st.shared.v4.u32 [%0],{%1,%2,%3,%4};" ::"r"(a), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+}
+DAMACY__INLINE void damacy__shared_or(uint32_t a, uint32_t v)
+{
+    asm volatile("red.shared.or.b32 [%0],%1;" ::"r"(a), "r"(v));
+}
+// Keeps the compiler from moving ordinary accesses of shared memory across: use it where such
+// accesses and the ones by address touch the same bytes without a barrier between.
+DAMACY__INLINE void damacy__shared_fence(void)
+{
+    asm volatile("" ::: "memory");
+}
+#else
+DAMACY__INLINE uint32_t damacy__shared_address(const void* p)
+{
+    return (uint32_t)((const uint8_t*)p - simt::dynamic_shared());
+}
+DAMACY__INLINE uint32_t damacy__lds8(uint32_t a)
+{
+    return *(simt::dynamic_shared() + a);
+}
+DAMACY__INLINE uint32_t damacy__lds16(uint32_t a)
+{
+    return *(const uint16_t*)(simt::dynamic_shared() + a);
+}
+DAMACY__INLINE uint32_t damacy__lds32(uint32_t a)
+{
+    return *(const uint32_t*)(simt::dynamic_shared() + a);
+}
+DAMACY__INLINE damacy__u32x2 damacy__lds64(uint32_t a)
+{
+    return *(const damacy__u32x2*)(simt::dynamic_shared() + a);
+}
+DAMACY__INLINE damacy__u32x4 damacy__lds128(uint32_t a)
+{
+    return *(const damacy__u32x4*)(simt::dynamic_shared() + a);
+}
+DAMACY__INLINE void damacy__sts8(uint32_t a, uint32_t v)
+{
+    *(simt::dynamic_shared() + a) = (uint8_t)v;
+}
+DAMACY__INLINE void damacy__sts16(uint32_t a, uint32_t v)
+{
+    *(uint16_t*)(simt::dynamic_shared() + a) = (uint16_t)v;
+}
+DAMACY__INLINE void damacy__sts32(uint32_t a, uint32_t v)
+{
+    *(uint32_t*)(simt::dynamic_shared() + a) = v;
+}
+DAMACY__INLINE void damacy__sts64(uint32_t a, uint32_t x, uint32_t y)
+{
+    damacy__u32x2 v;
+    v.x = x;
+    v.y = y;
+    *(damacy__u32x2*)(simt::dynamic_shared() + a) = v;
+}
+DAMACY__INLINE void damacy__sts128(uint32_t a, damacy__u32x4 v)
+{
+    *(damacy__u32x4*)(simt::dynamic_shared() + a) = v;
+}
+DAMACY__INLINE void damacy__shared_or(uint32_t a, uint32_t v)
+{
+    *(uint32_t*)(simt::dynamic_shared() + a) |= v;
+}
+DAMACY__INLINE void damacy__shared_fence(void) {}
+#endif
