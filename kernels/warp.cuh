@@ -168,17 +168,22 @@ DAMACY__INLINE uint32_t damacy__mask_bits(uint32_t at, uint32_t width)
 
 // ---- atomics on global or shared memory: relaxed, they order nothing ----------------------------
 #ifdef __CUDACC__
+typedef unsigned long long damacy__atomic64; // the type that the 64-bit functions take
+#else
+typedef uint64_t damacy__atomic64;
+#endif
+
 DAMACY__INLINE uint32_t damacy__atomic_add(uint32_t* p, uint32_t v)
 {
     return atomicAdd(p, v);
 }
 DAMACY__INLINE uint64_t damacy__atomic_add64(uint64_t* p, uint64_t v)
 {
-    return atomicAdd((unsigned long long*)p, (unsigned long long)v);
+    return atomicAdd((damacy__atomic64*)p, (damacy__atomic64)v);
 }
 DAMACY__INLINE void damacy__atomic_min64(uint64_t* p, uint64_t v)
 {
-    atomicMin((unsigned long long*)p, (unsigned long long)v);
+    atomicMin((damacy__atomic64*)p, (damacy__atomic64)v);
 }
 DAMACY__INLINE uint32_t damacy__atomic_or(uint32_t* p, uint32_t v)
 {
@@ -194,53 +199,8 @@ DAMACY__INLINE uint32_t damacy__atomic_cas(uint32_t* p, uint32_t expected, uint3
 }
 DAMACY__INLINE uint64_t damacy__atomic_cas64(uint64_t* p, uint64_t expected, uint64_t v)
 {
-    return atomicCAS((unsigned long long*)p, (unsigned long long)expected, (unsigned long long)v);
+    return atomicCAS((damacy__atomic64*)p, (damacy__atomic64)expected, (damacy__atomic64)v);
 }
-#else // lanes are fibers of one thread and switch only in collectives
-DAMACY__INLINE uint32_t damacy__atomic_add(uint32_t* p, uint32_t v)
-{
-    const uint32_t old = *p;
-    *p = old + v;
-    return old;
-}
-DAMACY__INLINE uint64_t damacy__atomic_add64(uint64_t* p, uint64_t v)
-{
-    const uint64_t old = *p;
-    *p = old + v;
-    return old;
-}
-DAMACY__INLINE void damacy__atomic_min64(uint64_t* p, uint64_t v)
-{
-    if (v < *p)
-        *p = v;
-}
-DAMACY__INLINE uint32_t damacy__atomic_or(uint32_t* p, uint32_t v)
-{
-    const uint32_t old = *p;
-    *p = old | v;
-    return old;
-}
-DAMACY__INLINE uint32_t damacy__atomic_max(uint32_t* p, uint32_t v)
-{
-    const uint32_t old = *p;
-    *p = old > v ? old : v;
-    return old;
-}
-DAMACY__INLINE uint32_t damacy__atomic_cas(uint32_t* p, uint32_t expected, uint32_t v)
-{
-    const uint32_t old = *p;
-    if (old == expected)
-        *p = v;
-    return old;
-}
-DAMACY__INLINE uint64_t damacy__atomic_cas64(uint64_t* p, uint64_t expected, uint64_t v)
-{
-    const uint64_t old = *p;
-    if (old == expected)
-        *p = v;
-    return old;
-}
-#endif
 
 // ---- global memory: cache hints -----------------------------------------------------------------
 #ifdef __CUDACC__
