@@ -3,8 +3,9 @@
  * One wave decodes a table of jobs. The entries run in this order, on one stream, with no
  * read-back; every count is on the device, so grids are persistent or sized by capacity:
  *
- *   begin     zeroes the counters
- *   parse     thread per job: checks every header, fills frames, blocks and trees
+ *   count     thread per job: checks every header, counts frames, blocks, literals, records
+ *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
+ *   fill      thread per job: walks the headers again, fills frames, blocks and trees
  *   trees     Huffman tree descriptions -> weights
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   order     lists of blocks, most work first
@@ -83,9 +84,9 @@ typedef struct damacy__zstd_frame {
 } damacy__zstd_frame;
 static_assert(sizeof(damacy__zstd_frame) == 48, "ABI");
 
-/* A block. Fields without a stage name are set by parse and then constant.
+/* A block. Fields without a stage name are set by fill and then constant.
  *
- * What parse has checked: every range lies inside its job's source; n_literals <= max_size <=
+ * What count has checked: every range lies inside its job's source; n_literals <= max_size <=
  * BLOCK_MAX; n_sequences <= SEQUENCES_MAX and 3 * n_sequences + n_literals <= max_size; modes have
  * no reserved bits; a REPEAT table has a defining block in the same frame, whose mode is not
  * REPEAT; a RLE or FSE table has at least one byte. What it has not: the table descriptions
@@ -139,24 +140,28 @@ typedef struct damacy__zstd_tree {
 } damacy__zstd_tree;
 static_assert(sizeof(damacy__zstd_tree) == 160, "ABI");
 
-/* What parse found in a job. */
+/* What count found in a job, and where allocate has put it. A job that is broken or does not fit
+ * has no frames, blocks, trees, literals and records. */
 typedef struct damacy__zstd_span {
-    uint32_t first_frame, n_frames;
-    uint32_t first_block, n_blocks;
+    uint64_t n_literal_bytes, first_literal_byte; /* multiples of 32 */
+    uint64_t n_records, first_record;             /* multiples of 16 */
+    uint32_t n_frames, first_frame;
+    uint32_t n_blocks, first_block;
+    uint32_t n_trees, first_tree;
+    uint32_t zero[2];
 } damacy__zstd_span;
-static_assert(sizeof(damacy__zstd_span) == 16, "ABI");
+static_assert(sizeof(damacy__zstd_span) == 64, "ABI");
 
-/* Zeroed by begin. Parse adds with atomics and gives back nothing: a job whose share would pass a
- * capacity gets NEED_SCRATCH and takes no table entry, so every count stays within its table. */
+/* Counts within the tables: what did not fit is not counted. */
 typedef struct damacy__zstd_counters {
-    uint64_t n_literal_bytes; /* used of the literal scratch, multiples of 32 */
-    uint64_t n_records;       /* used of the record scratch, multiples of 16 */
-    uint64_t n_link_bytes;    /* resolve: output bytes that execute may link */
-    uint32_t n_frames, n_blocks, n_trees;
-    uint32_t n_sequence_blocks;   /* entries of sequence_order */
-    uint32_t n_literal_blocks[3]; /* entries of literal_order by table log: <= 9, 10, 11 */
+    uint64_t n_literal_bytes;             /* allocate: used of the literal scratch */
+    uint64_t n_records;                   /* allocate: used of the record scratch */
+    uint64_t n_link_bytes;                /* for execute */
+    uint32_t n_frames, n_blocks, n_trees; /* allocate */
+    uint32_t n_sequence_blocks;           /* order: entries of sequence_order */
+    uint32_t n_literal_blocks[3]; /* order: entries of literal_order by table log: <= 9, 10, 11 */
     uint32_t n_execute;           /* resolve: entries of execute_list */
-    uint32_t n_large;             /* resolve: entries of execute_list with more than one block */
+    uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
     uint32_t ticket[7];           /* for persistent grids: 0-3 fse and execute, 4-6 the others */
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
