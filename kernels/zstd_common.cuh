@@ -1,0 +1,57 @@
+// Access to the tables of a wave, and the one way to report an error.
+#pragma once
+
+#include "kernels/bits.cuh"
+#include "kernels/zstd_abi.h"
+
+DAMACY__INLINE const damacy__job* damacy__zstd_jobs(const damacy__zstd_wave& w)
+{
+    return (const damacy__job*)(uintptr_t)w.jobs;
+}
+DAMACY__INLINE damacy__zstd_frame* damacy__zstd_frames(const damacy__zstd_wave& w)
+{
+    return (damacy__zstd_frame*)(uintptr_t)w.frames;
+}
+DAMACY__INLINE damacy__zstd_block* damacy__zstd_blocks(const damacy__zstd_wave& w)
+{
+    return (damacy__zstd_block*)(uintptr_t)w.blocks;
+}
+DAMACY__INLINE damacy__zstd_tree* damacy__zstd_trees(const damacy__zstd_wave& w)
+{
+    return (damacy__zstd_tree*)(uintptr_t)w.trees;
+}
+DAMACY__INLINE damacy__zstd_span* damacy__zstd_spans(const damacy__zstd_wave& w)
+{
+    return (damacy__zstd_span*)(uintptr_t)w.spans;
+}
+DAMACY__INLINE damacy__zstd_counters* damacy__zstd_counts(const damacy__zstd_wave& w)
+{
+    return (damacy__zstd_counters*)(uintptr_t)w.counters;
+}
+DAMACY__INLINE uint64_t* damacy__zstd_errors(const damacy__zstd_wave& w)
+{
+    return (uint64_t*)(uintptr_t)w.errors;
+}
+
+// Jobs in the table of this wave.
+DAMACY__INLINE uint32_t damacy__zstd_n_jobs(const damacy__zstd_wave& w)
+{
+    return damacy__min(*(const uint32_t*)(uintptr_t)w.n_jobs, w.max_jobs);
+}
+
+// Lowers the error word of a job. `at` is the address of the source byte at fault; one outside the
+// source counts as its first byte.
+DAMACY__INLINE void damacy__zstd_fail_job(const damacy__zstd_wave& w, uint32_t job, uint64_t at,
+                                          uint32_t status)
+{
+    const damacy__job& j = damacy__zstd_jobs(w)[job];
+    const uint64_t offset = at - j.src <= j.src_size ? at - j.src : 0;
+    damacy__atomic_min64(&damacy__zstd_errors(w)[job], offset << 8 | status);
+}
+
+// The same for the job of a block.
+DAMACY__INLINE void damacy__zstd_fail(const damacy__zstd_wave& w, const damacy__zstd_block& block,
+                                      uint64_t at, uint32_t status)
+{
+    damacy__zstd_fail_job(w, damacy__zstd_frames(w)[block.frame].job, at, status);
+}
