@@ -1,0 +1,359 @@
+// kernels/lz4.cu on the CPU against liblz4: every block that it accepts must decode to its bytes,
+// and whatever it refuses must be refused, without a byte outside the job's ranges.
+#include "tests/simt/simt.h"
+#include "kernels/lz4.cu"
+#include "tests/test.h"
+#include <lz4.h>
+#include <lz4hc.h>
+#include <string>
+
+typedef std::vector<uint8_t> bytes;
+
+// Exact-size heap copies, so that ASan sees any access beside them; `skew` shifts the alignment.
+struct placed {
+    uint8_t* block;
+    uint8_t* ptr;
+    size_t size;
+    placed(size_t n, size_t skew) : block((uint8_t*)malloc(n + skew + 1)), size(n)
+    {
+        // the end of the range is the end of the allocation
+        free(block);
+        block = (uint8_t*)malloc(n + skew > 0 ? n + skew : 1);
+        memset(block, 0xa5, n + skew);
+        ptr = block + skew;
+    }
+    placed(const placed&) = delete;
+    ~placed()
+    {
+        free(block);
+    }
+};
+
+struct outcome {
+    damacy__job_result result;
+    bytes out;
+    bool canary; // bytes before and after the output range are untouched
+};
+
+// Decodes one block between two neighbours that must come out right.
+static outcome decode(const bytes& src, uint64_t expected, uint64_t capacity, uint32_t flags,
+                      unsigned skew)
+{
+    static const uint8_t good[] = {0x40, 'a', 'b', 'c', 'd'};
+    placed in(src.size(), skew % 5), out((size_t)capacity, 16 + skew % 17);
+    uint8_t neighbours[2][4];
+    damacy__job jobs[3];
+    damacy__job_result results[3];
+    uint32_t n = 3;
+    outcome o;
+
+    if (!src.empty())
+        memcpy(in.ptr, src.data(), src.size());
+    memset(jobs, 0, sizeof jobs);
+    memset(results, 0xee, sizeof results);
+    for (unsigned i = 0; i < 3; i += 2) {
+        jobs[i].src = (uint64_t)(uintptr_t)good;
+        jobs[i].src_size = sizeof good;
+        jobs[i].dst = (uint64_t)(uintptr_t)neighbours[i / 2];
+        jobs[i].dst_capacity = jobs[i].expected_size = 4;
+    }
+    jobs[1].src = (uint64_t)(uintptr_t)in.ptr;
+    jobs[1].src_size = src.size();
+    jobs[1].dst = (uint64_t)(uintptr_t)out.ptr;
+    jobs[1].dst_capacity = capacity;
+    jobs[1].expected_size = expected;
+    jobs[1].flags = flags;
+
+    damacy__lz4_wave wave;
+    memset(&wave, 0, sizeof wave);
+    wave.jobs = (uint64_t)(uintptr_t)jobs;
+    wave.n_jobs = (uint64_t)(uintptr_t)&n;
+    wave.results = (uint64_t)(uintptr_t)results;
+    wave.max_jobs = 3;
+    simt::launch(dim3(1), dim3(128), [&] { damacy_lz4_decode(wave); });
+
+    o.result = results[1];
+    o.out.assign(out.ptr, out.ptr + capacity);
+    o.canary = true;
+    for (const uint8_t* p = out.block; p < out.ptr; p++)
+        o.canary = o.canary && *p == 0xa5;
+    for (unsigned i = 0; i < 2; i++)
+        o.canary = o.canary && results[2 * i].status == DAMACY__JOB_OK &&
+                   results[2 * i].size == 4 && memcmp(neighbours[i], "abcd", 4) == 0;
+    return o;
+}
+
+// Bytes of many kinds: noise, runs, text-like, 16-bit counts with noise, periods.
+static bytes sample(unsigned kind, size_t n, uint64_t* seed)
+{
+    bytes v(n);
+    uint64_t s = *seed;
+    switch (kind % 8) {
+    case 0:
+        for (auto& x : v)
+            x = (uint8_t)(test_random(&s) >> 56);
+        break;
+    case 1:
+        break;
+    case 2:
+        for (size_t i = 0; i < n; i++)
+            v[i] = (uint8_t)(i / 7 * 31 + i % 3);
+        break;
+    case 3: // 16-bit values with noise in few bits
+        for (size_t i = 0; i < n; i++)
+            v[i] = i & 1 ? 0 : (uint8_t)(100 + (test_random(&s) >> 61) + (test_random(&s) >> 62));
+        break;
+    case 4: // half of the values zero
+        for (size_t i = 0; i + 1 < n; i += 2)
+            if (test_random(&s) >> 63) {
+                v[i] = (uint8_t)(test_random(&s) >> 56);
+                v[i + 1] = (uint8_t)(test_random(&s) >> 56);
+            }
+        break;
+    case 5: { // words from a small dictionary
+        char words[64][12];
+        for (auto& w : words) {
+            const size_t len = 2 + (size_t)(test_random(&s) >> 61);
+            for (size_t i = 0; i < sizeof w; i++)
+                w[i] = i < len ? (char)('a' + (test_random(&s) >> 40) % 26) : 0;
+        }
+        for (size_t i = 0; i < n;) {
+            const char* w = words[(test_random(&s) >> 40) % 64];
+            for (; *w && i < n; w++)
+                v[i++] = (uint8_t)*w;
+            if (i < n)
+                v[i++] = ' ';
+        }
+        break;
+    }
+    case 6: { // a long period with defects
+        const size_t period = 1 + (size_t)(test_random(&s) % 900);
+        for (size_t i = 0; i < n; i++)
+            v[i] = i < period ? (uint8_t)(test_random(&s) >> 56) : v[i - period];
+        for (size_t i = 0; i < n / 300; i++)
+            v[(size_t)(test_random(&s) % n)] ^= 1;
+        break;
+    }
+    default: // noise with long equal stretches
+        for (size_t i = 0; i < n;) {
+            size_t len = 1 + (size_t)(test_random(&s) % 700);
+            const bool run = test_random(&s) >> 63;
+            const uint8_t x = (uint8_t)(test_random(&s) >> 56);
+            for (; len > 0 && i < n; len--)
+                v[i++] = run ? x : (uint8_t)(test_random(&s) >> 56);
+        }
+    }
+    *seed = s;
+    return v;
+}
+
+static bytes compress(const bytes& raw, int level)
+{
+    bytes out((size_t)LZ4_compressBound((int)raw.size()));
+    const int n = level > 0 ? LZ4_compress_HC((const char*)raw.data(), (char*)out.data(),
+                                              (int)raw.size(), (int)out.size(), level)
+                            : LZ4_compress_fast((const char*)raw.data(), (char*)out.data(),
+                                                (int)raw.size(), (int)out.size(), 1 - level);
+    out.resize((size_t)(n > 0 ? n : 0));
+    return out;
+}
+
+TEST(blocks_of_all_kinds_and_sizes_decode_to_their_bytes)
+{
+    uint64_t seed = test_seed();
+    const size_t sizes[] = {1,   2,   5,   12,  13,   14,   31,    64,    65,
+                            255, 270, 271, 300, 1000, 4096, 20011, 65536, 70000};
+    unsigned turn = 0;
+
+    for (unsigned kind = 0; kind < 8; kind++)
+        for (size_t n : sizes) {
+            const bytes raw = sample(kind, n, &seed);
+            const int levels[] = {0, -7, 3, 12};
+            const bytes packed = compress(raw, levels[turn % 4]);
+            const outcome o = decode(packed, n, n, 0, turn++);
+            CHECK_EQ(o.result.status, DAMACY__JOB_OK);
+            CHECK_EQ(o.result.size, n);
+            CHECK(o.out == raw);
+            CHECK(o.canary);
+        }
+}
+
+TEST(size_prefix_is_demanded_and_compared)
+{
+    uint64_t seed = test_seed();
+    const bytes raw = sample(3, 5000, &seed);
+    const bytes block = compress(raw, 0);
+    bytes packed = {0x88, 0x13, 0, 0};
+    packed.insert(packed.end(), block.begin(), block.end());
+    outcome o = decode(packed, 5000, 5000, DAMACY__LZ4_SIZE_PREFIX, 3);
+    CHECK_EQ(o.result.status, DAMACY__JOB_OK);
+    CHECK(o.out == raw);
+    o = decode(packed, DAMACY__SIZE_UNKNOWN, 6000, DAMACY__LZ4_SIZE_PREFIX, 3);
+    CHECK_EQ(o.result.status, DAMACY__JOB_OK);
+    CHECK_EQ(o.result.size, 5000);
+    o = decode(packed, 4999, 5000, DAMACY__LZ4_SIZE_PREFIX, 3);
+    CHECK_EQ(o.result.status, DAMACY__JOB_SIZE_MISMATCH);
+    packed[0]--;
+    o = decode(packed, DAMACY__SIZE_UNKNOWN, 6000, DAMACY__LZ4_SIZE_PREFIX, 3);
+    CHECK_EQ(o.result.status, DAMACY__JOB_SIZE_MISMATCH);
+    for (size_t n = 0; n < 5; n++) {
+        o = decode(bytes(packed.begin(), packed.begin() + (ptrdiff_t)n), DAMACY__SIZE_UNKNOWN, 6000,
+                   DAMACY__LZ4_SIZE_PREFIX, 0);
+        CHECK(o.result.status != DAMACY__JOB_OK && o.canary);
+    }
+}
+
+TEST(sizes_that_do_not_fit_are_named)
+{
+    uint64_t seed = test_seed();
+    const bytes raw = sample(5, 3000, &seed);
+    const bytes packed = compress(raw, 0);
+    outcome o = decode(packed, 3000, 2999, 0, 1);
+    CHECK_EQ(o.result.status, DAMACY__JOB_NO_SPACE);
+    CHECK_EQ(o.result.size, 3000);
+    o = decode(packed, DAMACY__SIZE_UNKNOWN, 2999, 0, 1);
+    CHECK_EQ(o.result.status, DAMACY__JOB_NO_SPACE);
+    o = decode(packed, 2999, 3000, 0, 1);
+    CHECK_EQ(o.result.status, DAMACY__JOB_SIZE_MISMATCH);
+    o = decode(packed, 3001, 3001, 0, 1);
+    CHECK_EQ(o.result.status, DAMACY__JOB_SIZE_MISMATCH);
+    o = decode(packed, DAMACY__SIZE_UNKNOWN, 4000, 0, 1);
+    CHECK_EQ(o.result.status, DAMACY__JOB_OK);
+    CHECK_EQ(o.result.size, 3000);
+    o = decode(bytes(1, 0), 0, 0, 0, 1);
+    CHECK_EQ(o.result.status, DAMACY__JOB_OK);
+    o = decode(bytes(), 0, 0, 0, 1);
+    CHECK_EQ(o.result.status, DAMACY__JOB_TRUNCATED);
+    o = decode(packed, 3000, 3000, DAMACY__JOB_SKIP, 1);
+    CHECK_EQ(o.result.status, DAMACY__JOB_SKIPPED);
+}
+
+TEST(malformed_blocks_are_refused_by_name)
+{
+    const struct {
+        uint32_t status;
+        uint64_t expected;
+        bytes src;
+    } cases[] = {
+        {DAMACY__JOB_BAD_OFFSET, 40, {0x10, 'x', 0, 0, 0x50, 1, 2, 3, 4, 5}}, // offset 0
+        {DAMACY__JOB_BAD_OFFSET, 40, {0x10, 'x', 2, 0, 0x50, 1, 2, 3, 4, 5}}, // before the data
+        {DAMACY__JOB_BAD_OFFSET, 40, {0x00, 1, 0, 0x50, 1, 2, 3, 4, 5}},      // nothing there yet
+        {DAMACY__JOB_TRUNCATED, 40, {0x10, 'x', 1}},                          // half an offset
+        {DAMACY__JOB_TRUNCATED, 40, {0x1f, 'x', 1, 0}},                       // match length
+        {DAMACY__JOB_TRUNCATED, 4000, {0x1f, 'x', 1, 0, 255, 255}},
+        {DAMACY__JOB_SIZE_MISMATCH, 40, {0x1f, 'x', 1, 0, 255, 255, 0, 0x50, 1, 2, 3, 4, 5}},
+        {DAMACY__JOB_TRUNCATED, 40, {0xf0}},
+        {DAMACY__JOB_TRUNCATED, 40, {0xf0, 3}},
+        {DAMACY__JOB_TRUNCATED, 40, {0x80, 1, 2, 3}},
+        {DAMACY__JOB_TRUNCATED, 9, {0x14, 'x', 1, 0}},                       // ends with a match
+        {DAMACY__JOB_BAD_BLOCK, 13, {0x14, 'x', 1, 0, 0x40, 1, 2, 3, 4}},    // 4 last literals
+        {DAMACY__JOB_BAD_BLOCK, 10, {0x10, 'x', 1, 0, 0x50, 1, 2, 3, 4, 5}}, // late match
+        {DAMACY__JOB_OK, 13, {0x13, 'x', 1, 0, 0x50, 1, 2, 3, 4, 5}},
+    };
+    for (const auto& c : cases) {
+        const outcome o = decode(c.src, c.expected, c.expected, 0, 2);
+        CHECK_EQ(o.result.status, c.status);
+        CHECK(o.canary);
+    }
+}
+
+// What the reference says: decoded bytes, or refusal. It lets an offset of 0 pass, we do not.
+static bool reference(const bytes& src, size_t n, bytes* out)
+{
+    out->assign(n + 1, 0);
+    const int got =
+        LZ4_decompress_safe((const char*)src.data(), (char*)out->data(), (int)src.size(), (int)n);
+    out->resize(n);
+    return got == (int)n;
+}
+
+static void compare(const bytes& src, size_t n, unsigned skew)
+{
+    bytes expected;
+    const bool accepted = reference(src, n, &expected);
+    const outcome o = decode(src, n, n, 0, skew);
+    CHECK(o.canary);
+    if (o.result.status == DAMACY__JOB_OK) {
+        CHECK(accepted);
+        CHECK(o.out == expected);
+    } else if (accepted) {
+        CHECK_EQ(o.result.status, DAMACY__JOB_BAD_OFFSET);
+        CHECK(o.result.error_offset + 3 <= src.size());
+    }
+}
+
+TEST(every_prefix_is_refused)
+{
+    uint64_t seed = test_seed();
+    for (unsigned kind = 2; kind < 8; kind++) {
+        const bytes raw = sample(kind, 700, &seed);
+        const bytes packed = compress(raw, 0);
+        for (size_t n = 0; n < packed.size(); n += 1 + n / 64) {
+            const outcome o = decode(bytes(packed.begin(), packed.begin() + (ptrdiff_t)n), 700, 700,
+                                     0, (unsigned)n);
+            CHECK(o.result.status != DAMACY__JOB_OK);
+            CHECK(o.canary);
+        }
+    }
+}
+
+TEST(mutated_blocks_agree_with_the_reference)
+{
+    uint64_t seed = test_seed();
+    for (unsigned i = 0; i < 1500; i++) {
+        const size_t n = 20 + (size_t)(test_random(&seed) % (i % 10 == 0 ? 4000 : 400));
+        const bytes raw = sample((unsigned)(test_random(&seed) % 8), n, &seed);
+        bytes packed = compress(raw, i % 3 ? 0 : 9);
+        for (unsigned k = (unsigned)(test_random(&seed) % 3); k + 1 > 0 && k < 3; k--) {
+            const size_t at = (size_t)(test_random(&seed) % packed.size());
+            switch (test_random(&seed) % 4) {
+            case 0:
+                packed[at] ^= (uint8_t)(1u << (test_random(&seed) % 8));
+                break;
+            case 1:
+                packed[at] = (uint8_t)test_random(&seed);
+                break;
+            case 2:
+                packed.erase(packed.begin() + (ptrdiff_t)at);
+                break;
+            default:
+                packed.insert(packed.begin() + (ptrdiff_t)at,
+                              (uint8_t)(test_random(&seed) & 1 ? 255 : 0));
+            }
+            if (packed.empty())
+                packed.push_back(0);
+        }
+        compare(packed, n, i);
+    }
+}
+
+TEST(the_job_count_is_read_on_the_device)
+{
+    static const uint8_t good[] = {0x40, 'a', 'b', 'c', 'd'};
+    uint8_t out[8][4];
+    damacy__job jobs[8];
+    damacy__job_result results[8];
+    memset(jobs, 0, sizeof jobs);
+    memset(results, 0, sizeof results);
+    memset(out, 0, sizeof out);
+    for (unsigned i = 0; i < 8; i++) {
+        results[i].status = DAMACY__JOB_NOT_RUN;
+        jobs[i].src = (uint64_t)(uintptr_t)good;
+        jobs[i].src_size = sizeof good;
+        jobs[i].dst = (uint64_t)(uintptr_t)out[i];
+        jobs[i].dst_capacity = jobs[i].expected_size = 4;
+    }
+    for (uint32_t n : {0u, 5u, 900u}) {
+        damacy__lz4_wave wave;
+        memset(&wave, 0, sizeof wave);
+        wave.jobs = (uint64_t)(uintptr_t)jobs;
+        wave.n_jobs = (uint64_t)(uintptr_t)&n;
+        wave.results = (uint64_t)(uintptr_t)results;
+        wave.max_jobs = 8;
+        simt::launch(dim3(2), dim3(128), [&] { damacy_lz4_decode(wave); });
+        for (unsigned i = 0; i < 8; i++)
+            CHECK_EQ(results[i].status, i < n ? DAMACY__JOB_OK : DAMACY__JOB_NOT_RUN);
+    }
+}
+
+TEST_MAIN
