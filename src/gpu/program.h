@@ -1,0 +1,308 @@
+/* Kernels that can be launched: a program is one .cu source, perhaps specialised by macros.
+ *
+ * Each program is compiled, or fetched from the cache, by a thread of its own while its owner does
+ * other things; damacy__program_finish waits for it and loads it. A cache entry that the driver
+ * refuses only costs a compilation. */
+#pragma once
+#include "gpu/compile.h"
+#include "gpu/device.h"
+
+enum { DAMACY__PROGRAM_ENTRIES = 24 };
+
+/* What a program is made of. Name and entries must be literals; the rest is copied. */
+typedef struct damacy__program_spec {
+    const char* name;           /* which source: "kernels/zstd.cu" */
+    const char* const* entries; /* extern "C" kernels; their order gives the indices of `kernels` */
+    uint32_t n_entries;
+    const char* const* defines; /* "NAME=VALUE" or "NAME", at most 63 characters */
+    uint32_t n_defines;
+} damacy__program_spec;
+
+/* A kernel of a finished program. */
+typedef struct damacy__kernel {
+    damacy__function function; /* NULL: none */
+    const char* name;
+    uint32_t max_threads;    /* per block */
+    uint32_t static_shared;  /* bytes per block */
+    uint32_t dynamic_shared; /* bytes per block that a launch may ask for */
+    uint32_t registers;      /* per thread */
+    uint32_t local_size;     /* bytes per thread: arrays and spilled registers */
+} damacy__kernel;
+
+/* Zero: none. One owner, one thread at a time. */
+typedef struct damacy__program {
+    damacy__compiler* compiler;
+    const char* name;
+    const char* entries[DAMACY__PROGRAM_ENTRIES];
+    uint32_t n_entries;
+    char defines[DAMACY__COMPILE_DEFINES][64];
+    uint32_t n_defines;
+
+    pthread_t thread;
+    bool has_thread;
+    uint32_t
+        is_compiled; /* atomic: the thread has set the three below and touches nothing any more */
+    damacy_status status;
+    damacy_error error;
+    damacy__image image;
+
+    bool is_finished; /* status is final; if OK, the kernels are ready */
+    damacy__module module;
+    damacy__kernel kernels[DAMACY__PROGRAM_ENTRIES];
+} damacy__program;
+
+/* Blocks and threads of a launch. */
+typedef struct damacy__grid {
+    uint32_t x; /* blocks */
+    uint32_t y;
+    uint32_t z;
+    uint32_t threads; /* per block, along x */
+    uint32_t shared;  /* dynamic shared memory per block, bytes */
+} damacy__grid;
+
+static damacy_status damacy__program_start(damacy__program* program, damacy__compiler* compiler,
+                                           const damacy__program_spec* spec, damacy_error* err);
+static bool damacy__program_is_compiled(const damacy__program* program);
+static damacy_status damacy__program_finish(damacy__program* program, damacy__device* device,
+                                            damacy_error* err);
+static void damacy__program_deinit(damacy__program* program, damacy__device* device);
+static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy__device* device,
+                                                 uint32_t size, damacy_error* err);
+static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, damacy__device* device,
+                                              uint32_t threads, uint32_t shared, uint32_t* blocks,
+                                              damacy_error* err);
+static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy__device* device,
+                                           const damacy__grid* grid, damacy__stream stream,
+                                           void** parameters, damacy_error* err);
+
+/* A grid of one dimension. */
+static inline damacy__grid damacy__grid_of(uint32_t blocks, uint32_t threads, uint32_t shared)
+{
+    damacy__grid grid;
+
+    grid.x = blocks;
+    grid.y = 1;
+    grid.z = 1;
+    grid.threads = threads;
+    grid.shared = shared;
+    return grid;
+}
+
+static damacy_status damacy__program_compile(damacy__program* program, bool ignores_cache,
+                                             damacy_error* err)
+{
+    const char* defines[DAMACY__COMPILE_DEFINES];
+    damacy__compilation_spec spec;
+
+    for (uint32_t i = 0; i < program->n_defines; i++) {
+        defines[i] = program->defines[i];
+    }
+    spec.name = program->name;
+    spec.defines = defines;
+    spec.n_defines = program->n_defines;
+    spec.ignores_cache = ignores_cache;
+    return damacy__compile(program->compiler, &spec, &program->image, err);
+}
+
+static void* damacy__program_main(void* context)
+{
+    damacy__program* program = (damacy__program*)context;
+
+    program->status = damacy__program_compile(program, false, &program->error);
+    __atomic_store_n(&program->is_compiled, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Begins to compile on a thread of its own and returns. Errors of the compilation surface in
+ * finish. On failure the program is zero. */
+static damacy_status damacy__program_start(damacy__program* program, damacy__compiler* compiler,
+                                           const damacy__program_spec* spec, damacy_error* err)
+{
+    damacy_status status;
+
+    memset(program, 0, sizeof *program);
+    assert(spec->n_entries <= DAMACY__PROGRAM_ENTRIES &&
+           spec->n_defines <= DAMACY__COMPILE_DEFINES);
+    program->compiler = compiler;
+    program->name = spec->name;
+    program->n_entries = spec->n_entries;
+    program->n_defines = spec->n_defines;
+    for (uint32_t i = 0; i < spec->n_entries; i++) {
+        program->entries[i] = spec->entries[i];
+    }
+    for (uint32_t i = 0; i < spec->n_defines; i++) {
+        assert(strlen(spec->defines[i]) < sizeof program->defines[i]);
+        (void)snprintf(program->defines[i], sizeof program->defines[i], "%s", spec->defines[i]);
+    }
+    status = damacy__thread_start(&program->thread, "damacy-compile", damacy__program_main, program,
+                                  err);
+    if (status != DAMACY_OK) {
+        memset(program, 0, sizeof *program);
+        return status;
+    }
+    program->has_thread = true;
+    return DAMACY_OK;
+}
+
+/* Whether finish would return without waiting for the compiler. */
+static bool damacy__program_is_compiled(const damacy__program* program)
+{
+    return __atomic_load_n(&program->is_compiled, __ATOMIC_ACQUIRE) != 0;
+}
+
+static void damacy__program_join(damacy__program* program)
+{
+    if (program->has_thread) {
+        pthread_join(program->thread, NULL);
+        program->has_thread = false;
+    }
+}
+
+static uint32_t damacy__function_attribute(const damacy__device* device, damacy__function function,
+                                           int attribute)
+{
+    int value = 0;
+
+    if (device->driver->function_attribute(&value, attribute, function) != DAMACY__CUDA_OK ||
+        value < 0) {
+        return 0;
+    }
+    return (uint32_t)value;
+}
+
+/* Looks the entries of a loaded module up. */
+static damacy_status damacy__program_resolve(damacy__program* program, damacy__device* device,
+                                             damacy_error* err)
+{
+    for (uint32_t i = 0; i < program->n_entries; i++) {
+        damacy__kernel* kernel = &program->kernels[i];
+        damacy__function function = NULL;
+        DAMACY__TRY(damacy__device_check(
+            device,
+            device->driver->module_function(&function, program->module, program->entries[i]), err,
+            "%s has no kernel %s", program->name, program->entries[i]));
+        kernel->name = program->entries[i];
+        kernel->max_threads =
+            damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_THREADS);
+        kernel->static_shared =
+            damacy__function_attribute(device, function, DAMACY__FUNCTION_STATIC_SHARED);
+        kernel->dynamic_shared =
+            damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_DYNAMIC_SHARED);
+        kernel->registers =
+            damacy__function_attribute(device, function, DAMACY__FUNCTION_REGISTERS);
+        kernel->local_size =
+            damacy__function_attribute(device, function, DAMACY__FUNCTION_LOCAL_BYTES);
+        kernel->function = function;
+    }
+    return DAMACY_OK;
+}
+
+/* Loads the image. One from the cache that the driver does not take is made anew, once. */
+static damacy_status damacy__program_load(damacy__program* program, damacy__device* device,
+                                          damacy_error* err)
+{
+    int code = device->driver->module_load(&program->module, program->image.bytes);
+
+    if (code != DAMACY__CUDA_OK && !damacy__cuda_is_sticky(code) &&
+        code != DAMACY__CUDA_OUT_OF_MEMORY && program->image.is_cached) {
+        damacy__cache_remove(&program->compiler->cache, &program->image.key);
+        damacy__image_free(program->compiler, &program->image);
+        DAMACY__TRY(damacy__program_compile(program, true, err));
+        code = device->driver->module_load(&program->module, program->image.bytes);
+    }
+    DAMACY__TRY(
+        damacy__device_check(device, code, err, "the driver does not load %s", program->name));
+    return damacy__program_resolve(program, device, err);
+}
+
+/* Waits for the compilation and loads the kernels. Again: returns the same. The context is current.
+ * CUDA, UNSUPPORTED, OOM, DEVICE_LOST. */
+static damacy_status damacy__program_finish(damacy__program* program, damacy__device* device,
+                                            damacy_error* err)
+{
+    if (!program->is_finished) {
+        damacy__program_join(program);
+        if (program->status == DAMACY_OK) {
+            program->status = damacy__device_alive(device, &program->error);
+        }
+        if (program->status == DAMACY_OK) {
+            program->status = damacy__program_load(program, device, &program->error);
+        }
+        damacy__image_free(program->compiler, &program->image);
+        program->is_finished = true;
+    }
+    if (program->status != DAMACY_OK) {
+        return damacy__fail(err, program->status, "%s", program->error.message);
+    }
+    return DAMACY_OK;
+}
+
+/* No launch is under way. Zeroed, or only started: fine. device may be NULL if finish was never
+ * called. */
+static void damacy__program_deinit(damacy__program* program, damacy__device* device)
+{
+    if (!program->compiler) {
+        return;
+    }
+    damacy__program_join(program);
+    damacy__image_free(program->compiler, &program->image);
+    if (program->module && damacy__device_enter_to_free(device)) {
+        (void)device->driver->module_unload(program->module);
+        damacy__device_leave(device);
+    }
+    memset(program, 0, sizeof *program);
+}
+
+/* Lets launches of the kernel ask for up to size bytes of dynamic shared memory. */
+static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy__device* device,
+                                                 uint32_t size, damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if ((uint64_t)size + kernel->static_shared > device->shared_per_block) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED,
+                            "%s needs %u bytes of shared memory per block, GPU %d (%s) has %u",
+                            kernel->name, size + kernel->static_shared, device->ordinal,
+                            device->name, device->shared_per_block);
+    }
+    DAMACY__TRY(
+        damacy__device_check(device,
+                             device->driver->function_set(
+                                 kernel->function, DAMACY__FUNCTION_MAX_DYNAMIC_SHARED, (int)size),
+                             err, "%s with %u bytes of shared memory", kernel->name, size));
+    kernel->dynamic_shared = size;
+    return DAMACY_OK;
+}
+
+/* Blocks of the kernel that one multiprocessor runs at a time: sizes persistent grids. At least 1.
+ */
+static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, damacy__device* device,
+                                              uint32_t threads, uint32_t shared, uint32_t* blocks,
+                                              damacy_error* err)
+{
+    int count = 0;
+
+    DAMACY__TRY(damacy__device_alive(device, err));
+    DAMACY__TRY(damacy__device_check(
+        device, device->driver->function_occupancy(&count, kernel->function, (int)threads, shared),
+        err, "occupancy of %s", kernel->name));
+    *blocks = count > 0 ? (uint32_t)count : 1;
+    return DAMACY_OK;
+}
+
+/* Queues the kernel on the stream. parameters: one pointer per parameter, read during the call. An
+ * empty grid does nothing. Errors of the kernel itself surface in later calls, as DEVICE_LOST. */
+static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy__device* device,
+                                           const damacy__grid* grid, damacy__stream stream,
+                                           void** parameters, damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if (grid->x == 0 || grid->y == 0 || grid->z == 0) {
+        return DAMACY_OK;
+    }
+    return damacy__device_check(device,
+                                device->driver->launch(kernel->function, grid->x, grid->y, grid->z,
+                                                       grid->threads, 1, 1, grid->shared, stream,
+                                                       parameters, NULL),
+                                err, "launch of %s on %u x %u x %u blocks of %u threads",
+                                kernel->name, grid->x, grid->y, grid->z, grid->threads);
+}
