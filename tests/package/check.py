@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+"""The header as its users meet it: check.py NAME runs the checks of that name, TAP on stdout.
+
+    current    damacy.h is what src/ and kernels/ make; nothing is left out; files keep their size
+    layers     tools/amalgamate.py refuses what it must, with the place
+    c, cxx     the implementation compiles without a warning in every language, links and runs
+    symbols    nm: nothing but damacy_* is global, nothing but damacy__* local, no variable
+    macros     nothing but DAMACY* and damacy__* is defined, and declarations pull in no other header
+    readme     the blocks of README.md compile; its example is examples/hello.c
+    subproject a meson project finds dependency('damacy')
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+HERE = ROOT / "tests/package"
+BOTH = ("-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef -Wcast-qual -Wpointer-arith -Wformat=2 -Wvla "
+        "-Werror").split()
+C_ONLY = "-Wstrict-prototypes -Wmissing-prototypes".split()
+GCC_C = "-Wc++-compat -Wjump-misses-init".split()
+
+
+class Skip(Exception):
+    pass
+
+
+class Failed(Exception):
+    pass
+
+
+def sh(*command, cwd=None):
+    """Runs a command: (exit status, output)."""
+    done = subprocess.run([str(part) for part in command], cwd=cwd, text=True, errors="replace", stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.returncode, done.stdout
+
+
+def need(*command, cwd=None):
+    code, output = sh(*command, cwd=cwd)
+    if code:
+        raise Failed(f"{' '.join(map(str, command))}: exit status {code}\n{output}")
+    return output
+
+
+def must(condition, message):
+    if not condition:
+        raise Failed(message)
+
+
+def compiler(name):
+    if not shutil.which(name):
+        raise Skip(f"no {name} here")
+    return name
+
+
+def flags(name, standard):
+    """Compiler, language and warnings for one of gcc, clang, g++, clang++."""
+    cxx = name.endswith("++")
+    warnings = BOTH + (["-Wno-missing-field-initializers"] if cxx else C_ONLY + GCC_C * (name == "gcc"))
+    return [compiler(name), "-x", "c++" if cxx else "c", f"-std={standard}", *warnings, f"-I{ROOT}"]
+
+
+# ---- current ----
+
+
+def current(tmp):
+    def is_current():
+        need(sys.executable, ROOT / "tools/amalgamate.py", "--check")
+
+    def is_complete():
+        entries = [line.removeprefix("embed ") for line in (ROOT / "src/modules.txt").read_text().splitlines()]
+        for pattern in ("src/**/*.h", "kernels/*"):
+            for path in sorted(ROOT.glob(pattern)):
+                must(str(path.relative_to(ROOT)) in entries, f"{path.relative_to(ROOT)} is not in src/modules.txt")
+
+    def is_small():
+        for pattern in ("src/**/*.h", "kernels/*"):
+            for path in sorted(ROOT.glob(pattern)):
+                n = len(path.read_text().splitlines())
+                must(n <= 600, f"{path.relative_to(ROOT)} has {n} lines, more than 600")
+
+    def where():
+        line = next(n for n, text in enumerate((ROOT / "damacy.h").read_text().splitlines(), 1)
+                    if text == "#define DAMACY_H")
+        source, number = need(sys.executable, ROOT / "tools/amalgamate.py", "--where", line).strip().split(":")
+        must(source == "src/api.h" and (ROOT / source).read_text().splitlines()[int(number) - 1] == "#define DAMACY_H",
+             f"line {line} is said to be {source}:{number}")
+
+    yield "damacy.h is what the sources make", is_current
+    yield "every source file is in modules.txt", is_complete
+    yield "no source file is longer than 600 lines", is_small
+    yield "--where names the source line", where
+
+
+# ---- layers ----
+
+
+def layers(tmp):
+    base = {"src/modules.txt": "src/api.h\nsrc/base/base.h\nsrc/format/json.h\nsrc/gpu/driver.h\n",
+            "src/api.h": "", "src/base/base.h": "", "src/format/json.h": '#include "base/base.h"\n', "src/gpu/driver.h": ""}
+
+    def tree(change):
+        root = pathlib.Path(tempfile.mkdtemp(dir=tmp))
+        for path, text in {**base, **change}.items():
+            if text is not None:
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_text(text)
+        return root
+
+    def refuses(change, *parts):
+        def check():
+            code, output = sh(sys.executable, ROOT / "tools/amalgamate.py", "--root", tree(change))
+            must(code == 1, f"exit status {code}: {output}")
+            for part in parts:
+                must(part in output, f"no '{part}' in: {output}")
+        return check
+
+    def accepts():
+        root = tree({"src/modules.txt": base["src/modules.txt"] + "kernels/abi.h\nembed kernels/abi.h\nembed kernels/a.cu\n",
+                     "kernels/abi.h": "#pragma once\n#include <stdint.h>\nint x;\n",
+                     "kernels/a.cu": '#include "kernels/abi.h"\nchar q = \'"\'; // "\\n" ??=\n'})
+        need(sys.executable, ROOT / "tools/amalgamate.py", "--root", root)
+        need(sys.executable, ROOT / "tools/amalgamate.py", "--root", root, "--check")
+        (root / "main.c").write_text('#include "damacy.h"\n#include <stdio.h>\n'
+                                     'int main(void) { return fputs(damacy__source_a_cu, stdout) < 0 || !damacy__source_abi_h[0]; }\n')
+        need("cc", "-std=c11", *BOTH, "-o", root / "main", root / "main.c")
+        must(need(root / "main") == (root / "kernels/a.cu").read_text(), "the string is not the file")
+        (root / "damacy.h").write_text("old")
+        code, output = sh(sys.executable, ROOT / "tools/amalgamate.py", "--root", root, "--check")
+        must(code == 1 and "stale" in output, f"{code}: {output}")
+
+    yield "a tree in order passes, and strings hold the files", accepts
+    yield "format must not see gpu", refuses({"src/format/json.h": '#include "gpu/driver.h"\n'},
+                                             "src/format/json.h:1", "format/ must not include gpu/driver.h")
+    yield "base must not see format", refuses({"src/base/base.h": '\n#include "format/json.h"\n'}, "src/base/base.h:2")
+    yield "format must not see kernels", refuses({"src/format/json.h": '#include "kernels/abi.h"\n'}, "must not include kernels")
+    yield "an include must stand above", refuses({"src/gpu/driver.h": '#include "base/late.h"\n'},
+                                                 "src/gpu/driver.h:1", "not above")
+    yield "system headers have one place", refuses({"src/gpu/driver.h": "#include <stdio.h>\n"},
+                                                   "src/gpu/driver.h:1", "system.h")
+    yield "a missing file is named", refuses({"src/gpu/driver.h": None}, "src/gpu/driver.h")
+    yield "a folder that is no layer is named", refuses({"src/modules.txt": "src/api.h\nsrc/misc/x.h\n", "src/misc/x.h": ""},
+                                                        "src/misc/x.h", "no known layer")
+    yield "an entry twice is named", refuses({"src/modules.txt": "src/api.h\nsrc/api.h\n"}, "src/modules.txt:2", "twice")
+    yield "an embedded file sees embedded files only", refuses(
+        {"src/modules.txt": "src/api.h\nembed kernels/a.cu\n", "kernels/a.cu": '\n#include "kernels/abi.h"\n'},
+        "kernels/a.cu:2", "not embedded")
+
+
+# ---- c, cxx ----
+
+
+def program(tmp, name, standard, level):
+    def check():
+        output = pathlib.Path(tmp) / f"{name}-{standard}"
+        begin = time.monotonic()
+        need(*flags(name, standard), level, HERE / "app.c", "-o", output)
+        print(f"# {name} -std={standard} {level}: {time.monotonic() - begin:.1f} s")
+        need(output)
+    return check
+
+
+def c(tmp):
+    def two_units(name, static):
+        def check():
+            command = flags(name, "c++17" if "++" in name else "c11") + (["-DDAMACY_STATIC"] if static else [])
+            for unit in "ab":
+                need(*command, "-O0", "-c", HERE / f"unit_{unit}.c", "-o", pathlib.Path(tmp) / f"{unit}.o")
+            output = pathlib.Path(tmp) / "units"
+            need(name, pathlib.Path(tmp) / "a.o", pathlib.Path(tmp) / "b.o", "-o", output)
+            need(output)
+        return check
+
+    def system_header_first():
+        code, output = sh(*flags("gcc", "c11"), "-fsyntax-only", "-DSYSTEM_HEADER_FIRST", HERE / "app.c")
+        must(code != 0, "compiled, although pread and others are hidden")
+        first = next((line for line in output.splitlines() if "error" in line), "")
+        must("include damacy.h first in this file, or compile with -D_GNU_SOURCE" in first, output[:2000])
+
+    def system_header_first_with_macro():
+        need(*flags("gcc", "c11"), "-fsyntax-only", "-DSYSTEM_HEADER_FIRST", "-D_GNU_SOURCE", HERE / "app.c")
+
+    def dlpack(name, standard):
+        return lambda: need(*flags(name, standard), "-fsyntax-only", HERE / "dlpack.c")
+
+    yield "gcc, C11, -O2", program(tmp, "gcc", "c11", "-O2")
+    yield "gcc, C17, -O0", program(tmp, "gcc", "c17", "-O0")
+    yield "clang, C11, -O2", program(tmp, "clang", "c11", "-O2")
+    yield "two files share one implementation", two_units("gcc", False)
+    yield "DAMACY_STATIC: each file has its own", two_units("gcc", True)
+    yield "DAMACY_STATIC in C++", two_units("clang++", True)
+    yield "a hidden pread is a clear error", system_header_first
+    yield "-D_GNU_SOURCE allows system headers first", system_header_first_with_macro
+    yield "DLPack's structures agree in C", dlpack("gcc", "c11")
+    yield "DLPack's structures agree in C++", dlpack("g++", "c++11")
+
+
+def cxx(tmp):
+    for name in ("g++", "clang++"):
+        for standard in ("c++11", "c++14", "c++17", "c++20"):
+            level = "-O2" if standard == "c++17" else "-O0"
+            yield f"{name}, {standard}, {level}", program(tmp, name, standard, level)
+
+
+# ---- symbols, macros ----
+
+
+def symbols(tmp):
+    allowed = re.compile(r"damacy__\w+(\.\w+)*$|(__PRETTY_FUNCTION__|__func__)\.\d+$|\.L")
+
+    def check(name, static):
+        def run():
+            unit = pathlib.Path(tmp) / "unit.o"
+            need(*flags(name, "c11"), "-O1", "-c", *(["-DDAMACY_STATIC"] if static else []), HERE / "unit_a.c", "-o", unit)
+            n_global = 0
+            for line in need("nm", unit).splitlines():
+                kind, symbol = line.split()[-2:]
+                if kind in "Uw" or symbol == "name_from_a":
+                    continue
+                if kind.isupper():
+                    must(not static and re.match(r"damacy_[a-z]", symbol), f"global symbol {symbol}")
+                    n_global += 1
+                elif static:
+                    must(re.match(r"damacy_\w+", symbol) or allowed.match(symbol), f"local symbol {symbol}")
+                else:
+                    must(allowed.match(symbol), f"local symbol {symbol}")
+                must(kind not in "dDbBcC", f"{symbol} is a variable")
+            must(static or n_global > 20, f"only {n_global} public functions")
+        return run
+
+    def links_alone():
+        unit = pathlib.Path(tmp) / "app"
+        need(compiler("gcc"), "-O1", f"-I{ROOT}", HERE / "app.c", "-o", unit)
+        libraries = re.findall(r"\(NEEDED\)\s+Shared library: \[(.+?)\]", need("readelf", "-d", unit))
+        must(all(re.match(r"libc\.|ld-", library) for library in libraries), f"needs {libraries}")
+
+    yield "gcc: public functions are global, the rest is damacy__", check("gcc", False)
+    yield "clang: public functions are global, the rest is damacy__", check("clang", False)
+    yield "DAMACY_STATIC: nothing is global", check("gcc", True)
+    yield "a program needs libc alone", links_alone
+
+
+def macros(tmp):
+    def defined(name, text, *options):
+        source = pathlib.Path(tmp) / "macros.c"
+        source.write_text(text)
+        return set(re.findall(r"^#define (\w+)", need(compiler(name), "-std=c11", "-dM", "-E", *options, f"-I{ROOT}", source), re.M))
+
+    def implementation(name):
+        def check():
+            headers = set(re.findall(r"^#include <.+>", (ROOT / "damacy.h").read_text(), re.M))
+            before = defined(name, "".join(f"{line}\n" for line in sorted(headers)), "-D_GNU_SOURCE")
+            after = defined(name, '#define DAMACY_IMPLEMENTATION\n#include "damacy.h"\n')
+            foreign = sorted(macro for macro in after - before if not re.match("DAMACY|damacy__", macro))
+            must(not foreign, f"macros {', '.join(foreign)}")
+        return check
+
+    def declarations():
+        before = defined("gcc", "#include <stddef.h>\n#include <stdint.h>\n")
+        after = defined("gcc", '#include "damacy.h"\n')
+        foreign = sorted(macro for macro in after - before if not re.match(r"DAMACY_[A-Z]", macro))
+        must(not foreign, f"macros {', '.join(foreign)}")
+
+    yield "gcc: the implementation defines our macros alone", implementation("gcc")
+    yield "clang: the implementation defines our macros alone", implementation("clang")
+    yield "declarations define DAMACY_* alone and include nothing more", declarations
+
+
+# ---- readme, subproject ----
+
+
+def readme(tmp):
+    text = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"^```(c|cpp)\n(.*?)^```", text, re.M | re.S)
+    hello = (ROOT / "examples/hello.c").read_text()
+
+    def example():
+        must(any(block == hello for _, block in blocks), "no block of README.md is examples/hello.c, byte for byte")
+
+    def compiles(number, language, block):
+        def check():
+            source = pathlib.Path(tmp) / f"block{number}.{language}"
+            if "int main" not in block:  # statements, in a function that has what they speak of
+                block_ = ("#define DAMACY_IMPLEMENTATION\n#include \"damacy.h\"\n#include <stdio.h>\nvoid block(damacy* d, "
+                          "damacy_config config, damacy_error err, damacy_batch batch, const char* uri, void* stream);\n"
+                          "void block(damacy* d, damacy_config config, damacy_error err, damacy_batch batch, const char* uri, "
+                          f"void* stream)\n{{\n(void)d, (void)config, (void)err, (void)batch, (void)uri, (void)stream;\n{block}\n}}\n")
+            else:
+                block_ = block
+            source.write_text(block_)
+            name = "clang++" if language == "cpp" and not shutil.which("g++") else "g++" if language == "cpp" else "gcc"
+            need(*flags(name, "c++17" if language == "cpp" else "c11"), "-c", "-O0", source, "-o", f"{source}.o")
+        return check
+
+    def links():
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+            must((ROOT / target).exists(), f"README.md links {target}, which is not there")
+
+    yield "the example is examples/hello.c", example
+    yield "linked files exist", links
+    for number, (language, block) in enumerate(blocks):
+        yield f"block {number} compiles", compiles(number, language, block)
+
+
+def subproject(tmp):
+    def check():
+        root = pathlib.Path(tmp) / "user"
+        (root / "subprojects").mkdir(parents=True)
+        os.symlink(ROOT, root / "subprojects/damacy")
+        shutil.copy(HERE / "app.c", root)
+        (root / "meson.build").write_text("project('user', 'c')\n"
+                                          "executable('app', 'app.c', dependencies: dependency('damacy', fallback: 'damacy'))\n")
+        need("meson", "setup", root / "out", root)
+        need("ninja", "-C", root / "out")
+        need(root / "out/app")
+
+    yield "a meson project uses damacy as a subproject", check
+
+
+def main():
+    name = sys.argv[1]
+    failed = number = 0
+    with tempfile.TemporaryDirectory() as tmp:
+        for title, check in globals()[name](tmp):
+            number += 1
+            try:
+                check()
+                print(f"ok {number} - {title}", flush=True)
+            except Skip as reason:
+                print(f"ok {number} - {title} # SKIP {reason}", flush=True)
+            except Failed as error:
+                failed += 1
+                print("".join(f"# {line}\n" for line in str(error)[:6000].splitlines()), end="")
+                print(f"not ok {number} - {title}", flush=True)
+    print(f"1..{number}")
+    return failed != 0
+
+
+sys.exit(main())
