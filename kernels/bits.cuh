@@ -39,12 +39,13 @@ DAMACY__INLINE uint32_t damacy__load_word_within(uint64_t a, uint64_t lo, uint64
     return v;
 }
 
-// The 16 aligned bytes at address a (a multiple of 16), as above.
-DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_within(uint64_t a, uint64_t lo, uint64_t hi)
+// The 16 aligned bytes at address a (a multiple of 16), as above. Not inlined: for edges.
+static __device__ __noinline__ damacy__u32x4 damacy__load_u32x4_within(uint64_t a, uint64_t lo,
+                                                                       uint64_t hi)
 {
     damacy__u32x4 v;
     if (a >= lo && a + 16 <= hi)
-        return damacy__load_u32x4_once((const void*)(uintptr_t)a);
+        return *(const damacy__u32x4*)(uintptr_t)a;
     v.x = damacy__load_word_within(a, lo, hi);
     v.y = damacy__load_word_within(a + 4, lo, hi);
     v.z = damacy__load_word_within(a + 8, lo, hi);

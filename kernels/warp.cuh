@@ -18,18 +18,19 @@ typedef struct alignas(16) damacy__u32x4 {
 } damacy__u32x4;
 
 // ---- collectives ------------------------------------------------------------------------------
-#define damacy__sync_block()       __syncthreads()
-#define damacy__sync_warp()        __syncwarp(DAMACY__FULL)
-#define damacy__sync_warp_of(mask) __syncwarp(mask)
-#define damacy__ballot(p)          __ballot_sync(DAMACY__FULL, (p))
-#define damacy__ballot_of(mask, p) __ballot_sync((mask), (p))
-#define damacy__any(p)             __any_sync(DAMACY__FULL, (p))
-#define damacy__all(p)             __all_sync(DAMACY__FULL, (p))
-#define damacy__shfl(v, lane)      __shfl_sync(DAMACY__FULL, (v), (lane))
-#define damacy__shfl_up(v, d)      __shfl_up_sync(DAMACY__FULL, (v), (d))
-#define damacy__shfl_down(v, d)    __shfl_down_sync(DAMACY__FULL, (v), (d))
-#define damacy__shfl_xor(v, d)     __shfl_xor_sync(DAMACY__FULL, (v), (d))
-#define damacy__match_any(v)       __match_any_sync(DAMACY__FULL, (v))
+#define damacy__sync_block()           __syncthreads()
+#define damacy__sync_warp()            __syncwarp(DAMACY__FULL)
+#define damacy__sync_warp_of(mask)     __syncwarp(mask)
+#define damacy__ballot(p)              __ballot_sync(DAMACY__FULL, (p))
+#define damacy__ballot_of(mask, p)     __ballot_sync((mask), (p))
+#define damacy__any(p)                 __any_sync(DAMACY__FULL, (p))
+#define damacy__all(p)                 __all_sync(DAMACY__FULL, (p))
+#define damacy__shfl(v, lane)          __shfl_sync(DAMACY__FULL, (v), (lane))
+#define damacy__shfl_of(mask, v, lane) __shfl_sync((mask), (v), (lane))
+#define damacy__shfl_up(v, d)          __shfl_up_sync(DAMACY__FULL, (v), (d))
+#define damacy__shfl_down(v, d)        __shfl_down_sync(DAMACY__FULL, (v), (d))
+#define damacy__shfl_xor(v, d)         __shfl_xor_sync(DAMACY__FULL, (v), (d))
+#define damacy__match_any(v)           __match_any_sync(DAMACY__FULL, (v))
 // Barrier of the block that also counts: number of threads whose p is not zero.
 #define damacy__sync_count(p) __syncthreads_count((p))
 // Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32.

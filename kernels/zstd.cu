@@ -1,0 +1,112 @@
+// Entry points of the Zstandard decoder; zstd_abi.h says in which order they run and what each
+// leaves. Every entry takes the wave by value, reads all counts from the device and works with any
+// grid of at least one block.
+#include "kernels/zstd_parse.cuh"
+#include "kernels/zstd_trees.cuh"
+#include "kernels/zstd_resolve.cuh"
+#include "kernels/zstd_split.cuh"
+#include "kernels/zstd_place.cuh"
+#include "kernels/zstd_checksum.cuh"
+
+// Thread per job: checks headers, counts, resets the result.
+extern "C" __global__ __launch_bounds__(64) void damacy_zstd_count(damacy__zstd_wave w)
+{
+    const uint32_t n = damacy__zstd_n_jobs(w);
+
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        uint64_t error;
+        damacy__zstd_spans(w)[i] = damacy__zstd_count_job(w, i, error);
+        damacy__zstd_errors(w)[i] = error;
+        damacy__zstd_result(w, i, DAMACY__JOB_NOT_RUN, 0);
+    }
+}
+
+// One block of 1024 threads.
+extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_allocate(damacy__zstd_wave w)
+{
+    DAMACY__SHARED(damacy__zstd_allocate_shared, shared);
+    damacy__zstd_allocate(w, shared);
+}
+
+// Thread per job: fills the tables.
+extern "C" __global__ __launch_bounds__(64) void damacy_zstd_fill(damacy__zstd_wave w)
+{
+    const uint32_t n = damacy__zstd_n_jobs(w);
+
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        if (damacy__zstd_errors(w)[i] == DAMACY__ZSTD_NO_ERROR)
+            damacy__zstd_fill_job(w, i);
+}
+
+// Warp (a block) per eight trees.
+extern "C" __global__ __launch_bounds__(32) void damacy_zstd_trees(damacy__zstd_wave w)
+{
+    const uint32_t n = damacy__zstd_counts(w)->n_trees;
+    DAMACY__SHARED(damacy__zstd_trees_shared, shared);
+
+    for (uint32_t i = 8 * blockIdx.x; i < n; i += 8 * gridDim.x)
+        damacy__zstd_trees_decode(w, shared, i);
+}
+
+// One block of 1024 threads.
+extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_order(damacy__zstd_wave w)
+{
+    DAMACY__SHARED(damacy__zstd_order_shared, shared);
+    damacy__zstd_order(w, shared);
+}
+
+// Warp per job.
+extern "C" __global__ __launch_bounds__(128) void damacy_zstd_resolve(damacy__zstd_wave w)
+{
+    const uint32_t n = damacy__zstd_n_jobs(w), n_warps = blockDim.x / 32;
+
+    for (uint32_t i = blockIdx.x * n_warps + threadIdx.x / 32; i < n; i += gridDim.x * n_warps)
+        damacy__zstd_resolve_job(w, i);
+}
+
+// Literals when many blocks are in flight: warp per eight blocks, for tables of up to 9, 10, 11
+// bits.
+extern "C" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes9(damacy__zstd_wave w)
+{
+    DAMACY__DYNAMIC_SHARED(memory);
+    damacy__zstd_literals_lanes<9>(w, memory);
+}
+extern "C" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes10(damacy__zstd_wave w)
+{
+    DAMACY__DYNAMIC_SHARED(memory);
+    damacy__zstd_literals_lanes<10>(w, memory);
+}
+extern "C" __global__ __launch_bounds__(64) void damacy_zstd_literals_lanes11(damacy__zstd_wave w)
+{
+    DAMACY__DYNAMIC_SHARED(memory);
+    damacy__zstd_literals_lanes<11>(w, memory);
+}
+
+// Literals when few blocks are in flight: a block of threads per block, 32 or 128 lanes a stream.
+extern "C" __global__ __launch_bounds__(128) void damacy_zstd_literals_split32(damacy__zstd_wave w)
+{
+    DAMACY__DYNAMIC_SHARED(memory);
+    damacy__zstd_literals_split<32>(w, memory);
+}
+#if DAMACY__SHARED_MAX > 131072
+extern "C" __global__ __launch_bounds__(512) void damacy_zstd_literals_split128(damacy__zstd_wave w)
+{
+    DAMACY__DYNAMIC_SHARED(memory);
+    damacy__zstd_literals_split<128>(w, memory);
+}
+#endif
+
+// Block of threads per zstd block.
+extern "C" __global__ __launch_bounds__(256) void damacy_zstd_place(damacy__zstd_wave w)
+{
+    damacy__zstd_place(w);
+}
+
+// Four lanes per job.
+extern "C" __global__ __launch_bounds__(128) void damacy_zstd_finish(damacy__zstd_wave w)
+{
+    const uint32_t n = damacy__zstd_n_jobs(w), step = gridDim.x * blockDim.x / 4;
+
+    for (uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) / 4; i < n; i += step)
+        damacy__zstd_finish_job(w, i);
+}

@@ -1,0 +1,141 @@
+// Frame checksums (XXH64, seed 0, low 32 bits; RFC 8878 section 3.1.1) and the results of jobs.
+// Four lanes take a job: its frames one after another, an accumulator of the hash each.
+#pragma once
+
+#include "kernels/zstd_common.cuh"
+
+#define DAMACY__XXH64_P1 0x9e3779b185ebca87ull
+#define DAMACY__XXH64_P2 0xc2b2ae3d27d4eb4full
+#define DAMACY__XXH64_P3 0x165667b19e3779f9ull
+#define DAMACY__XXH64_P4 0x85ebca77c2b2ae63ull
+#define DAMACY__XXH64_P5 0x27d4eb2f165667c5ull
+
+DAMACY__INLINE uint64_t damacy__rotate64(uint64_t v, uint32_t n)
+{
+    return v << n | v >> (64 - n);
+}
+
+DAMACY__INLINE uint64_t damacy__xxh64_round(uint64_t acc, uint64_t input)
+{
+    return damacy__rotate64(acc + input * DAMACY__XXH64_P2, 31) * DAMACY__XXH64_P1;
+}
+
+// Eight bytes at any address of [lo, hi) that holds all of them.
+DAMACY__INLINE uint64_t damacy__load_u64_at(uint64_t a, uint64_t lo, uint64_t hi)
+{
+    if (!(a & 7))
+        return *(const uint64_t*)(uintptr_t)a;
+    const uint64_t word = a & ~3ull;
+    const uint32_t shift = (uint32_t)(a & 3) * 8;
+    const uint32_t w0 = damacy__load_word_within(word, lo, hi);
+    const uint32_t w1 = damacy__load_word_within(word + 4, lo, hi);
+    const uint32_t w2 = shift ? damacy__load_word_within(word + 8, lo, hi) : 0;
+    return (uint64_t)damacy__funnel_right(w1, w2, shift) << 32 |
+           damacy__funnel_right(w0, w1, shift);
+}
+
+// What follows the stripes: at most 31 bytes from `at` to `end`.
+static __device__ uint64_t damacy__xxh64_finish(uint64_t h, uint64_t at, uint64_t end)
+{
+    for (; end - at >= 8; at += 8) {
+        h ^= damacy__xxh64_round(0, damacy__load_le((const uint8_t*)(uintptr_t)at, 8));
+        h = damacy__rotate64(h, 27) * DAMACY__XXH64_P1 + DAMACY__XXH64_P4;
+    }
+    if (end - at >= 4) {
+        h ^= damacy__load_u32((const uint8_t*)(uintptr_t)at) * DAMACY__XXH64_P1;
+        h = damacy__rotate64(h, 23) * DAMACY__XXH64_P2 + DAMACY__XXH64_P3;
+        at += 4;
+    }
+    for (; at < end; at++) {
+        h ^= *(const uint8_t*)(uintptr_t)at * DAMACY__XXH64_P5;
+        h = damacy__rotate64(h, 11) * DAMACY__XXH64_P1;
+    }
+    h = (h ^ h >> 33) * DAMACY__XXH64_P2;
+    h = (h ^ h >> 29) * DAMACY__XXH64_P3;
+    return h ^ h >> 32;
+}
+
+// XXH64 of [src, src + n), by the four lanes of `group` (a mask); lane `k` of them. All four return
+// the hash.
+static __device__ uint64_t damacy__xxh64(uint64_t src, uint32_t n, uint32_t group, uint32_t k)
+{
+    constexpr uint32_t AHEAD = 8; // stripes loaded at once: hides the latency of memory
+    const uint32_t n_stripes = n / 32;
+    const uint64_t end = src + n;
+    uint64_t acc = k == 0   ? DAMACY__XXH64_P1 + DAMACY__XXH64_P2
+                   : k == 1 ? DAMACY__XXH64_P2
+                   : k == 2 ? 0
+                            : 0 - DAMACY__XXH64_P1;
+    uint64_t at = src + 8 * k, h;
+    uint32_t i = 0;
+
+    for (; i + AHEAD <= n_stripes; i += AHEAD) {
+        uint64_t input[AHEAD];
+#pragma unroll
+        for (uint32_t j = 0; j < AHEAD; j++)
+            input[j] = damacy__load_u64_at(at + 32 * j, src, end);
+#pragma unroll
+        for (uint32_t j = 0; j < AHEAD; j++)
+            acc = damacy__xxh64_round(acc, input[j]);
+        at += 32 * AHEAD;
+    }
+    for (; i < n_stripes; i++, at += 32)
+        acc = damacy__xxh64_round(acc, damacy__load_u64_at(at, src, end));
+    const uint32_t first = damacy__lane() & ~3u;
+    const uint64_t v1 = damacy__shfl_of(group, acc, first);
+    const uint64_t v2 = damacy__shfl_of(group, acc, first + 1);
+    const uint64_t v3 = damacy__shfl_of(group, acc, first + 2);
+    const uint64_t v4 = damacy__shfl_of(group, acc, first + 3);
+    if (n_stripes) {
+        h = damacy__rotate64(v1, 1) + damacy__rotate64(v2, 7) + damacy__rotate64(v3, 12) +
+            damacy__rotate64(v4, 18);
+        h = (h ^ damacy__xxh64_round(0, v1)) * DAMACY__XXH64_P1 + DAMACY__XXH64_P4;
+        h = (h ^ damacy__xxh64_round(0, v2)) * DAMACY__XXH64_P1 + DAMACY__XXH64_P4;
+        h = (h ^ damacy__xxh64_round(0, v3)) * DAMACY__XXH64_P1 + DAMACY__XXH64_P4;
+        h = (h ^ damacy__xxh64_round(0, v4)) * DAMACY__XXH64_P1 + DAMACY__XXH64_P4;
+    } else {
+        h = DAMACY__XXH64_P5;
+    }
+    return damacy__xxh64_finish(h + n, src + 32ull * n_stripes, end);
+}
+
+// The result of a job from its error word; size is what its frames hold.
+DAMACY__INLINE void damacy__zstd_result(const damacy__zstd_wave& w, uint32_t index, uint64_t error,
+                                        uint64_t size)
+{
+    damacy__job_result r = {};
+
+    if (error == DAMACY__ZSTD_NO_ERROR) {
+        r.status = DAMACY__JOB_OK;
+        r.size = size;
+    } else {
+        r.status = (uint32_t)(error & 255);
+        if (r.status == DAMACY__JOB_NO_SPACE)
+            r.size = error >> 8;
+        else
+            r.error_offset = error >> 8;
+    }
+    ((damacy__job_result*)(uintptr_t)w.results)[index] = r;
+}
+
+// Verifies the checksums of job `index` and writes its result. Called by whole groups of four
+// lanes.
+static __device__ void damacy__zstd_finish_job(const damacy__zstd_wave& w, uint32_t index)
+{
+    const uint32_t lane = damacy__lane(), group = 15u << (lane & ~3u);
+    const damacy__job& job = damacy__zstd_jobs(w)[index];
+    const damacy__zstd_span& span = damacy__zstd_spans(w)[index];
+    uint64_t error = damacy__zstd_errors(w)[index], size = 0;
+
+    for (uint32_t i = 0; i < span.n_frames && error == DAMACY__ZSTD_NO_ERROR; i++) {
+        const damacy__zstd_frame& f = damacy__zstd_frames(w)[span.first_frame + i];
+        size += f.size;
+        if (!f.checksum || (job.flags & DAMACY__JOB_NO_CHECKSUM))
+            continue;
+        const uint32_t found = (uint32_t)damacy__xxh64(f.dst, f.size, group, lane & 3);
+        if (found != damacy__load_u32((const uint8_t*)(uintptr_t)f.checksum))
+            error = (f.checksum - job.src) << 8 | DAMACY__JOB_BAD_CHECKSUM;
+    }
+    if ((lane & 3) == 0)
+        damacy__zstd_result(w, index, error, size);
+}

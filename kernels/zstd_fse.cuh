@@ -1,0 +1,367 @@
+// Sequence decoding: the sequences of each block become segment records (zstd_abi.h), the block's
+// size and its outgoing repeat offsets.
+//
+// A persistent CTA of 256 threads takes groups of up to LANES blocks from the order list, most
+// sequences first, one lane each. All warps build tables; then five work as a pipeline of batches,
+// with one named barrier a batch:
+//   warp 0      walks states                     batch b
+//   warps 1, 2  alternate: values                batch b - 1, sums and records  batch b - 2
+//   warp 3      feeds the rings of input         for batch b + 2
+//   warp 7      copies records to device memory  batch b - 3
+// Two shapes: latency (entries of 16 bytes, 8 blocks, the shortest chain) and throughput (4 bytes,
+// up to 32 blocks). Everything is checked at the end of a block, not on the way: see
+// zstd_fse_walk.cuh.
+#pragma once
+
+#include "kernels/zstd_common.cuh"
+#include "kernels/zstd_fse_extract.cuh"
+
+#define DAMACY__FSE_THREADS 256
+#define DAMACY__FSE_ROLES   5 // warps in the pipeline
+
+// A block as a lane sees it. n: sequences to decode, 0 if it is not there or cannot be decoded.
+struct damacy__fse_block {
+    damacy__zstd_block* block; // null: none
+    uint64_t stream, end;      // addresses
+    uint32_t n, logs[3];
+    uint32_t status; // of the tables and the stream's start
+};
+
+// Counts of the tables of the group, one lane a table, then the tables, one warp each.
+template <class S>
+DAMACY__INLINE void damacy__fse_tables(const damacy__zstd_wave& w, const uint32_t* order,
+                                       uint32_t n, uint32_t shared)
+{
+    const uint32_t tid = threadIdx.x, warp = tid / 32;
+
+    for (uint32_t i = tid; i < 3 * n; i += DAMACY__FSE_THREADS)
+        damacy__fse_counts(damacy__zstd_blocks(w), order[i / 3], i % 3,
+                           shared + S::COUNTS + i * DAMACY__FSE_COUNTS);
+    for (uint32_t i = tid; i < 3 * S::LANES; i += DAMACY__FSE_THREADS) // for lanes without a block
+        S::entry_write(i % 3, shared + S::table_at(i % 3) + i / 3 * S::ENTRY, 0, 0, 0, 0);
+    damacy__sync_block();
+    for (uint32_t i = warp; i < 3 * n; i += DAMACY__FSE_THREADS / 32) {
+        const uint32_t counts = shared + S::COUNTS + i * DAMACY__FSE_COUNTS;
+        const uint32_t log = damacy__lds16(counts + DAMACY__FSE_LOG_AT);
+        if (log != DAMACY__FSE_BAD)
+            damacy__fse_build<S>(shared, i % 3, i / 3, log, counts,
+                                 shared + S::BUILD + warp * DAMACY__FSE_BUILD);
+    }
+    damacy__sync_block();
+}
+
+// The block of this lane and whether it can be decoded.
+template <class S>
+DAMACY__INLINE void damacy__fse_block_init(damacy__fse_block* b, const damacy__zstd_wave& w,
+                                           const uint32_t* order, uint32_t n, uint32_t shared)
+{
+    const uint32_t lane = damacy__lane();
+    b->block = 0;
+    b->stream = b->end = 0;
+    b->n = b->logs[0] = b->logs[1] = b->logs[2] = 0;
+    b->status = DAMACY__JOB_OK;
+    if (lane >= n)
+        return;
+    damacy__zstd_block* block = damacy__zstd_blocks(w) + order[lane];
+    b->block = block;
+    b->stream = block->sequence_src + block->bits_at;
+    b->end = b->stream + block->bits_size;
+    b->n = block->n_sequences;
+    for (uint32_t t = 0; t < 3; t++) {
+        b->logs[t] = damacy__lds16(shared + S::COUNTS + (lane * 3 + t) * DAMACY__FSE_COUNTS +
+                                   DAMACY__FSE_LOG_AT);
+        if (b->logs[t] == DAMACY__FSE_BAD)
+            b->status = DAMACY__JOB_BAD_TABLE;
+    }
+    if (b->status == DAMACY__JOB_OK &&
+        (block->bits_size == 0 || *(const uint8_t*)(uintptr_t)(b->end - 1) == 0))
+        b->status = DAMACY__JOB_BAD_SEQUENCES; // no end mark
+    if (b->status != DAMACY__JOB_OK)
+        b->n = b->logs[0] = b->logs[1] = b->logs[2] = 0;
+}
+
+// The first states, from the top of the stream.
+template <class S>
+DAMACY__INLINE void damacy__fse_walk_begin(damacy__fse_walk* w, uint32_t shared,
+                                           damacy__fse_lane self, const damacy__fse_block* b)
+{
+    const damacy__fse_window v =
+        damacy__fse_window_load<S>(shared, damacy__fse_ring_at<S>(w->at, self.ring));
+    damacy__fse_entry first = {0, 0, 0, 0};
+    uint32_t x = damacy__funnel_left(v.w1, v.w0, w->at);
+
+    first.width = b->logs[DAMACY__ZSTD_LL];
+    w->ll = damacy__fse_next<S>(&first, &x, self.column);
+    first.width = b->logs[DAMACY__ZSTD_OF];
+    w->of = damacy__fse_next<S>(&first, &x, self.column);
+    first.width = b->logs[DAMACY__ZSTD_ML];
+    w->ml = damacy__fse_next<S>(&first, &x, self.column);
+    w->at += b->logs[0] + b->logs[1] + b->logs[2];
+}
+
+// A batch of the second half: records to shared memory and where they go to the copying warp.
+template <class S>
+DAMACY__INLINE void damacy__fse_emit_batch(damacy__fse_values<S>* values, uint32_t shared,
+                                           const damacy__fse_block* b, uint64_t records,
+                                           uint32_t capacity, uint32_t batch)
+{
+    const uint32_t lane = damacy__lane(), done = batch * S::BATCH;
+    const uint32_t info = shared + S::COPY + (batch & 1) * 16 * S::LANES + lane * 16;
+    uint32_t n = 0, first = 0;
+
+    if (b->n > done) {
+        const uint32_t to =
+            shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE + lane * S::RECORDS_LANE;
+        damacy__fse_state s;
+        damacy__fse_state_load(&s, shared + S::STATE + lane * 32);
+        first = s.n_records;
+        damacy__fse_emit<S>(&s, values, to, b->n - done, &n);
+        damacy__fse_state_save(&s, shared + S::STATE + lane * 32);
+        // Only a block with more literals than it has could exceed the capacity.
+        n = damacy__min(first + n, capacity) - damacy__min(first, capacity);
+    }
+    const uint64_t to = records + 8ull * first;
+    damacy__fse_queue_write(info, (uint32_t)to, (uint32_t)(to >> 32), n, 0);
+}
+
+// What became of a block: `walked` is the position after the last sequence, to be all of the
+// stream.
+DAMACY__INLINE uint32_t damacy__fse_verdict(const damacy__fse_block* b, const damacy__fse_state* s,
+                                            uint32_t walked, uint32_t max_offset)
+{
+    const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;
+    const uint32_t produced = s->start + (1u << 17);
+    const uint32_t all = 8 * (uint32_t)(((b->end + 15) & ~15ull) - b->stream);
+
+    if (b->status != DAMACY__JOB_OK)
+        return b->status;
+    if (walked != all || s->symbolic >> 31 || literals > b->block->n_literals ||
+        produced - literals + b->block->n_literals > b->block->max_size)
+        return DAMACY__JOB_BAD_SEQUENCES;
+    if (s->min_offset == 0 || (max_offset > 3 && max_offset - 3 > DAMACY__ZSTD_OFFSET_MAX))
+        return DAMACY__JOB_BAD_OFFSET;
+    return DAMACY__JOB_OK;
+}
+
+// Tells the next stages: sizes and repeat offsets of the block, or an error of its job. The
+// literals after the last sequence become the last record.
+DAMACY__INLINE void damacy__fse_finish(const damacy__zstd_wave& w, const damacy__fse_block* b,
+                                       const damacy__fse_state* s, uint32_t status)
+{
+    damacy__zstd_block* block = b->block;
+    const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;
+    const uint32_t produced = s->start + (1u << 17), tail = block->n_literals - literals;
+    uint32_t n = s->n_records;
+
+    if (status == DAMACY__JOB_OK && n + (tail ? 1 : 0) > block->record_capacity)
+        status = DAMACY__JOB_BAD_SEQUENCES; // cannot be: see record_capacity
+    if (status != DAMACY__JOB_OK) {
+        block->size = block->n_records = block->n_symbolic = 0;
+        if (block->bits_size) // else it is reported already
+            damacy__zstd_fail(w, *block, b->stream, status);
+        return;
+    }
+    if (tail) {
+        uint64_t* records = (uint64_t*)(uintptr_t)w.records + block->first_record;
+        records[n++] = (uint64_t)(DAMACY__ZSTD_D_LITERALS | literals) << 34 |
+                       (uint64_t)(tail - 1) << 17 | produced;
+    }
+    block->size = produced + tail;
+    block->n_records = n;
+    block->n_symbolic = s->symbolic;
+    block->repeat_out[0] = s->r1;
+    block->repeat_out[1] = s->r2;
+    block->repeat_out[2] = s->r3;
+}
+
+// What the warps of the pipeline keep while they run.
+template <class S> struct damacy__fse_role {
+    damacy__fse_walk walk;
+    damacy__fse_feed feed;
+    damacy__fse_values<S> values;
+    uint64_t records;
+    uint32_t capacity, walked, max_offset;
+};
+
+// The pipeline of a group; n_batches is that of its largest block. All lanes stay to the end, as
+// the barrier counts them.
+template <class S>
+DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared,
+                                         damacy__fse_lane self, const damacy__fse_block* b,
+                                         uint32_t n_batches)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = damacy__lane(), rounds = n_batches + 3;
+    const bool here = lane < S::LANES;
+
+    if (warp == 0) {
+        for (uint32_t i = 0; i < rounds; i++) {
+            if (here && i < n_batches)
+                damacy__fse_walk_batch<S>(&r->walk, shared, self, b->n, i, &r->walked);
+            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);
+        }
+    } else if (warp == 1 || warp == 2) {
+        for (uint32_t i = 0; i < rounds; i++) {
+            if (((i ^ warp) & 1) == 0) {
+                const uint32_t batch = i - 1, done = batch * S::BATCH;
+                if (here && batch < n_batches && b->n > done)
+                    damacy__fse_extract<S>(&r->values, shared,
+                                           shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE +
+                                               lane * 16,
+                                           b->n - done, &r->max_offset);
+            } else if (here && i - 2 < n_batches) {
+                damacy__fse_emit_batch<S>(&r->values, shared, b, r->records, r->capacity, i - 2);
+            }
+            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);
+        }
+    } else if (warp == 3) {
+        for (uint32_t i = 0; i < rounds; i++) {
+            if (here && b->n > i * S::BATCH) {
+                const uint32_t position = shared + S::POSITION + (i & 1) * 4 * S::LANES + 4 * lane;
+                damacy__fse_feed_step<S>(&r->feed, shared, damacy__lds32(position), self.ring);
+            }
+            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);
+        }
+    } else if (warp == 7) {
+        for (uint32_t i = 0; i < rounds; i++) {
+            if (i - 3 < n_batches)
+                damacy__fse_copy_out<S>(shared, i - 3);
+            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);
+        }
+    }
+}
+
+// Fills the rings and the first states.
+template <class S>
+DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__zstd_wave& w,
+                                          const damacy__fse_block* b, uint32_t shared,
+                                          damacy__fse_lane self)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = damacy__lane();
+    const uint32_t skip = b->n ? 8 * (uint32_t)(0 - b->end & 15) +
+                                     damacy__clz(*(const uint8_t*)(uintptr_t)(b->end - 1)) - 24 + 1
+                               : 0;
+
+    r->walk.ll = r->walk.ml = r->walk.of = self.column;
+    r->walk.at = skip;
+    r->walked = 0xffffffffu;
+    r->max_offset = 0;
+    r->capacity = b->n ? b->block->record_capacity : 0;
+    r->records = b->n ? w.records + 8 * b->block->first_record : 0;
+    for (uint32_t k = 0; k < S::BATCH; k++)
+        r->values.offset[k] = r->values.choice[k] = r->values.ll[k] = r->values.ml[k] = 0;
+    if (warp == 1 && lane < S::LANES) {
+        damacy__fse_state s;
+        damacy__fse_state_init(&s);
+        damacy__fse_state_save(&s, shared + S::STATE + lane * 32);
+    }
+    if (warp == 3) {
+        r->feed.end = (b->end + 15) & ~15ull;
+        r->feed.lo = b->stream;
+        r->feed.hi = b->end;
+        r->feed.filled = r->feed.pending = 0;
+        if (lane < S::LANES && b->n)
+            damacy__fse_feed_step<S>(&r->feed, shared, skip, self.ring);
+    }
+    if (warp == 3 && lane < S::LANES)
+        damacy__fse_feed_store<S>(&r->feed, shared, self.ring);
+    damacy__sync_block();
+    if (warp == 0) {
+        damacy__fse_walk_begin<S>(&r->walk, shared, self, b);
+        if (lane < S::LANES)
+            damacy__sts32(shared + S::POSITION + 4 * lane, r->walk.at);
+    }
+    damacy__sync_block();
+}
+
+// Decodes blocks order[0 ... n).
+template <class S>
+static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint32_t* order,
+                                         uint32_t n, uint32_t shared)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = damacy__lane();
+    const damacy__fse_lane self = damacy__fse_lane_init<S>();
+    damacy__fse_block b;
+    damacy__fse_role<S> r;
+
+    damacy__fse_tables<S>(w, order, n, shared);
+    damacy__fse_block_init<S>(&b, w, order, n, shared);
+    uint32_t most = b.n;
+    for (uint32_t d = 16; d; d /= 2)
+        most = damacy__max(most, damacy__shfl_xor(most, d));
+    damacy__sync_block(); // counts become the ring
+    damacy__fse_role_init<S>(&r, w, &b, shared, self);
+    damacy__fse_pipeline<S>(&r, shared, self, &b, (most + S::BATCH - 1) / S::BATCH);
+    damacy__sync_block();
+    if (lane < S::LANES && warp < 3)
+        damacy__sts32(shared + S::QUEUE + warp * 4 * S::LANES + 4 * lane,
+                      warp == 0 ? r.walked : r.max_offset);
+    damacy__sync_block();
+    if (warp == 0 && b.block) {
+        const uint32_t results = shared + S::QUEUE + 4 * lane;
+        damacy__fse_state s;
+        damacy__fse_state_load(&s, shared + S::STATE + lane * 32);
+        const uint32_t max_offset = damacy__max(damacy__lds32(results + 4 * S::LANES),
+                                                damacy__lds32(results + 8 * S::LANES));
+        damacy__fse_finish(w, &b, &s,
+                           damacy__fse_verdict(&b, &s, damacy__lds32(results), max_offset));
+    }
+}
+
+// A whole CTA. Groups are as small as the grid allows.
+template <class S>
+static __device__ void damacy__fse_run(const damacy__zstd_wave& w, uint32_t shared)
+{
+    damacy__zstd_counters* counters = damacy__zstd_counts(w);
+    const uint32_t* order = (const uint32_t*)(uintptr_t)w.sequence_order;
+    const uint32_t n = counters->n_sequence_blocks;
+    const uint32_t share = (n + gridDim.x - 1) / gridDim.x;
+    const uint32_t lanes = share < S::LANES ? share : S::LANES;
+
+    for (uint32_t i = threadIdx.x; i < DAMACY__FSE_WORDS; i += DAMACY__FSE_THREADS)
+        damacy__sts32(shared + S::CONSTANTS + 4 * i, damacy__fse_constant(i));
+    for (;;) {
+        damacy__sync_block();
+        if (threadIdx.x == 0)
+            damacy__sts32(shared + S::CONTROL, damacy__atomic_add(&counters->ticket[0], lanes));
+        damacy__sync_block();
+        const uint32_t first = damacy__lds32(shared + S::CONTROL);
+        if (first >= n)
+            return;
+        damacy__fse_group<S>(w, order + first, damacy__min(lanes, n - first), shared);
+    }
+}
+
+// Shapes by shared memory. Without room for 32 blocks there is one shape of fewer lanes.
+#if DAMACY__SHARED_MAX >= 232448
+#define DAMACY__FSE_HAS_LATENCY 1
+typedef damacy__fse_shape<16, 7, 16> damacy__fse_latency;
+typedef damacy__fse_shape<4, 7, 16> damacy__fse_throughput; // 32 blocks
+#elif DAMACY__SHARED_MAX >= 166912
+typedef damacy__fse_shape<4, 6, 16> damacy__fse_throughput; // 16 blocks
+#elif DAMACY__SHARED_MAX >= 101376
+typedef damacy__fse_shape<4, 6, 8> damacy__fse_throughput; // 16 blocks
+#else
+typedef damacy__fse_shape<4, 5, 16> damacy__fse_throughput; // 8 blocks
+#endif
+static_assert(damacy__fse_throughput::SIZE <= DAMACY__SHARED_MAX, "shared memory");
+
+// Flags of a wave that force a shape, for tests and measurements.
+#define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u
+#define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u
+
+// The stage. Grid: one CTA of DAMACY__FSE_THREADS a multiprocessor; dynamic shared memory: all that
+// a CTA may have (DAMACY__SHARED_MAX).
+static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* shared)
+{
+#ifdef DAMACY__FSE_HAS_LATENCY
+    static_assert(damacy__fse_latency::SIZE <= DAMACY__SHARED_MAX, "shared memory");
+    const uint32_t n = damacy__zstd_counts(w)->n_sequence_blocks;
+    const bool few = n <= damacy__fse_latency::LANES * gridDim.x;
+    if ((few && !(w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)) ||
+        (w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY)) {
+        damacy__fse_run<damacy__fse_latency>(w, damacy__shared_address(shared));
+        return;
+    }
+#endif
+    damacy__fse_run<damacy__fse_throughput>(w, damacy__shared_address(shared));
+}

@@ -1,0 +1,180 @@
+// The parallel part of sequence decoding (RFC 8878 sections 3.1.1.3.2.1.1 and 3.1.1.5): queued
+// windows become literal lengths, match lengths and offsets, then segment records. Split in two
+// halves so that two warps alternate: values depend on nothing, sums and repeat offsets do.
+#pragma once
+
+#include "kernels/zstd_fse_walk.cuh"
+
+// Words at S::CONSTANTS: bases of LL, bases of ML, choices of an offset.
+#define DAMACY__FSE_CHOICES 89u
+#define DAMACY__FSE_WORDS   94u
+
+// A choice: sign bits of its bytes select repeat offset 1, 2, 3 as the start of the new offset and
+// say that the history does not move. By value less (1 if there are literals): 0, 1, 2, then "1
+// minus 1" and a new offset.
+DAMACY__INLINE uint32_t damacy__fse_constant(uint32_t i)
+{
+    if (i < 36)
+        return damacy__fse_base_ll[i];
+    if (i < DAMACY__FSE_CHOICES)
+        return damacy__fse_base_ml[i - 36];
+    return i == 89 ? 0x80000080u : i == 90 ? 0x8000u : i == 91 ? 0x800000u : i == 92 ? 0x80u : 0u;
+}
+
+// Symbolic offsets count up while an offset is decremented: both are one less.
+#define DAMACY__FSE_SYMBOL(k) (DAMACY__ZSTD_D_SYMBOLIC | (uint32_t)(k) << 18 | 0x3ffffu)
+
+// Of a lane, after the batches so far. `start` is the output position less 2^17 and `literals` the
+// high word of a literal record less 1: what makes a record one multiplication, see below.
+struct damacy__fse_state {
+    uint32_t start, literals, r1, r2, r3, n_records;
+    uint32_t symbolic;   // bit 31: the block is too long; below: records from here on are plain
+    uint32_t min_offset; // 0: an offset was 0
+};
+
+DAMACY__INLINE void damacy__fse_state_init(damacy__fse_state* s)
+{
+    s->start = 0u - (1u << 17);
+    s->literals = (DAMACY__ZSTD_D_LITERALS << 2) - 1;
+    s->r1 = DAMACY__FSE_SYMBOL(0);
+    s->r2 = DAMACY__FSE_SYMBOL(1);
+    s->r3 = DAMACY__FSE_SYMBOL(2);
+    s->n_records = s->symbolic = 0;
+    s->min_offset = 0xffffffffu;
+}
+
+DAMACY__INLINE void damacy__fse_state_load(damacy__fse_state* s, uint32_t at)
+{
+    const damacy__u32x4 a = damacy__lds128(at), b = damacy__lds128(at + 16);
+    s->start = a.x;
+    s->literals = a.y;
+    s->r1 = a.z;
+    s->r2 = a.w;
+    s->r3 = b.x;
+    s->n_records = b.y;
+    s->symbolic = b.z;
+    s->min_offset = b.w;
+}
+
+DAMACY__INLINE void damacy__fse_state_save(const damacy__fse_state* s, uint32_t at)
+{
+    damacy__fse_queue_write(at, s->start, s->literals, s->r1, s->r2);
+    damacy__fse_queue_write(at + 16, s->r3, s->n_records, s->symbolic, s->min_offset);
+}
+
+// A batch between the halves. New offset = the repeat offsets that `choice` selects + `offset`.
+template <class S> struct damacy__fse_values {
+    uint32_t offset[S::BATCH], choice[S::BATCH], ll[S::BATCH], ml[S::BATCH];
+};
+
+// First half, of the `left` sequences that the block still has. max_offset: largest offset value.
+template <class S>
+DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t shared, uint32_t queue,
+                                        uint32_t left, uint32_t* max_offset)
+{
+    const uint32_t constants = shared + S::CONSTANTS;
+    DAMACY__UNROLL for (uint32_t k0 = 0; k0 < S::BATCH; k0 += 4)
+    {
+        damacy__u32x4 q[4];
+        DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++) q[i] =
+            damacy__lds128(queue + (k0 + i) * 16 * S::LANES);
+        DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
+        {
+            o->ll[k0 + i] = damacy__lds32(constants + (q[i].z >> 14 & 0xfc));
+            o->ml[k0 + i] = damacy__lds32(constants + 144 + (q[i].z >> 22 & 0xfc));
+        }
+        DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
+        {
+            const uint32_t hi = q[i].x, lo = q[i].y, codes = q[i].z, of = q[i].w, k = k0 + i;
+            const uint32_t rest = damacy__funnel_left(lo, hi, of); // after the offset's bits
+            const uint32_t value = damacy__funnel_left(hi, 1, of);
+            const uint32_t last = damacy__funnel_left(lo << (of & 31), rest, codes >> 8);
+            const uint32_t ll = o->ll[k] + damacy__funnel_left(last, 0, codes);
+            const uint32_t which = value - (ll ? 1 : 0);
+            const bool is_new = value > 3;
+            o->ml[k] += damacy__funnel_left(rest, 0, codes >> 8);
+            o->ll[k] = ll;
+            o->choice[k] = damacy__lds32(constants + 4 * DAMACY__FSE_CHOICES +
+                                         (is_new ? 16 : (which & 3) * 4));
+            o->offset[k] = is_new ? value - 3 : which == 3 ? 0xffffffffu : 0u;
+            if (k < left)
+                *max_offset = damacy__max(*max_offset, value);
+        }
+    }
+}
+
+// Second half: records of the batch at `records` (aligned to the part of a lane, rotated by the
+// lane so that lanes do not share banks), and their number in *n. A record is start + (length - 1)
+// * 2^17 + D * 2^34, so from `start` - 2^17 it is a multiplication of 32 bits to
+// 64. A literal record without literals is written and then overwritten by the match.
+// One copy of the code serves full and last batches: two would not fit the instruction cache.
+template <class S>
+DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_values<S>* in,
+                                     uint32_t records, uint32_t left, uint32_t* n)
+{
+    constexpr uint32_t WRAP = S::RECORDS_LANE - 8;
+    const uint32_t first = damacy__lane() * 8;
+    const bool symbolic = damacy__max(damacy__max(s->r1, s->r2), s->r3) >= DAMACY__ZSTD_D_SYMBOLIC;
+    uint32_t at = first;
+
+    DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
+    {
+        const uint32_t choice = in->choice[k], ll = in->ll[k], ml = in->ml[k];
+        const uint32_t use1 = damacy__bytes(choice, 0, 0x8888),
+                       use2 = damacy__bytes(choice, 0, 0x9999);
+        const uint32_t use3 = damacy__bytes(choice, 0, 0xaaaa),
+                       still = damacy__bytes(choice, 0, 0xbbbb);
+        const uint32_t still3 = still | use2;
+        const uint32_t offset = ((s->r1 & use1) | (s->r2 & use2) | (s->r3 & use3)) + in->offset[k];
+        const uint32_t match = s->start + ll;
+        const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)s->literals << 32 | s->start);
+        const uint64_t copy = (uint64_t)ml * 131072u + ((uint64_t)(offset * 4 - 1) << 32 | match);
+        const uint32_t next = at + (ll ? 8 : 0);
+        s->r3 = (s->r3 & still3) | (s->r2 & ~still3);
+        s->r2 = (s->r2 & still) | (s->r1 & ~still);
+        s->r1 = offset;
+        damacy__sts64(records | (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));
+        damacy__sts64(records | (next & WRAP), (uint32_t)copy, (uint32_t)(copy >> 32));
+        if (k < left) {
+            s->start = match + ml;
+            s->literals += 4 * ll;
+            s->min_offset = damacy__min(s->min_offset, offset);
+            at = next + 8;
+        }
+    }
+    *n = (at - first) / 8;
+    s->n_records += *n;
+    if (symbolic)
+        s->symbolic = (s->symbolic & 0x80000000u) | s->n_records;
+    if (s->start + (1u << 17) - 1 >= 1u << 17) // sticky: lengths of a batch sum to less than 2^23
+        s->symbolic |= 0x80000000u;
+}
+
+// Copies the records of a batch to device memory, a block at a time.
+template <class S> DAMACY__INLINE void damacy__fse_copy_out(uint32_t shared, uint32_t batch)
+{
+    constexpr uint32_t UNROLL = S::LANES < 4 ? S::LANES : 4, PASSES = S::BATCH == 16 ? 1 : 2;
+    const uint32_t lane = damacy__lane(), half = PASSES == 2 ? lane / 16 : 0;
+    const uint32_t k = PASSES == 2 ? lane % 16 : lane; // a block has at most 2 * BATCH records
+    const uint32_t infos = shared + S::COPY + (batch & 1) * 16 * S::LANES;
+    const uint32_t records = shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE;
+
+    DAMACY__NOUNROLL for (uint32_t j0 = 0; j0 < S::LANES; j0 += UNROLL * PASSES)
+    {
+        damacy__u32x4 info[UNROLL];
+        damacy__u32x2 v[UNROLL];
+        DAMACY__UNROLL for (uint32_t u = 0; u < UNROLL; u++)
+        {
+            const uint32_t j = j0 + u * PASSES + half;
+            info[u] = damacy__lds128(infos + 16 * j);
+            v[u] = damacy__lds64(records + j * S::RECORDS_LANE +
+                                 ((j + k) * 8 & (S::RECORDS_LANE - 8)));
+        }
+        DAMACY__UNROLL for (uint32_t u = 0; u < UNROLL; u++)
+        {
+            const uint64_t to = (uint64_t)info[u].y << 32 | info[u].x;
+            if (k < info[u].z)
+                ((uint64_t*)(uintptr_t)to)[k] = (uint64_t)v[u].y << 32 | v[u].x;
+        }
+    }
+}

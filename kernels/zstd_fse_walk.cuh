@@ -1,0 +1,409 @@
+// The serial part of sequence decoding (RFC 8878 section 3.1.1.3.2): state walks. A lane walks one
+// block; what a step consumes goes to a queue as {64-bit window, codes and extra bits of the three
+// states}, and nothing else is done here, because the walk is what the whole stage waits for.
+//
+// Surprising: bits are never checked while walking. A lane that leaves its stream reads zeros or
+// the bits of an old batch, and every table entry leads to an entry of the same table, so it stays
+// in bounds; the position after the last sequence shows it.
+#pragma once
+
+#include "kernels/zstd_fse_table.cuh"
+
+#define DAMACY__UNROLL   _Pragma("unroll")
+#define DAMACY__NOUNROLL _Pragma("unroll 1")
+
+// Low word of hi:lo >> s, 0 where s > 63: the shift of a step that is repeated with care may be
+// wild.
+DAMACY__INLINE uint32_t damacy__fse_shift_right(uint32_t lo, uint32_t hi, uint32_t s)
+{
+#ifdef __CUDACC__
+    uint64_t v;
+    asm("shr.b64 %0,%1,%2;" : "=l"(v) : "l"((uint64_t)hi << 32 | lo), "r"(s));
+    return (uint32_t)v;
+#else
+    return s > 63 ? 0u : (uint32_t)(((uint64_t)hi << 32 | lo) >> s);
+#endif
+}
+
+// High word of hi:lo << s, s < 64.
+DAMACY__INLINE uint32_t damacy__fse_shift_left(uint32_t lo, uint32_t hi, uint32_t s)
+{
+    return (uint32_t)((((uint64_t)hi << 32 | lo) << s) >> 32);
+}
+
+// How the shared memory of a CTA is laid out: bytes of a table entry, log2 of the bytes of a row,
+// and sequences between two barriers. A row holds one entry of every block, so lanes never share a
+// bank and a state is the byte address of its entry.
+//
+//   entry of 4 bytes    a | (a + width) << 8 | code << 16 | base << (BASE_SHIFT + ROW_LOG)
+//   entry of 16 bytes   {64 - ROW_LOG - a - width (LL) or a, width | base << ROW_LOG | a << 16 |
+//   (8 are used)         code << 24}
+//
+// where a is the number of extra bits, width the number of bits of the next state and base its
+// smallest value, always a multiple of 1 << width.
+template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
+    static constexpr uint32_t ENTRY = ENTRY_, ROW_LOG = ROW_LOG_, BATCH = BATCH_;
+    static constexpr uint32_t LANES = (1u << ROW_LOG) / ENTRY;
+    static constexpr bool WIDE = ENTRY == 16;
+    static constexpr uint32_t BASE_SHIFT = ROW_LOG < 6 ? 22 - ROW_LOG : 16;
+    static constexpr uint32_t MASK = 0x1ffu << ROW_LOG, MASK_OF = 0xffu << ROW_LOG;
+
+    // Ring of big-endian words of a lane: three batches of sequences of 89 bits. In the wide shape
+    // an entry holds words k, -, k + 1, k + 2, so that one load makes a window; two lanes share a
+    // row.
+    static constexpr uint32_t RING_WORDS = 16 * BATCH, RING_LOG = WIDE ? 5 : ROW_LOG;
+    static constexpr uint32_t RING_MASK = (RING_WORDS - 1) << RING_LOG;
+    static constexpr uint32_t RING_SIZE =
+        WIDE ? RING_WORDS * 16 * LANES : (RING_WORDS + 2) * 4 * LANES;
+    static constexpr uint32_t QUEUE_SIZE = BATCH * 16 * LANES;   // one of two
+    static constexpr uint32_t RECORDS_SIZE = BATCH * 16 * LANES; // one of two: 2 records a sequence
+    static constexpr uint32_t RECORDS_LANE = BATCH * 16;
+
+    // Places in shared memory.
+    static constexpr uint32_t CONSTANTS = 0;                // 94 words
+    static constexpr uint32_t POSITION = 384;               // 2 x u32 a lane
+    static constexpr uint32_t COPY = POSITION + 8 * LANES;  // 2 x {address, records, 0} a lane
+    static constexpr uint32_t STATE = COPY + 32 * LANES;    // 32 bytes a lane
+    static constexpr uint32_t CONTROL = STATE + 32 * LANES; // first block of the group
+    static constexpr uint32_t RING = CONTROL + 16;
+    static constexpr uint32_t QUEUE = RING + RING_SIZE;
+    static constexpr uint32_t RECORDS = (QUEUE + 2 * QUEUE_SIZE + 255) & ~255u;
+    static constexpr uint32_t TABLES = (RECORDS + 2 * RECORDS_SIZE + 127) & ~127u;
+    static constexpr uint32_t LL = TABLES, ML = LL + (512u << ROW_LOG), OF = ML + (512u << ROW_LOG);
+    static constexpr uint32_t SIZE = OF + (256u << ROW_LOG);
+    static constexpr uint32_t COUNTS = RING; // before the walk: 3 tables a lane
+    static constexpr uint32_t BUILD = COUNTS + 3 * LANES * DAMACY__FSE_COUNTS;
+    static_assert(RING % 16 == 0 && QUEUE % 16 == 0, "alignment");
+    static_assert(BUILD + 8 * DAMACY__FSE_BUILD <= TABLES, "scratch");
+    static_assert(LANES <= 32 && (BATCH == 8 || BATCH == 16), "shape");
+
+    static __device__ __forceinline__ uint32_t table_at(uint32_t table)
+    {
+        return table == DAMACY__ZSTD_LL ? LL : table == DAMACY__ZSTD_OF ? OF : ML;
+    }
+
+    static __device__ __forceinline__ void entry_write(uint32_t table, uint32_t at, uint32_t extra,
+                                                       uint32_t width, uint32_t base, uint32_t code)
+    {
+        if (WIDE)
+            damacy__sts64(at, table == DAMACY__ZSTD_LL ? 64 - ROW_LOG - extra - width : extra,
+                          width | base << ROW_LOG | extra << 16 | code << 24);
+        else
+            damacy__sts32(at, extra | (extra + width) << 8 | code << 16 |
+                                  base << (BASE_SHIFT + ROW_LOG));
+    }
+};
+
+// Of a lane that walks: row addresses of the three states and the bit position, counted from the
+// 16-byte boundary at or after the end of the stream.
+struct damacy__fse_walk {
+    uint32_t ll, ml, of, at;
+};
+
+struct damacy__fse_window {
+    uint32_t w0, w1, w2;
+};
+
+// Where the places of a lane begin: its column in the tables and its part of the ring. Passed
+// through a shuffle so that the compiler keeps them in registers.
+struct damacy__fse_lane {
+    uint32_t column, ring;
+};
+
+template <class S> DAMACY__INLINE damacy__fse_lane damacy__fse_lane_init(void)
+{
+    const uint32_t lane = damacy__lane();
+    const uint32_t ring =
+        S::WIDE ? (lane >> 1 & (S::LANES / 2 - 1)) * S::RING_WORDS * 32 + (lane & 1) * 16
+                : lane * 4 & (4 * S::LANES - 1);
+    damacy__fse_lane self;
+    self.column = damacy__shfl(lane * S::ENTRY & ((1u << S::ROW_LOG) - 1), lane);
+    self.ring = damacy__shfl(ring, lane);
+    return self;
+}
+
+// Place in the ring of the word with bit `at`.
+template <class S> DAMACY__INLINE uint32_t damacy__fse_ring_at(uint32_t at, uint32_t ring)
+{
+    static_assert(S::RING_LOG >= 5, "a row of the ring has at least 8 words");
+    return ((at << (S::RING_LOG - 5)) & S::RING_MASK) | ring;
+}
+
+template <class S>
+DAMACY__INLINE damacy__fse_window damacy__fse_window_load(uint32_t shared, uint32_t at)
+{
+    damacy__fse_window w;
+    if (S::WIDE) {
+        const damacy__u32x4 v = damacy__lds128(shared + S::RING + at);
+        w.w0 = v.x;
+        w.w1 = v.z;
+        w.w2 = v.w;
+    } else {
+        w.w0 = damacy__lds32(shared + S::RING + at);
+        w.w1 = damacy__lds32(shared + S::RING + 4 * S::LANES + at);
+        w.w2 = damacy__lds32(shared + S::RING + 8 * S::LANES + at);
+    }
+    return w;
+}
+
+DAMACY__INLINE void damacy__fse_queue_write(uint32_t at, uint32_t hi, uint32_t lo, uint32_t codes,
+                                            uint32_t of)
+{
+    damacy__u32x4 v;
+    v.x = hi;
+    v.y = lo;
+    v.z = codes;
+    v.w = of;
+    damacy__sts128(at, v);
+}
+
+// An entry in parts. `packed`: extra bits in byte 0, code in the low 6 bits of byte 2.
+struct damacy__fse_entry {
+    uint32_t extra, width, base, packed;
+};
+
+template <class S> DAMACY__INLINE damacy__fse_entry damacy__fse_entry_load(uint32_t at)
+{
+    damacy__fse_entry e;
+    if (S::WIDE) {
+        const uint32_t v = damacy__lds64(at).y;
+        e.extra = v >> 16 & 255;
+        e.width = v & 31;
+        e.base = v & S::MASK;
+        e.packed = e.extra | v >> 24 << 16;
+    } else {
+        const uint32_t v = damacy__lds32(at);
+        e.extra = v & 255;
+        e.width = (v >> 8 & 255) - e.extra;
+        e.base = v >> S::BASE_SHIFT & S::MASK;
+        e.packed = v;
+    }
+    return e;
+}
+
+// Takes the next state from the top bits of x.
+template <class S>
+DAMACY__INLINE uint32_t damacy__fse_next(const damacy__fse_entry* e, uint32_t* x, uint32_t column)
+{
+    const uint32_t bits = e->width ? *x >> (32 - e->width) : 0;
+    *x <<= e->width;
+    return e->base | bits << S::ROW_LOG | column;
+}
+
+// One batch, exact whatever the widths. `end` receives the position after sequence `last`, whose
+// next states do not exist, when it is in the batch.
+template <class S>
+static __device__ void damacy__fse_walk_careful(damacy__fse_walk* w, uint32_t shared,
+                                                damacy__fse_lane self, uint32_t queue,
+                                                uint32_t last, uint32_t* end)
+{
+    DAMACY__NOUNROLL for (uint32_t k = 0; k < S::BATCH; k++)
+    {
+        const damacy__fse_entry l = damacy__fse_entry_load<S>(shared + S::LL + w->ll);
+        const damacy__fse_entry m = damacy__fse_entry_load<S>(shared + S::ML + w->ml);
+        const damacy__fse_entry o = damacy__fse_entry_load<S>(shared + S::OF + w->of);
+        damacy__fse_window v =
+            damacy__fse_window_load<S>(shared, damacy__fse_ring_at<S>(w->at, self.ring));
+        damacy__fse_queue_write(queue + k * 16 * S::LANES, damacy__funnel_left(v.w1, v.w0, w->at),
+                                damacy__funnel_left(v.w2, v.w1, w->at),
+                                damacy__bytes(l.packed, m.packed, 0x6240), o.packed);
+        w->at += l.extra + m.extra + o.extra;
+        if (k == last)
+            *end = w->at;
+        v = damacy__fse_window_load<S>(shared, damacy__fse_ring_at<S>(w->at, self.ring));
+        uint32_t x = damacy__funnel_left(v.w1, v.w0, w->at);
+        w->ll = damacy__fse_next<S>(&l, &x, self.column);
+        w->ml = damacy__fse_next<S>(&m, &x, self.column);
+        w->of = damacy__fse_next<S>(&o, &x, self.column);
+        w->at += l.width + m.width + o.width;
+    }
+}
+
+// One batch for sequences of at most 57 bits (wide shape) or 64; false if one was larger, and then
+// states and queue are rubbish. 33 instructions a step: every one counts.
+template <class S>
+DAMACY__INLINE bool damacy__fse_walk_fast(damacy__fse_walk* w, uint32_t shared,
+                                          damacy__fse_lane self, uint32_t queue)
+{
+    constexpr uint32_t R = S::ROW_LOG;
+    uint32_t ll = w->ll, ml = w->ml, of = w->of, c = w->at;
+    uint32_t q_hi = 0, q_lo = 0, q_codes = 0, q_of = 0, overflow = 0, widest = 0;
+    int32_t room = 0;
+
+    DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
+    {
+        const damacy__fse_window v =
+            damacy__fse_window_load<S>(shared, damacy__fse_ring_at<S>(c, self.ring));
+        const uint32_t hi = damacy__funnel_left(v.w1, v.w0, c);
+        const uint32_t lo = damacy__funnel_left(v.w2, v.w1, c);
+        if (!S::WIDE) {
+            const uint32_t el = damacy__lds32(shared + S::LL + ll);
+            const uint32_t em = damacy__lds32(shared + S::ML + ml);
+            const uint32_t eo = damacy__lds32(shared + S::OF + of);
+            if (k)
+                damacy__fse_queue_write(queue + (k - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);
+            const uint32_t sum = el + em + eo, next = damacy__dot4(sum, 0x100, c);
+            const uint32_t nl = damacy__dot4(el, 0x1ff, R); // R + width
+            const uint32_t nm = damacy__dot4(em, 0x1ff, nl), no = damacy__dot4(eo, 0x1ff, nm);
+            const uint32_t x = damacy__fse_shift_left(lo, hi, sum & 255);
+            ll = (damacy__funnel_left(x, 0, nl) & damacy__mask_bits(R, nl - R)) |
+                 ((el >> S::BASE_SHIFT & S::MASK) | self.column);
+            ml = (damacy__funnel_left(x, 0, nm) & damacy__mask_bits(R, nm - nl)) |
+                 ((em >> S::BASE_SHIFT & S::MASK) | self.column);
+            of = (damacy__funnel_left(x, 0, no) & damacy__mask_bits(R, no - nm)) |
+                 ((eo >> S::BASE_SHIFT & S::MASK_OF) | self.column);
+            overflow |= no;
+            widest = damacy__max(widest, next - c);
+            q_codes = damacy__bytes(el, em, 0x6240);
+            q_of = eo;
+            c = next;
+        } else {
+            const damacy__u32x2 el = damacy__lds64(shared + S::LL + ll);
+            const damacy__u32x2 em = damacy__lds64(shared + S::ML + ml);
+            const damacy__u32x2 eo = damacy__lds64(shared + S::OF + of);
+            if (k)
+                damacy__fse_queue_write(queue + (k - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);
+            const uint32_t wm = em.y & 31, wo = eo.y & 31, t = el.x - em.x - wm;
+            const uint32_t sl = el.x - em.x - eo.x, sm = t - eo.x, so = t - eo.x - wo;
+            ll = (damacy__fse_shift_right(lo, hi, sl) & damacy__mask_bits(R, el.y)) |
+                 ((el.y & S::MASK) | self.column);
+            ml = (damacy__fse_shift_right(lo, hi, sm) & damacy__mask_bits(R, em.y)) |
+                 ((em.y & S::MASK) | self.column);
+            of = (damacy__fse_shift_right(lo, hi, so) & damacy__mask_bits(R, eo.y)) |
+                 ((eo.y & S::MASK_OF) | self.column);
+            room = room < (int32_t)so ? room : (int32_t)so;
+            q_codes = damacy__bytes(el.y, em.y, 0x7362);
+            q_of = eo.x;
+            c = (c + 64 - R - t) + eo.x + wo;
+        }
+        q_hi = hi;
+        q_lo = lo;
+    }
+    damacy__fse_queue_write(queue + (S::BATCH - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);
+    w->ll = ll;
+    w->ml = ml;
+    w->of = of;
+    w->at = c;
+    return S::WIDE ? room >= 0 : !(overflow & 32) && widest <= 64;
+}
+
+// Walks batch `batch` of a block of n sequences and publishes the position.
+template <class S>
+DAMACY__INLINE void damacy__fse_walk_batch(damacy__fse_walk* w, uint32_t shared,
+                                           damacy__fse_lane self, uint32_t n, uint32_t batch,
+                                           uint32_t* end)
+{
+    const uint32_t lane = damacy__lane(), done = batch * S::BATCH, last = n - done - 1;
+    const uint32_t queue = shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE + lane * 16;
+    const damacy__fse_walk before = *w;
+    const bool good = damacy__fse_walk_fast<S>(w, shared, self, queue);
+    if ((!good && n > done) || last < S::BATCH) {
+        *w = before;
+        damacy__fse_walk_careful<S>(w, shared, self, queue, last, end);
+    }
+    damacy__sts32(shared + S::POSITION + ((batch + 1) & 1) * 4 * S::LANES + lane * 4, w->at);
+}
+
+// ---- input: what the feeder puts into the ring
+
+// Of a lane that feeds: the next 16 bytes end at `end` (a multiple of 16); the stream is [lo, hi).
+struct damacy__fse_feed {
+    uint64_t end, lo, hi;
+    uint32_t filled, pending; // words in the ring, chunks loaded and not yet stored
+    damacy__u32x4 chunk[4];
+};
+
+// The 16 bytes that end at `end`, a chunk across an edge of the stream: those outside are 0 and are
+// not read. Kept small: it runs twice a stream, and the feeder shares the instruction cache.
+static __device__ __noinline__ damacy__u32x4 damacy__fse_chunk_edge(uint64_t lo, uint64_t hi,
+                                                                    uint64_t end)
+{
+    damacy__u32x4 v = {0, 0, 0, 0};
+    DAMACY__NOUNROLL for (uint32_t i = 1; i <= 16; i++)
+    {
+        const uint64_t at = end - i;
+        const uint32_t byte = at >= lo && at < hi ? *(const uint8_t*)(uintptr_t)at : 0;
+        v.w = v.w << 8 | v.z >> 24;
+        v.z = v.z << 8 | v.y >> 24;
+        v.y = v.y << 8 | v.x >> 24;
+        v.x = v.x << 8 | byte;
+    }
+    return v;
+}
+
+DAMACY__INLINE damacy__u32x4 damacy__fse_chunk(const damacy__fse_feed* f, uint64_t end)
+{
+    if (end - 16 >= f->lo && end <= f->hi)
+        return damacy__load_u32x4_once((const void*)(uintptr_t)(end - 16));
+    return damacy__fse_chunk_edge(f->lo, f->hi, end);
+}
+
+template <class S>
+DAMACY__INLINE void damacy__fse_chunk_store(uint32_t shared, uint32_t filled, damacy__u32x4 v,
+                                            uint32_t ring)
+{
+    const uint32_t r = filled & (S::RING_WORDS - 1), to = shared + S::RING;
+    if (!S::WIDE) {
+        const uint32_t at = to + (r << S::RING_LOG | ring);
+        damacy__sts32(at, v.w);
+        damacy__sts32(at + 4 * S::LANES, v.z);
+        damacy__sts32(at + 8 * S::LANES, v.y);
+        damacy__sts32(at + 12 * S::LANES, v.x);
+        if (r == 0) { // the two rows after the last repeat the first two
+            damacy__sts32(to + S::RING_WORDS * 4 * S::LANES + ring, v.w);
+            damacy__sts32(to + (S::RING_WORDS + 1) * 4 * S::LANES + ring, v.z);
+        }
+    } else {
+        const uint32_t at = to + (r << 5 | ring);
+        const uint32_t before = to + (((r + S::RING_WORDS - 2) & (S::RING_WORDS - 1)) << 5 | ring);
+        damacy__fse_queue_write(at, v.w, 0, v.z, v.y);
+        damacy__fse_queue_write(at + 32, v.z, 0, v.y, v.x);
+        damacy__sts32(at + 64, v.y);
+        damacy__sts32(at + 72, v.x);
+        damacy__sts32(at + 96, v.x);
+        damacy__sts32(before + 12, v.w);
+        damacy__sts64(before + 40, v.w, v.z);
+    }
+}
+
+template <class S>
+DAMACY__INLINE void damacy__fse_feed_store(damacy__fse_feed* f, uint32_t shared, uint32_t ring)
+{
+    DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
+    {
+        if (i < f->pending)
+            damacy__fse_chunk_store<S>(shared, f->filled + 4 * i, f->chunk[i], ring);
+    }
+    f->filled += 4 * f->pending;
+    f->end -= 16 * f->pending;
+    f->pending = 0;
+}
+
+DAMACY__INLINE void damacy__fse_feed_load(damacy__fse_feed* f, uint32_t n)
+{
+    DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
+    {
+        if (i < n)
+            f->chunk[i] = damacy__fse_chunk(f, f->end - 16 * i);
+    }
+    f->pending = n;
+}
+
+// Stores what the last call loaded, then loads what three batches from position `at` may use; more
+// than 16 words only after very wide sequences or at the start, and then they are waited for.
+template <class S>
+DAMACY__INLINE void damacy__fse_feed_step(damacy__fse_feed* f, uint32_t shared, uint32_t at,
+                                          uint32_t ring)
+{
+    const uint32_t want = (at >> 5) + (3 * S::BATCH * 89 + 31) / 32 + 3;
+
+    damacy__fse_feed_store<S>(f, shared, ring);
+    while ((int32_t)(want - f->filled) > 16) {
+        damacy__fse_feed_load(f, 4);
+        damacy__fse_feed_store<S>(f, shared, ring);
+    }
+    const int32_t need = (int32_t)(want - f->filled);
+    damacy__fse_feed_load(f, need > 0 ? (uint32_t)(need + 3) / 4 : 0);
+    if (f->end >= f->lo + 1024 && f->end <= f->hi)
+        damacy__prefetch_l2((const void*)(uintptr_t)(f->end - 1024));
+}

@@ -1,0 +1,481 @@
+// Huffman-coded literals (RFC 8878 section 4.2.2): tables, and one stream per lane.
+//
+// A stream is read backwards through a ring of 32 words a lane in shared memory, word-interleaved
+// over the warp (no bank conflicts), filled by 32-byte granules; one granule at most is loaded per
+// round of 32 symbols, at one point for all lanes, so that decoding hides the latency. Table
+// entries are {bits : 8, symbol : 8}: the entry itself is the shift amount of a funnel shift. The
+// surprising rule: nothing is checked while decoding. Trip counts come from the header, indices are
+// in range by construction, bytes outside the job read as zero, and one comparison at the end (bits
+// used = bits there) finds every corruption.
+#pragma once
+
+#include "kernels/zstd_common.cuh"
+
+#define DAMACY__ZSTD_RING_WORDS 34u // 32 and 2 mirrored
+#define DAMACY__ZSTD_RING_SIZE  (DAMACY__ZSTD_RING_WORDS * 128u)
+#define DAMACY__ZSTD_STAGE_SIZE 1024u // output of a warp: 32 bytes a lane
+#define DAMACY__ZSTD_LANE_SIZE  (DAMACY__ZSTD_RING_SIZE + DAMACY__ZSTD_STAGE_SIZE)
+
+// A reader of one stream. Bit positions count down from `top`, the first 32-byte boundary at or
+// above the end of the stream.
+typedef struct damacy__zstd_stream {
+    uint32_t at;     // bits used
+    uint32_t mask;   // 255, or 0 to freeze `at`
+    uint32_t filled; // granules in the ring so far
+    uint32_t n;      // granules of the stream
+    uint32_t ring;   // shared address of the lane's column
+    uint32_t table;  // shared address of the table, a multiple of its size
+    uint64_t top;    // address
+    uint64_t lo, hi; // bytes that may be read: the job's source
+} damacy__zstd_stream;
+
+typedef struct damacy__zstd_granule {
+    damacy__u32x4 high, low;
+} damacy__zstd_granule;
+
+// True if the next granule lies inside the stream, so that it can be loaded without a check.
+DAMACY__INLINE bool damacy__zstd_ring_ahead(const damacy__zstd_stream& s)
+{
+    return s.filled < (s.at >> 8) + 4 && s.filled + 1 < s.n && s.filled != 0;
+}
+
+// Loads the next granule if `on`. The barrier behind the loads keeps the compiler from sinking them
+// to their use; with WHOLE it is one of all 32 lanes, behind which the stage may be written again.
+template <bool WHOLE>
+DAMACY__INLINE damacy__zstd_granule damacy__zstd_granule_load(const damacy__zstd_stream& s, bool on)
+{
+    damacy__zstd_granule g;
+    const uint64_t a = s.top - 32ull * s.filled;
+#ifdef __CUDACC__
+    if (WHOLE)
+        asm volatile("{.reg .pred q; setp.ne.u32 q,%9,0;"
+                     "@q ld.global.v4.u32 {%0,%1,%2,%3},[%8+-16];"
+                     "@q ld.global.v4.u32 {%4,%5,%6,%7},[%8+-32];"
+                     "bar.warp.sync 0xffffffff;}"
+                     : "=&r"(g.high.x), "=&r"(g.high.y), "=&r"(g.high.z), "=&r"(g.high.w),
+                       "=&r"(g.low.x), "=&r"(g.low.y), "=&r"(g.low.z), "=&r"(g.low.w)
+                     : "l"(a), "r"((uint32_t)on)
+                     : "memory");
+    else
+        asm volatile("{.reg .pred q; .reg .b32 m; setp.ne.u32 q,%9,0;"
+                     "@q ld.global.v4.u32 {%0,%1,%2,%3},[%8+-16];"
+                     "@q ld.global.v4.u32 {%4,%5,%6,%7},[%8+-32];"
+                     "activemask.b32 m; bar.warp.sync m;}"
+                     : "=&r"(g.high.x), "=&r"(g.high.y), "=&r"(g.high.z), "=&r"(g.high.w),
+                       "=&r"(g.low.x), "=&r"(g.low.y), "=&r"(g.low.z), "=&r"(g.low.w)
+                     : "l"(a), "r"((uint32_t)on)
+                     : "memory");
+#else
+    g = damacy__zstd_granule{};
+    if (WHOLE)
+        damacy__sync_warp();
+    if (on) {
+        g.high = damacy__load_u32x4_once((const void*)(uintptr_t)(a - 16));
+        g.low = damacy__load_u32x4_once((const void*)(uintptr_t)(a - 32));
+    }
+#endif
+    return g;
+}
+
+DAMACY__INLINE void damacy__zstd_ring_put(damacy__zstd_stream& s, const damacy__zstd_granule& g)
+{
+    const uint32_t a = s.ring + ((s.filled & 3) << 10);
+
+    damacy__sts32(a, g.high.w);
+    damacy__sts32(a + 128, g.high.z);
+    damacy__sts32(a + 256, g.high.y);
+    damacy__sts32(a + 384, g.high.x);
+    damacy__sts32(a + 512, g.low.w);
+    damacy__sts32(a + 640, g.low.z);
+    damacy__sts32(a + 768, g.low.y);
+    damacy__sts32(a + 896, g.low.x);
+    if ((s.filled & 3) == 0) { // a window may run over the end of the ring
+        damacy__sts32(a + 4096, g.high.w);
+        damacy__sts32(a + 4224, g.high.z);
+    }
+    s.filled++;
+}
+
+// Loads and stores the next granule; the first and the last may pass the ends of the source.
+DAMACY__INLINE void damacy__zstd_ring_take(damacy__zstd_stream& s)
+{
+    const uint64_t a = s.top - 32ull * s.filled;
+    damacy__zstd_granule g;
+
+    if (a - 32 >= s.lo && a <= s.hi) {
+        g.high = damacy__load_u32x4_once((const void*)(uintptr_t)(a - 16));
+        g.low = damacy__load_u32x4_once((const void*)(uintptr_t)(a - 32));
+    } else {
+        g.high = damacy__load_u32x4_within(a - 16, s.lo, s.hi);
+        g.low = damacy__load_u32x4_within(a - 32, s.lo, s.hi);
+    }
+    damacy__zstd_ring_put(s, g);
+}
+
+// Fills the ring as far as it goes.
+DAMACY__INLINE void damacy__zstd_ring_fill(damacy__zstd_stream& s)
+{
+    while (s.filled < (s.at >> 8) + 4 && s.filled < s.n)
+        damacy__zstd_ring_take(s);
+}
+
+// Makes sure of the next `bits` bits, at most 512.
+DAMACY__INLINE void damacy__zstd_ring_need(damacy__zstd_stream& s, uint32_t bits)
+{
+    while (s.filled * 256 < s.at + bits && s.filled < s.n)
+        damacy__zstd_ring_take(s);
+}
+
+DAMACY__INLINE void damacy__zstd_ring_start(damacy__zstd_stream& s)
+{
+    s.filled = s.at >> 8;
+    damacy__zstd_ring_fill(s);
+}
+
+// Opens the stream [begin, end), not empty; sets the position at which it has to end. False if it
+// has no end mark.
+DAMACY__INLINE bool damacy__zstd_stream_open(damacy__zstd_stream& s, uint64_t begin, uint64_t end,
+                                             uint32_t& target)
+{
+    const uint32_t last = *(const uint8_t*)(uintptr_t)(end - 1);
+
+    s.top = (end + 31) & ~31ull;
+    s.n = (uint32_t)((s.top - (begin & ~31ull)) >> 5);
+    s.mask = 255;
+    s.at = (uint32_t)(s.top - end) * 8 + (last ? damacy__clz(last) - 23 : 0);
+    target = (uint32_t)(s.top - begin) * 8;
+    return last != 0;
+}
+
+// Address of the table cell that the top LOG bits of x choose.
+template <int LOG> DAMACY__INLINE uint32_t damacy__zstd_cell(uint32_t table, uint32_t x)
+{
+    return table | ((x >> (31 - LOG)) & ((2u << LOG) - 2));
+}
+
+// N look-ups from one window of 64 bits (N * LOG <= 64). Returns the sum of the entries, whose low
+// 8 bits are the bits used.
+template <int LOG, int N>
+DAMACY__INLINE uint32_t damacy__zstd_lookups(const damacy__zstd_stream& s, uint32_t (&entry)[N])
+{
+    constexpr int PER = 32 / LOG > 3 ? 3 : 32 / LOG; // that fit into 32 bits
+    static_assert(N <= 2 * PER && N * LOG <= 64, "window");
+    const uint32_t a = s.ring + ((s.at & 0x3e0) << 2);
+    const uint32_t w0 = damacy__lds32(a), w1 = damacy__lds32(a + 128), w2 = damacy__lds32(a + 256);
+    const uint32_t high = damacy__funnel_left(w1, w0, s.at),
+                   low = damacy__funnel_left(w2, w1, s.at);
+    uint32_t x = high, sum = 0;
+
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        if (j == PER)
+            x = damacy__funnel_left(low, high, sum);
+        entry[j] = damacy__lds16(damacy__zstd_cell<LOG>(s.table, x));
+        sum += entry[j];
+        if (j + 1 < N && j + 1 != PER)
+            x = damacy__funnel_left(0, x, entry[j]);
+    }
+    return sum;
+}
+
+// One symbol.
+template <int LOG> DAMACY__INLINE uint32_t damacy__zstd_symbol(damacy__zstd_stream& s)
+{
+    uint32_t entry[1];
+    const uint32_t sum = damacy__zstd_lookups<LOG, 1>(s, entry);
+    s.at += sum & s.mask;
+    return entry[0] >> 8;
+}
+
+template <int LOG, int FIRST, int N>
+DAMACY__INLINE void damacy__zstd_some(damacy__zstd_stream& s, uint32_t (&entry)[16])
+{
+    uint32_t part[N];
+    const uint32_t sum = damacy__zstd_lookups<LOG, N>(s, part);
+
+    s.at += sum & s.mask;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        entry[FIRST + j] = part[j];
+}
+
+// 16 symbols.
+template <int LOG> DAMACY__INLINE damacy__u32x4 damacy__zstd_sixteen(damacy__zstd_stream& s)
+{
+    constexpr int NARROW = LOG <= 10 ? LOG : 10;
+    uint32_t e[16], out[4];
+    damacy__u32x4 v;
+
+    if (LOG <= 10) {
+        damacy__zstd_some<NARROW, 0, 6>(s, e);
+        damacy__zstd_some<NARROW, 6, 5>(s, e);
+        damacy__zstd_some<NARROW, 11, 5>(s, e);
+    } else {
+        damacy__zstd_some<LOG, 0, 4>(s, e);
+        damacy__zstd_some<LOG, 4, 4>(s, e);
+        damacy__zstd_some<LOG, 8, 4>(s, e);
+        damacy__zstd_some<LOG, 12, 4>(s, e);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) // byte 1 of each entry is the symbol
+        out[k] = damacy__bytes(damacy__bytes(e[4 * k], e[4 * k + 1], 0x51),
+                               damacy__bytes(e[4 * k + 2], e[4 * k + 3], 0x51), 0x5410);
+    v.x = out[0];
+    v.y = out[1];
+    v.z = out[2];
+    v.w = out[3];
+    return v;
+}
+
+// One round: 32 symbols of each lane that acts. Two lanes write a stream's 32 bytes, a whole
+// sector.
+template <int LOG>
+DAMACY__INLINE void damacy__zstd_round(damacy__zstd_stream& s, bool acts, uint32_t who,
+                                       uint32_t stage, uint64_t p0, uint64_t p1)
+{
+    const uint32_t lane = damacy__lane();
+    const uint32_t write = stage + lane * 32 + (lane & 4) * 4; // swizzled: no bank conflicts
+    const uint32_t read = (stage + lane * 16) ^ ((lane & 8) * 2);
+
+    s.mask = acts ? 255 : 0;
+    const bool ahead = acts && damacy__zstd_ring_ahead(s);
+    const damacy__zstd_granule g = damacy__zstd_granule_load<true>(s, ahead);
+    damacy__sts128(write, damacy__zstd_sixteen<LOG>(s));
+    damacy__sts128(write ^ 16, damacy__zstd_sixteen<LOG>(s));
+    if (ahead)
+        damacy__zstd_ring_put(s, g);
+    damacy__sync_warp();
+    const damacy__u32x4 v0 = damacy__lds128(read), v1 = damacy__lds128(read + 512);
+    if (who >> (lane >> 1) & 1)
+        *(damacy__u32x4*)(uintptr_t)p0 = v0;
+    if (who >> (16 + (lane >> 1)) & 1)
+        *(damacy__u32x4*)(uintptr_t)p1 = v1;
+    damacy__zstd_ring_need(s, 352);
+}
+
+// Decodes `skip` symbols without output, then those of bytes [dst, end). Whole warps call this;
+// idle lanes have dst == end and skip 0.
+template <int LOG>
+static __device__ __forceinline__ void damacy__zstd_stream_decode(damacy__zstd_stream& s,
+                                                                  uint32_t skip, uint64_t dst,
+                                                                  uint64_t end, uint32_t stage)
+{
+    const uint32_t lane = damacy__lane();
+    uint32_t head = (uint32_t)(0 - dst) & 31;
+
+    for (; skip; skip--)
+        damacy__zstd_symbol<LOG>(s);
+    if (head > end - dst)
+        head = (uint32_t)(end - dst);
+    for (; head; head--)
+        *(uint8_t*)(uintptr_t)dst++ = (uint8_t)damacy__zstd_symbol<LOG>(s);
+    damacy__zstd_ring_fill(s);
+    const uint32_t n = (uint32_t)((end - dst) >> 5);
+    uint64_t p0 = damacy__shfl(dst, lane >> 1) + 16 * (lane & 1);
+    uint64_t p1 = damacy__shfl(dst, 16 + (lane >> 1)) + 16 * (lane & 1);
+    dst += 32ull * n;
+    for (uint32_t i = 0;; i++) { // as many rounds as the longest stream has
+        const uint32_t who = damacy__ballot(i < n);
+        if (!who)
+            break;
+        damacy__zstd_round<LOG>(s, i < n, who, stage, p0, p1);
+        p0 += 32;
+        p1 += 32;
+    }
+    s.mask = 255;
+    while (dst < end)
+        *(uint8_t*)(uintptr_t)dst++ = (uint8_t)damacy__zstd_symbol<LOG>(s);
+}
+
+// A literals section that is ready to decode.
+typedef struct damacy__zstd_section {
+    uint64_t src, dst; // the streams (a jump table first if there are four), the output
+    uint32_t size, n;  // bytes at src, literals
+    uint32_t n_streams, tree, log;
+    uint64_t lo, hi; // source of the job
+} damacy__zstd_section;
+
+// The section of block `index`. False if the block is dead or its tree is broken.
+DAMACY__INLINE bool damacy__zstd_section_of(const damacy__zstd_wave& w, uint32_t index,
+                                            damacy__zstd_section& c)
+{
+    const damacy__zstd_block& b = damacy__zstd_blocks(w)[index];
+    const damacy__zstd_tree& tree = damacy__zstd_trees(w)[b.tree];
+    const uint32_t skip = b.literal_type == DAMACY__ZSTD_LITERALS_HUFFMAN ? tree.size : 0;
+    const damacy__job& job = damacy__zstd_jobs(w)[damacy__zstd_frames(w)[b.frame].job];
+
+    c.src = b.literal_src + skip;
+    c.size = b.literal_size - damacy__min(skip, b.literal_size);
+    c.dst = b.literals;
+    c.n = b.n_literals;
+    c.n_streams = b.n_streams;
+    c.tree = b.tree;
+    c.log = tree.log;
+    c.lo = job.src;
+    c.hi = job.src + job.src_size;
+    return b.dst != 0 && tree.log != 0;
+}
+
+// Stream k of a section: its bytes [begin, end), its first output byte and its number of symbols.
+// False if the section is malformed.
+DAMACY__INLINE bool damacy__zstd_section_stream(const damacy__zstd_section& c, uint32_t k,
+                                                uint64_t& begin, uint64_t& end, uint64_t& dst,
+                                                uint32_t& n)
+{
+    begin = c.src;
+    end = c.src + c.size;
+    dst = c.dst;
+    n = c.n;
+    if (c.n_streams == 1)
+        return c.size >= 1;
+    if (c.size < 10 || c.n < 6)
+        return false;
+    const uint8_t* const jump = (const uint8_t*)(uintptr_t)c.src;
+    const uint32_t s0 = (uint32_t)jump[0] | (uint32_t)jump[1] << 8;
+    const uint32_t s1 = (uint32_t)jump[2] | (uint32_t)jump[3] << 8;
+    const uint32_t s2 = (uint32_t)jump[4] | (uint32_t)jump[5] << 8;
+    const uint32_t quarter = (c.n + 3) / 4;
+    if (6 + s0 + s1 + s2 >= c.size || !s0 || !s1 || !s2 || 3 * quarter > c.n)
+        return false;
+    const uint32_t at = 6 + (k > 0 ? s0 : 0) + (k > 1 ? s1 : 0) + (k > 2 ? s2 : 0);
+    begin = c.src + at;
+    end = k == 0 ? begin + s0 : k == 1 ? begin + s1 : k == 2 ? begin + s2 : c.src + c.size;
+    dst = c.dst + (uint64_t)k * quarter;
+    n = k < 3 ? quarter : c.n - 3 * quarter;
+    return true;
+}
+
+// A warp builds one table of 2^LOG entries at `table` from the weights that its lanes hold (eight
+// a lane) of a tree with table log `log` <= LOG. scratch: 256 bytes of shared memory.
+static __device__ __noinline__ void damacy__zstd_table_build(uint16_t* table, uint8_t* scratch,
+                                                             uint32_t weights, uint32_t log,
+                                                             uint32_t LOG)
+{
+    const uint32_t lane = damacy__lane();
+    uint64_t low = 0, high = 0; // symbols per weight: 1-6 and 7-11 in fields of 10 bits
+
+    for (uint32_t j = 0; j < 8; j++) {
+        const uint32_t weight = weights >> (4 * j) & 15;
+        if (weight && weight <= 6)
+            low += 1ull << (10 * (weight - 1));
+        else if (weight)
+            high += 1ull << (10 * (weight - 7));
+    }
+    uint64_t scan_low = low, scan_high = high;
+    for (uint32_t d = 1; d < 32; d *= 2) {
+        const uint64_t a = damacy__shfl_up(scan_low, d), b = damacy__shfl_up(scan_high, d);
+        if (lane >= d) {
+            scan_low += a;
+            scan_high += b;
+        }
+    }
+    const uint64_t total_low = damacy__shfl(scan_low, 31), total_high = damacy__shfl(scan_high, 31);
+    uint64_t at_low = scan_low - low, at_high = scan_high - high; // ranks within a weight
+    uint32_t base = 0;
+    for (uint32_t weight = 1; weight <= 6; weight++) { // ranks over all weights
+        at_low += (uint64_t)base << (10 * (weight - 1));
+        base += (uint32_t)(total_low >> (10 * (weight - 1))) & 1023;
+    }
+    for (uint32_t weight = 7; weight <= 11; weight++) {
+        at_high += (uint64_t)base << (10 * (weight - 7));
+        base += (uint32_t)(total_high >> (10 * (weight - 7))) & 1023;
+    }
+    for (uint32_t j = 0; j < 8; j++) { // symbols sorted by weight
+        const uint32_t weight = weights >> (4 * j) & 15;
+        if (weight && weight <= 6) {
+            scratch[at_low >> (10 * (weight - 1)) & 255] = (uint8_t)(lane * 8 + j);
+            at_low += 1ull << (10 * (weight - 1));
+        } else if (weight) {
+            scratch[at_high >> (10 * (weight - 7)) & 255] = (uint8_t)(lane * 8 + j);
+            at_high += 1ull << (10 * (weight - 7));
+        }
+    }
+    damacy__sync_warp();
+    uint32_t cell = 0, symbol = 0;
+    for (uint32_t weight = 1; weight <= log; weight++) {
+        const uint32_t count = (uint32_t)(weight <= 6 ? total_low >> (10 * (weight - 1))
+                                                      : total_high >> (10 * (weight - 7))) &
+                               1023;
+        const uint32_t shift = weight - 1 + LOG - log, n_cells = count << shift;
+        for (uint32_t i = lane; i < n_cells; i += 32)
+            table[(cell + i) & ((1u << LOG) - 1)] =
+                (uint16_t)((log + 1 - weight) | scratch[(symbol + (i >> shift)) & 255] << 8);
+        cell += n_cells;
+        symbol += count;
+    }
+    damacy__sync_warp();
+}
+
+// The first place in dynamic shared memory whose address is a multiple of n, a power of two: at
+// most n - 1024 bytes on.
+DAMACY__INLINE uint8_t* damacy__zstd_align(uint8_t* shared, uint32_t n)
+{
+    return shared + ((0 - damacy__shared_address(shared)) & (n - 1));
+}
+
+// ---- many blocks: lane = stream, 8 blocks a warp ------------------------------------------------
+
+// One warp decodes 8 entries of a list from `first` on. tables: 16 << LOG bytes, aligned to
+// 2 << LOG; ring: LANE_SIZE bytes, aligned to 16.
+template <int LOG>
+static __device__ __forceinline__ void
+damacy__zstd_literals_eight(const damacy__zstd_wave& w, const uint32_t* list, uint32_t n,
+                            uint32_t first, uint8_t* tables, uint8_t* ring)
+{
+    const uint32_t lane = damacy__lane(), index = first + (lane >> 2);
+    damacy__zstd_section c = {};
+    damacy__zstd_stream s = {};
+    uint64_t begin = 0, end = 0, dst = 0;
+    uint32_t block = 0, count = 0, target = 0;
+    bool alive = false;
+
+    if (index < n) {
+        block = list[index];
+        alive = damacy__zstd_section_of(w, block, c) && c.log <= LOG;
+    }
+    if (!alive)
+        c.log = 0;
+    for (uint32_t k = 0; k < 8; k++) {
+        const uint32_t tree = damacy__shfl(c.tree, 4 * k), log = damacy__shfl(c.log, 4 * k);
+        if (log)
+            damacy__zstd_table_build((uint16_t*)(tables + k * (2u << LOG)), ring,
+                                     damacy__zstd_trees(w)[tree].weights[lane], log, LOG);
+    }
+    bool runs = alive && (lane & 3) < c.n_streams;
+    bool good = true;
+    if (runs) {
+        good = damacy__zstd_section_stream(c, lane & 3, begin, end, dst, count) &&
+               damacy__zstd_stream_open(s, begin, end, target);
+        runs = good;
+    }
+    s.ring = damacy__shared_address(ring) + lane * 4;
+    s.table = damacy__shared_address(tables) + (lane >> 2) * (2u << LOG);
+    s.lo = c.lo;
+    s.hi = c.hi;
+    if (runs)
+        damacy__zstd_ring_start(s);
+    else
+        dst = count = 0;
+    damacy__sync_warp();
+    damacy__zstd_stream_decode<LOG>(s, 0, dst, dst + count,
+                                    damacy__shared_address(ring) + DAMACY__ZSTD_RING_SIZE);
+    if (!good || (runs && s.at != target))
+        damacy__zstd_fail(w, damacy__zstd_blocks(w)[block], c.src, DAMACY__JOB_BAD_LITERALS);
+    damacy__sync_warp(); // the tables may be built again
+}
+
+template <int LOG>
+static __device__ __forceinline__ void damacy__zstd_literals_lanes(const damacy__zstd_wave& w,
+                                                                   uint8_t* shared)
+{
+    constexpr uint32_t TABLES = 16u << LOG;
+    shared = damacy__zstd_align(shared, 2u << LOG);
+    const uint32_t warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+    const uint32_t n = damacy__zstd_counts(w)->n_literal_blocks[LOG - 9];
+    const uint32_t* const list = (const uint32_t*)(uintptr_t)w.literal_order[LOG - 9];
+    uint8_t* const tables = shared + warp * TABLES;
+    uint8_t* const ring = shared + n_warps * TABLES + warp * DAMACY__ZSTD_LANE_SIZE;
+
+    for (uint32_t i = blockIdx.x * n_warps + warp; 8ull * i < n; i += gridDim.x * n_warps)
+        damacy__zstd_literals_eight<LOG>(w, list, n, 8 * i, tables, ring);
+}

@@ -1,0 +1,101 @@
+// What needs no entropy decoding: raw and RLE blocks go to the output, RLE literals to scratch, and
+// symbolic repeat offsets become plain ones. A block of threads per zstd block.
+#pragma once
+
+#include "kernels/zstd_common.cuh"
+
+// Copies n bytes between any addresses with 16-byte stores and 4-byte loads that stay inside the
+// source. The whole block of threads calls this.
+static __device__ void damacy__copy_block(uint64_t dst, uint64_t src, uint32_t n)
+{
+    const uint64_t end = dst + n, lo = src, hi = src + n;
+    const uint64_t body = damacy__min(n, (uint32_t)(0 - dst) & 15) + dst;
+    const uint32_t n_units = (uint32_t)((end - body) >> 4);
+    const uint64_t tail = body + 16ull * n_units;
+
+    if (threadIdx.x < body - dst)
+        ((uint8_t*)(uintptr_t)dst)[threadIdx.x] = ((const uint8_t*)(uintptr_t)src)[threadIdx.x];
+    if (threadIdx.x < end - tail)
+        ((uint8_t*)(uintptr_t)tail)[threadIdx.x] =
+            ((const uint8_t*)(uintptr_t)(src + (tail - dst)))[threadIdx.x];
+    for (uint32_t i = threadIdx.x; i < n_units; i += blockDim.x) {
+        const uint64_t from = src + (body - dst) + 16ull * i, a = from & ~3ull;
+        const uint32_t shift = (uint32_t)(from & 3) * 8;
+        damacy__u32x4 v;
+        if (!(from & 15)) {
+            v = damacy__load_u32x4_once((const void*)(uintptr_t)from);
+        } else {
+            const uint32_t w0 = damacy__load_word_within(a, lo, hi);
+            const uint32_t w1 = damacy__load_word_within(a + 4, lo, hi);
+            const uint32_t w2 = damacy__load_word_within(a + 8, lo, hi);
+            const uint32_t w3 = damacy__load_word_within(a + 12, lo, hi);
+            const uint32_t w4 = shift ? damacy__load_word_within(a + 16, lo, hi) : 0;
+            v.x = damacy__funnel_right(w0, w1, shift);
+            v.y = damacy__funnel_right(w1, w2, shift);
+            v.z = damacy__funnel_right(w2, w3, shift);
+            v.w = damacy__funnel_right(w3, w4, shift);
+        }
+        *(damacy__u32x4*)(uintptr_t)(body + 16ull * i) = v;
+    }
+}
+
+// Sets n bytes at dst to `byte`.
+static __device__ void damacy__fill_block(uint64_t dst, uint32_t byte, uint32_t n)
+{
+    const uint64_t end = dst + n;
+    const uint64_t body = damacy__min(n, (uint32_t)(0 - dst) & 15) + dst;
+    const uint32_t n_units = (uint32_t)((end - body) >> 4);
+    const uint64_t tail = body + 16ull * n_units;
+    damacy__u32x4 v;
+
+    v.x = v.y = v.z = v.w = byte * 0x01010101u;
+    if (threadIdx.x < body - dst)
+        ((uint8_t*)(uintptr_t)dst)[threadIdx.x] = (uint8_t)byte;
+    if (threadIdx.x < end - tail)
+        ((uint8_t*)(uintptr_t)tail)[threadIdx.x] = (uint8_t)byte;
+    for (uint32_t i = threadIdx.x; i < n_units; i += blockDim.x)
+        *(damacy__u32x4*)(uintptr_t)(body + 16ull * i) = v;
+}
+
+// Rewrites the symbolic offsets of a block's first records.
+static __device__ void damacy__zstd_place_offsets(const damacy__zstd_wave& w,
+                                                  const damacy__zstd_block& b)
+{
+    uint64_t* const records = (uint64_t*)(uintptr_t)w.records + b.first_record;
+    const uint32_t n = damacy__min(b.n_symbolic, damacy__min(b.n_records, b.record_capacity));
+
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        const uint64_t record = records[i];
+        const uint32_t d = (uint32_t)(record >> 34);
+        if (d >= DAMACY__ZSTD_D_LITERALS || d < DAMACY__ZSTD_D_SYMBOLIC)
+            continue;
+        const uint32_t k = d >> 18 & 3, minus = d & 0x3ffffu;
+        const uint32_t before = k == 0 ? b.repeat_in[0] : k == 1 ? b.repeat_in[1] : b.repeat_in[2];
+        if (before <= minus) { // offset 0, or a repeat offset that was broken before
+            damacy__zstd_fail(w, b, b.sequence_src, DAMACY__JOB_BAD_OFFSET);
+            continue;
+        }
+        records[i] = (record & 0x3ffffffffull) | (uint64_t)(before - minus) << 34;
+    }
+}
+
+static __device__ void damacy__zstd_place(const damacy__zstd_wave& w)
+{
+    const uint32_t n = damacy__zstd_counts(w)->n_blocks;
+
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
+        const damacy__zstd_block& b = damacy__zstd_blocks(w)[i];
+        if (b.dst == 0)
+            continue;
+        if (b.type == DAMACY__ZSTD_RAW)
+            damacy__copy_block(b.dst, b.src, b.size);
+        else if (b.type == DAMACY__ZSTD_RLE)
+            damacy__fill_block(b.dst, *(const uint8_t*)(uintptr_t)b.src, b.size);
+        else if (b.type == DAMACY__ZSTD_SEQUENCES) {
+            if (b.literal_type == DAMACY__ZSTD_LITERALS_RLE)
+                damacy__fill_block(b.literals, *(const uint8_t*)(uintptr_t)b.literal_src,
+                                   b.n_literals);
+            damacy__zstd_place_offsets(w, b);
+        }
+    }
+}

@@ -1,0 +1,395 @@
+// Places of things: shares of scratch for jobs, lists of blocks by work, and, once sequences are
+// decoded, the output positions and incoming repeat offsets of blocks. The surprising rule: repeat
+// offsets of a block are maps of the three before it (offset k minus d, or a plain offset), and
+// maps compose, so that blocks are decoded independently and joined by a scan.
+#pragma once
+
+#include "kernels/zstd_common.cuh"
+
+// ---- allocate: one block of 1024 threads --------------------------------------------------------
+
+typedef struct damacy__zstd_totals {
+    uint64_t n_literal_bytes, n_records;
+    uint32_t n_frames, n_blocks, n_trees;
+} damacy__zstd_totals;
+
+typedef struct damacy__zstd_allocate_shared {
+    damacy__zstd_totals warps[32];
+    damacy__zstd_totals base;
+    uint32_t n_refused;
+} damacy__zstd_allocate_shared;
+
+DAMACY__INLINE void damacy__zstd_totals_add(damacy__zstd_totals& a, const damacy__zstd_totals& b)
+{
+    a.n_literal_bytes += b.n_literal_bytes;
+    a.n_records += b.n_records;
+    a.n_frames += b.n_frames;
+    a.n_blocks += b.n_blocks;
+    a.n_trees += b.n_trees;
+}
+
+DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_of(const damacy__zstd_span& s)
+{
+    damacy__zstd_totals t;
+    t.n_literal_bytes = s.n_literal_bytes;
+    t.n_records = s.n_records;
+    t.n_frames = s.n_frames;
+    t.n_blocks = s.n_blocks;
+    t.n_trees = s.n_trees;
+    return t;
+}
+
+// Sum over this lane and the lanes below it.
+DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_scan(damacy__zstd_totals t)
+{
+    for (uint32_t d = 1; d < 32; d *= 2) {
+        damacy__zstd_totals o;
+        o.n_literal_bytes = damacy__shfl_up(t.n_literal_bytes, d);
+        o.n_records = damacy__shfl_up(t.n_records, d);
+        o.n_frames = damacy__shfl_up(t.n_frames, d);
+        o.n_blocks = damacy__shfl_up(t.n_blocks, d);
+        o.n_trees = damacy__shfl_up(t.n_trees, d);
+        if (damacy__lane() >= d)
+            damacy__zstd_totals_add(t, o);
+    }
+    return t;
+}
+
+DAMACY__INLINE bool damacy__zstd_totals_fit(const damacy__zstd_wave& w,
+                                            const damacy__zstd_totals& t)
+{
+    return t.n_literal_bytes <= w.literals_size && t.n_records <= w.max_records &&
+           t.n_frames <= w.max_frames && t.n_blocks <= w.max_blocks && t.n_trees <= w.max_blocks;
+}
+
+DAMACY__INLINE void damacy__zstd_span_place(damacy__zstd_span& s, const damacy__zstd_totals& at)
+{
+    s.first_literal_byte = at.n_literal_bytes;
+    s.first_record = at.n_records;
+    s.first_frame = at.n_frames;
+    s.first_block = at.n_blocks;
+    s.first_tree = at.n_trees;
+}
+
+// Places jobs [first, first + n) one by one from `base`: a job that does not fit takes no room.
+static __device__ void damacy__zstd_allocate_each(const damacy__zstd_wave& w, uint32_t first,
+                                                  uint32_t n, damacy__zstd_totals& base,
+                                                  uint32_t& n_refused)
+{
+    for (uint32_t i = first; i < first + n; i++) {
+        damacy__zstd_span s = damacy__zstd_spans(w)[i];
+        damacy__zstd_totals next = base;
+        damacy__zstd_totals_add(next, damacy__zstd_totals_of(s));
+        if (damacy__zstd_totals_fit(w, next)) {
+            damacy__zstd_span_place(s, base);
+            base = next;
+        } else {
+            s = damacy__zstd_span{};
+            damacy__zstd_errors(w)[i] = DAMACY__JOB_NEED_SCRATCH;
+            n_refused++;
+        }
+        damacy__zstd_spans(w)[i] = s;
+    }
+}
+
+static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
+                                             damacy__zstd_allocate_shared& shared)
+{
+    const uint32_t n = damacy__zstd_n_jobs(w), tid = threadIdx.x, warp = tid / 32;
+
+    if (tid == 0) {
+        shared.base = damacy__zstd_totals{};
+        shared.n_refused = 0;
+    }
+    damacy__sync_block();
+    for (uint32_t first = 0; first < n; first += blockDim.x) {
+        const uint32_t i = first + tid;
+        damacy__zstd_span s = {};
+        if (i < n)
+            s = damacy__zstd_spans(w)[i];
+        const damacy__zstd_totals mine = damacy__zstd_totals_of(s);
+        damacy__zstd_totals sum = damacy__zstd_totals_scan(mine);
+        if (damacy__lane() == 31)
+            shared.warps[warp] = sum;
+        damacy__sync_block();
+        damacy__zstd_totals at = shared.base, all = at;
+        for (uint32_t k = 0; k < blockDim.x / 32; k++) {
+            if (k < warp)
+                damacy__zstd_totals_add(at, shared.warps[k]);
+            damacy__zstd_totals_add(all, shared.warps[k]);
+        }
+        damacy__zstd_totals_add(at, sum); // includes this job
+        at.n_literal_bytes -= mine.n_literal_bytes;
+        at.n_records -= mine.n_records;
+        at.n_frames -= mine.n_frames;
+        at.n_blocks -= mine.n_blocks;
+        at.n_trees -= mine.n_trees;
+        const bool fits = damacy__zstd_totals_fit(w, all);
+        damacy__sync_block();
+        if (fits) {
+            damacy__zstd_span_place(s, at);
+            if (i < n)
+                damacy__zstd_spans(w)[i] = s;
+            if (tid == 0)
+                shared.base = all;
+        } else if (tid == 0) {
+            damacy__zstd_allocate_each(w, first, damacy__min(blockDim.x, n - first), shared.base,
+                                       shared.n_refused);
+        }
+        damacy__sync_block();
+    }
+    if (tid == 0) {
+        damacy__zstd_counters c = {};
+        c.n_literal_bytes = shared.base.n_literal_bytes;
+        c.n_records = shared.base.n_records;
+        c.n_frames = shared.base.n_frames;
+        c.n_blocks = shared.base.n_blocks;
+        c.n_trees = shared.base.n_trees;
+        c.n_refused = shared.n_refused;
+        *damacy__zstd_counts(w) = c;
+    }
+}
+
+// ---- order: one block of 1024 threads -----------------------------------------------------------
+
+#define DAMACY__ZSTD_BUCKETS 72u
+
+typedef struct damacy__zstd_order_shared {
+    uint32_t cursor[4][DAMACY__ZSTD_BUCKETS];
+} damacy__zstd_order_shared;
+
+// Size class of n, four to an octave, largest first.
+DAMACY__INLINE uint32_t damacy__zstd_bucket(uint32_t n)
+{
+    const uint32_t log = 31 - damacy__clz(n | 1);
+    const uint32_t size_class = 4 * log + ((n << 2 >> log) & 3);
+    return DAMACY__ZSTD_BUCKETS - 1 - damacy__min(size_class, DAMACY__ZSTD_BUCKETS - 1);
+}
+
+// Lists that a block belongs to (0 sequences, 1-3 literals by table log; 4 none), with its place
+// in each.
+typedef struct damacy__zstd_order_key {
+    uint32_t list[2], bucket[2];
+} damacy__zstd_order_key;
+
+DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_keys(const damacy__zstd_wave& w,
+                                                              uint32_t index)
+{
+    const damacy__zstd_block& b = damacy__zstd_blocks(w)[index];
+    damacy__zstd_order_key key = {{4, 4}, {0, 0}};
+
+    if (damacy__zstd_errors(w)[damacy__zstd_frames(w)[b.frame].job] != DAMACY__ZSTD_NO_ERROR)
+        return key;
+    if (b.type == DAMACY__ZSTD_SEQUENCES) {
+        key.list[0] = 0;
+        key.bucket[0] = damacy__zstd_bucket(b.n_sequences);
+    }
+    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {
+        const uint32_t log = damacy__zstd_trees(w)[b.tree].log;
+        key.list[1] = log <= 9 ? 1 : log - 8;
+        key.bucket[1] = damacy__zstd_bucket(b.n_literals);
+    }
+    return key;
+}
+
+static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,
+                                          damacy__zstd_order_shared& shared)
+{
+    const uint32_t n = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x;
+    uint32_t* const cursor = &shared.cursor[0][0];
+
+    for (uint32_t i = tid; i < 4 * DAMACY__ZSTD_BUCKETS; i += blockDim.x)
+        cursor[i] = 0;
+    damacy__sync_block();
+    for (uint32_t i = tid; i < n; i += blockDim.x) {
+        const damacy__zstd_order_key key = damacy__zstd_order_keys(w, i);
+        for (uint32_t k = 0; k < 2; k++)
+            if (key.list[k] < 4)
+                damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);
+    }
+    damacy__sync_block();
+    if (tid < 4) { // counts become places
+        uint32_t at = 0;
+        for (uint32_t i = 0; i < DAMACY__ZSTD_BUCKETS; i++) {
+            const uint32_t count = shared.cursor[tid][i];
+            shared.cursor[tid][i] = at;
+            at += count;
+        }
+        if (tid == 0)
+            damacy__zstd_counts(w)->n_sequence_blocks = at;
+        else
+            damacy__zstd_counts(w)->n_literal_blocks[tid - 1] = at;
+    }
+    damacy__sync_block();
+    for (uint32_t i = tid; i < n; i += blockDim.x) {
+        const damacy__zstd_order_key key = damacy__zstd_order_keys(w, i);
+        for (uint32_t k = 0; k < 2; k++)
+            if (key.list[k] < 4) {
+                const uint32_t at =
+                    damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);
+                const uint64_t list =
+                    key.list[k] ? w.literal_order[key.list[k] - 1] : w.sequence_order;
+                ((uint32_t*)(uintptr_t)list)[at] = i;
+            }
+    }
+}
+
+// ---- resolve: a warp per job --------------------------------------------------------------------
+
+// An entry of a map of repeat offsets: a plain offset (0 = broken), or MAP | k << 29 | d for
+// "incoming offset k minus d". d stays far below 2^29: 32 blocks of 43690 sequences.
+#define DAMACY__ZSTD_MAP 0x80000000u
+
+typedef struct damacy__zstd_map {
+    uint32_t r[3];
+} damacy__zstd_map;
+
+DAMACY__INLINE uint32_t damacy__zstd_map_entry(uint32_t d)
+{
+    return d >= DAMACY__ZSTD_D_SYMBOLIC
+               ? DAMACY__ZSTD_MAP | damacy__min(d >> 18 & 3, 2) << 29 | (d & 0x3ffffu)
+               : d;
+}
+
+// Entry `after` of a map applied to what the map `before` produces.
+DAMACY__INLINE uint32_t damacy__zstd_map_apply(const damacy__zstd_map& before, uint32_t after)
+{
+    if (!(after & DAMACY__ZSTD_MAP))
+        return after;
+    const uint32_t k = after >> 29 & 3, d = after & 0x1fffffffu;
+    const uint32_t r = k == 0 ? before.r[0] : k == 1 ? before.r[1] : before.r[2];
+    if (r & DAMACY__ZSTD_MAP)
+        return r + d;
+    return r > d ? r - d : 0;
+}
+
+DAMACY__INLINE damacy__zstd_map damacy__zstd_map_compose(const damacy__zstd_map& before,
+                                                         const damacy__zstd_map& after)
+{
+    damacy__zstd_map m;
+    for (uint32_t k = 0; k < 3; k++)
+        m.r[k] = damacy__zstd_map_apply(before, after.r[k]);
+    return m;
+}
+
+// Map of block i, the identity for a block without sequences.
+DAMACY__INLINE damacy__zstd_map damacy__zstd_map_of(const damacy__zstd_block* b)
+{
+    damacy__zstd_map m;
+    for (uint32_t k = 0; k < 3; k++)
+        m.r[k] = b && b->type == DAMACY__ZSTD_SEQUENCES ? damacy__zstd_map_entry(b->repeat_out[k])
+                                                        : DAMACY__ZSTD_MAP | k << 29;
+    return m;
+}
+
+// Sizes of the frames of a job; returns the size of the job, or NO_ERROR's value if a frame differs
+// from its header or the sum passes the limit. All lanes return the same.
+static __device__ uint64_t damacy__zstd_resolve_sizes(const damacy__zstd_wave& w,
+                                                      const damacy__zstd_span& span)
+{
+    uint64_t total = 0;
+    bool bad = false;
+
+    for (uint32_t i = 0; i < span.n_frames; i++) {
+        damacy__zstd_frame* const f = damacy__zstd_frames(w) + span.first_frame + i;
+        uint64_t size = 0;
+        uint32_t n_records = 0;
+        for (uint32_t k = damacy__lane(); k < f->n_blocks; k += 32) {
+            const damacy__zstd_block& b = damacy__zstd_blocks(w)[f->first_block + k];
+            size += b.size;
+            n_records += b.type == DAMACY__ZSTD_SEQUENCES ? b.n_records : 0;
+        }
+        for (uint32_t d = 16; d; d /= 2) {
+            size += damacy__shfl_xor(size, d);
+            n_records += damacy__shfl_xor(n_records, d);
+        }
+        bad = bad || (f->content_size != DAMACY__SIZE_UNKNOWN && f->content_size != size);
+        total += size;
+        damacy__sync_warp();
+        if (damacy__lane() == 0) {
+            f->size = (uint32_t)size;
+            f->n_records = n_records;
+        }
+    }
+    damacy__sync_warp();
+    return bad ? DAMACY__ZSTD_NO_ERROR : total;
+}
+
+// Places the blocks of a frame whose first output byte is at dst.
+static __device__ void damacy__zstd_resolve_frame(const damacy__zstd_wave& w, damacy__zstd_frame* f,
+                                                  uint64_t dst)
+{
+    const uint32_t lane = damacy__lane(), n = f->n_blocks;
+    damacy__zstd_block* const blocks = damacy__zstd_blocks(w) + f->first_block;
+    damacy__zstd_map carry = {{1, 4, 8}};
+    uint32_t position = 0;
+
+    for (uint32_t first = 0; first < n; first += 32) {
+        damacy__zstd_block* const b = first + lane < n ? blocks + first + lane : 0;
+        const uint32_t size = b ? b->size : 0;
+        damacy__zstd_map map = damacy__zstd_map_of(b), before;
+        uint32_t end = size;
+        for (uint32_t d = 1; d < 32; d *= 2) {
+            damacy__zstd_map o;
+            for (uint32_t k = 0; k < 3; k++)
+                o.r[k] = damacy__shfl_up(map.r[k], d);
+            const uint32_t e = damacy__shfl_up(end, d);
+            if (lane >= d) {
+                map = damacy__zstd_map_compose(o, map);
+                end += e;
+            }
+        }
+        map = damacy__zstd_map_compose(carry, map); // plain offsets from here on
+        for (uint32_t k = 0; k < 3; k++) {
+            before.r[k] = damacy__shfl_up(map.r[k], 1);
+            if (lane == 0)
+                before.r[k] = carry.r[k];
+        }
+        if (b) {
+            b->position = position + end - size;
+            b->dst = dst + b->position;
+            for (uint32_t k = 0; k < 3; k++)
+                b->repeat_in[k] = before.r[k];
+            if (b->type == DAMACY__ZSTD_LITERALS)
+                b->literals = b->dst;
+        }
+        for (uint32_t k = 0; k < 3; k++)
+            carry.r[k] = damacy__shfl(map.r[k], 31);
+        position += damacy__shfl(end, 31);
+    }
+}
+
+static __device__ void damacy__zstd_resolve_job(const damacy__zstd_wave& w, uint32_t index)
+{
+    const damacy__job& job = damacy__zstd_jobs(w)[index];
+    const damacy__zstd_span span = damacy__zstd_spans(w)[index];
+    const uint64_t capacity =
+        job.dst_capacity < DAMACY__JOB_SIZE_MAX ? job.dst_capacity : DAMACY__JOB_SIZE_MAX;
+    uint64_t dst = job.dst;
+
+    if (damacy__zstd_errors(w)[index] != DAMACY__ZSTD_NO_ERROR)
+        return; // its blocks stay without a place
+    const uint64_t size = damacy__zstd_resolve_sizes(w, span);
+    const bool wrong = size == DAMACY__ZSTD_NO_ERROR ||
+                       (job.expected_size != DAMACY__SIZE_UNKNOWN && size != job.expected_size);
+    damacy__sync_warp(); // every lane has read the error word
+    if (wrong || size > capacity) {
+        if (damacy__lane() == 0)
+            damacy__zstd_errors(w)[index] =
+                wrong ? DAMACY__JOB_SIZE_MISMATCH : size << 8 | DAMACY__JOB_NO_SPACE;
+        return;
+    }
+    for (uint32_t i = 0; i < span.n_frames; i++) {
+        damacy__zstd_frame* const f = damacy__zstd_frames(w) + span.first_frame + i;
+        damacy__zstd_resolve_frame(w, f, dst);
+        damacy__sync_warp();
+        if (damacy__lane() == 0) {
+            f->dst = dst;
+            if (f->n_sequence_blocks) {
+                const uint32_t at = damacy__atomic_add(&damacy__zstd_counts(w)->n_execute, 1);
+                ((uint32_t*)(uintptr_t)w.execute_list)[at] = span.first_frame + i;
+            }
+        }
+        dst += f->size;
+    }
+}
