@@ -385,7 +385,9 @@ TEST(kernels_run_by_name_from_an_array_of_parameters)
     uint64_t b = 2;
     void* params[] = {&out, &a, &b};
     CHECK_EQ(k.n_params, 3);
-    simt::launch(dim3(1), dim3(1), [&] { k.call(k.function, params); });
+    const std::function<void()> thread = k.bind(k.function, params);
+    a = 0;
+    simt::launch(dim3(1), dim3(1), thread);
     CHECK_EQ(got, 42);
 }
 

@@ -16,9 +16,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -751,7 +753,8 @@ SIMT_OPERATION(bit_xor, a ^ b)
 
 struct kernel {
     void (*function)() = nullptr;
-    void (*call)(void (*)(), void**) = nullptr; // unpacks a cuLaunchKernel parameter array
+    // Copies the parameters out of a cuLaunchKernel array; the result runs one thread.
+    std::function<void()> (*bind)(void (*)(), void**) = nullptr;
     unsigned n_params = 0;
 };
 
@@ -762,18 +765,19 @@ inline std::map<std::string, kernel>& kernels()
 }
 
 template <class... A, size_t... I>
-void call_unpacked(void (*f)(A...), void** params, std::index_sequence<I...>)
+std::function<void()> bind(void (*f)(A...), void** params, std::index_sequence<I...>)
 {
     (void)params;
-    f(*(typename std::remove_cv<A>::type*)params[I]...);
+    std::tuple<typename std::decay<A>::type...> copy(*(typename std::decay<A>::type*)params[I]...);
+    return [f, copy] { std::apply(f, copy); };
 }
 
 template <class... A> bool enroll(const char* name, void (*f)(A...))
 {
     kernel k;
     k.function = (void (*)())f;
-    k.call = [](void (*function)(), void** params) {
-        call_unpacked((void (*)(A...))function, params, std::index_sequence_for<A...>());
+    k.bind = [](void (*function)(), void** params) {
+        return simt::bind((void (*)(A...))function, params, std::index_sequence_for<A...>());
     };
     k.n_params = sizeof...(A);
     kernels()[name] = k;

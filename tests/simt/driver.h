@@ -1,0 +1,68 @@
+/* A CUDA driver and NVRTC whose device is this process, for tests without a GPU.
+ *
+ * fake_open fills a damacy__driver: device memory is host memory with guards, streams are threads
+ * (or are stepped in a random order drawn from a seed), kernels are those that SIMT_KERNEL made
+ * known and run through tests/simt/simt.h. As on a GPU, work is asynchronous and its errors surface
+ * in later calls. Wrong use is answered as the driver would and counted in fake_counts.misuse
+ * besides.
+ *
+ * Link tests/simt/driver.cpp and one C++ file per kernel source with its SIMT_KERNEL lines. One
+ * fake driver per process at a time. */
+#pragma once
+#include "gpu/driver.h"
+#include "tests/simt/simt.h"
+
+typedef struct fake_config {
+    uint64_t device_bytes;         /* memory of each GPU; 0: 1 GiB */
+    uint64_t pinned_bytes;         /* that can be pinned; 0: any */
+    uint32_t n_devices;            /* 0: 1 */
+    uint32_t architecture;         /* 0: 90 */
+    uint64_t seed;                 /* of schedules; 0: 1 */
+    int is_stepped;                /* no threads: streams go on inside driver calls only */
+    int cannot_register;           /* cuMemHostRegister fails */
+    int cannot_register_read_only; /* and the attribute says so */
+    int has_no_nvrtc;
+} fake_config;
+
+typedef struct fake_counts {
+    uint64_t live_allocations; /* device memory */
+    uint64_t live_bytes;
+    uint64_t most_bytes; /* live at any time */
+    uint64_t live_pinned;
+    uint64_t live_registered;
+    uint64_t live_streams;
+    uint64_t live_events;
+    uint64_t live_modules;
+    uint64_t live_compilations;
+    uint64_t live_primary; /* references to primary contexts */
+    uint64_t n_calls;      /* of anything but error names */
+    uint64_t n_launches;
+    uint64_t n_compiled;
+    uint64_t n_after_lost; /* calls but frees after a sticky error had been returned */
+    uint64_t misuse; /* wrong calls: bad handle, range outside every allocation, no context ... */
+    char first_misuse[200];
+} fake_counts;
+
+/* Forgets everything of the last run and fills the table. */
+inline void fake_open(damacy__driver* driver, const fake_config* config);
+/* Waits for the streams and checks the guards of what is still allocated. */
+inline void fake_close(void);
+inline void fake_count(fake_counts* counts);
+
+/* The nth call from now on (0: the next) to `function`, a field of the table or NULL for any,
+ * returns code instead of working; codes 700-719 are sticky. Several may be set. */
+inline void fake_fail(const char* function, uint64_t nth, int code);
+/* The nth launch from now on is accepted, but its kernel ends with the sticky code. */
+inline void fake_fail_kernel(uint64_t nth, int code);
+/* Every queued operation from now on takes so long at least. */
+inline void fake_slow(uint64_t ns);
+/* Holds the streams back (1) or lets them go on (0). */
+inline void fake_hold(int is_held);
+/* A context of the caller's own. */
+inline damacy__context fake_context(int ordinal);
+/* The name of a call whose number (since fake_open, from 0) is known; "" if it did not happen. */
+inline const char* fake_call_name(uint64_t number);
+
+#include "tests/simt/driver_machine.h"
+#include "tests/simt/driver_memory.h"
+#include "tests/simt/driver_queue.h"
