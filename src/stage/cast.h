@@ -68,16 +68,26 @@ DAMACY__INLINE double damacy__f64_of(uint64_t bits)
     return value;
 }
 
+/* Picks by masks: a branch around float operations would keep loops scalar. */
+DAMACY__INLINE uint32_t damacy__select(bool condition, uint32_t yes, uint32_t no)
+{
+    const uint32_t mask = 0u - (uint32_t)condition;
+
+    return (yes & mask) | (no & ~mask);
+}
+
 DAMACY__INLINE float damacy__f16_to_f32(uint16_t half)
 {
     const uint32_t rest = half & 0x7fffu;
     const uint32_t normal = (rest << 13) + (112u << 23);
     /* No subnormal float takes part, so that a program that flushes them changes nothing. */
     const uint32_t subnormal = damacy__f32_bits((float)(int32_t)rest * 5.9604644775390625e-8f);
-    const uint32_t finite = rest < 0x400u ? subnormal : normal;
-    const uint32_t special = 0x7f800000u | (rest << 13) | (rest > 0x7c00u ? 0x400000u : 0u);
+    const uint32_t finite = damacy__select(rest < 0x400u, subnormal, normal);
+    const uint32_t quiet = damacy__select(rest > 0x7c00u, 0x7fc00000u, 0x7f800000u);
+    const uint32_t special = quiet | (rest << 13);
 
-    return damacy__f32_of(((half & 0x8000u) << 16) | (rest >= 0x7c00u ? special : finite));
+    return damacy__f32_of(((half & 0x8000u) << 16) |
+                          damacy__select(rest >= 0x7c00u, special, finite));
 }
 
 DAMACY__INLINE uint16_t damacy__f32_to_f16(float value)
@@ -87,18 +97,18 @@ DAMACY__INLINE uint16_t damacy__f32_to_f16(float value)
     const uint32_t normal = (rest + 0xfffu + ((rest >> 13) & 1u) - (112u << 23)) >> 13;
     /* 0.5 has the ulp of a subnormal half: the sum's mantissa is the rounded result. */
     const uint32_t subnormal = damacy__f32_bits(damacy__f32_of(rest) + 0.5f) - 0x3f000000u;
-    const uint32_t finite = rest < 0x38800000u ? subnormal : normal;
-    const uint32_t bounded = rest >= 0x47800000u ? 0x7c00u : finite;
+    const uint32_t finite = damacy__select(rest < 0x38800000u, subnormal, normal);
+    const uint32_t bounded = damacy__select(rest >= 0x47800000u, 0x7c00u, finite);
     const uint32_t nan = 0x7e00u | ((rest >> 13) & 0x3ffu);
 
-    return (uint16_t)((bits >> 16 & 0x8000u) | (rest > 0x7f800000u ? nan : bounded));
+    return (uint16_t)((bits >> 16 & 0x8000u) | damacy__select(rest > 0x7f800000u, nan, bounded));
 }
 
 DAMACY__INLINE float damacy__bf16_to_f32(uint16_t half)
 {
     const uint32_t bits = (uint32_t)half << 16;
 
-    return damacy__f32_of(bits | ((bits & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0u));
+    return damacy__f32_of(bits | damacy__select((bits & 0x7fffffffu) > 0x7f800000u, 0x400000u, 0u));
 }
 
 DAMACY__INLINE uint16_t damacy__f32_to_bf16(float value)
@@ -107,7 +117,7 @@ DAMACY__INLINE uint16_t damacy__f32_to_bf16(float value)
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     const uint32_t nan = bits >> 16 | 0x40u;
 
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+    return (uint16_t)damacy__select((bits & 0x7fffffffu) > 0x7f800000u, nan, rounded);
 }
 
 /* Rounds to odd: the smaller magnitude, with the last bit set when anything was lost. */
@@ -441,6 +451,12 @@ static damacy__row damacy__row_to_int(uint32_t from, damacy_dtype out)
 #undef DAMACY__TABLE
 
     return rows[from][out];
+}
+
+/* Reverses the bytes of elements of 2, 4 or 8 bytes. */
+static damacy__row damacy__row_swap(uint32_t size)
+{
+    return size == 2 ? DAMACY__PICK(swap2) : size == 4 ? DAMACY__PICK(swap4) : DAMACY__PICK(swap8);
 }
 
 /* Starts a conversion that first goes to f32, rounded to nearest. */

@@ -1,0 +1,405 @@
+/* Runs copy records on the CPU: voxels of a decoded chunk, or a fill value, into a sample of a
+ * batch.
+ *
+ * Axes may come in any order: the one with output stride 1 is walked innermost, and where the
+ * source runs along another axis (a transposed chunk) a tile is turned at a time, so that whole
+ * cache lines are used on both sides. The rules of conversion are those of cast.h. Source addresses
+ * need no alignment. */
+#pragma once
+#include "kernels/assemble_abi.h"
+#include "stage/cast.h"
+
+/* Scale and offset of float outputs. */
+typedef struct damacy__affine {
+    const float* scale;  /* [n_channels], or NULL: 1 */
+    const float* offset; /* [n_channels], or NULL: 0 */
+    uint32_t n_channels; /* 1: the same for all channels */
+} damacy__affine;
+
+enum {
+    DAMACY__BLOCK = 512,     /* elements that pass through the steps at once: buffers stay in L1 */
+    DAMACY__TILE_ROW = 64,   /* elements of a row of a tile */
+    DAMACY__TILE_BYTES = 64, /* one element of each row of a tile: a cache line of the source */
+    DAMACY__COPY_AXES = DAMACY_MAX_RANK + 2
+};
+
+/* A copy record made ready: strides in bytes, the axes in the order of the walk. */
+typedef struct damacy__copy_walk {
+    damacy__cast cast; /* source to output; with affine: source to f32 */
+    damacy__cast tail; /* with affine: f32 to output */
+    const damacy__affine* affine;
+    damacy__row swap; /* NULL: none */
+    uint64_t src, dst;
+    uint64_t splat; /* the one value, if is_splat */
+    uint64_t extent[DAMACY__COPY_AXES];
+    uint64_t src_stride[DAMACY__COPY_AXES]; /* modulo 2^64: negative strides wrap */
+    uint64_t dst_stride[DAMACY__COPY_AXES];
+    uint32_t out_size; /* bytes per output element */
+    uint32_t n_axes;
+    uint32_t channel_axis; /* DAMACY__NO_CHANNEL: none that matters */
+    uint32_t channel;
+    uint32_t tile_rows; /* rows along axis n_axes - 2 that are turned at once; 0: no tiles */
+    bool is_direct;     /* one step at most, both sides contiguous along the last axis */
+    bool is_splat;      /* a line is one value, again and again */
+} damacy__copy_walk;
+
+static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes,
+                              damacy_dtype out_dtype, const damacy__affine* affine);
+
+#define DAMACY__BY_SIZE(size, F) \
+    switch (size) {              \
+    case 1:                      \
+        F(uint8_t) break;        \
+    case 2:                      \
+        F(uint16_t) break;       \
+    case 4:                      \
+        F(uint32_t) break;       \
+    default:                     \
+        F(uint64_t) break;       \
+    }
+
+/* Strided elements to a contiguous row. */
+static void damacy__gather(void* dst, uint64_t src, uint64_t stride, size_t n, uint32_t size)
+{
+#define DAMACY__GATHER(T)                                                              \
+    for (size_t i = 0; i < n; i++, src += stride) {                                    \
+        memcpy((uint8_t*)dst + i * sizeof(T), (const void*)(uintptr_t)src, sizeof(T)); \
+    }
+    DAMACY__BY_SIZE(size, DAMACY__GATHER)
+#undef DAMACY__GATHER
+}
+
+/* A contiguous row to strided elements. */
+static void damacy__scatter(uint64_t dst, uint64_t stride, const void* src, size_t n, uint32_t size)
+{
+#define DAMACY__SCATTER(T)                                                             \
+    for (size_t i = 0; i < n; i++, dst += stride) {                                    \
+        memcpy((void*)(uintptr_t)dst, (const uint8_t*)src + i * sizeof(T), sizeof(T)); \
+    }
+    DAMACY__BY_SIZE(size, DAMACY__SCATTER)
+#undef DAMACY__SCATTER
+}
+
+/* Turns a tile: n columns, stride apart, of n_rows contiguous elements each, become n_rows rows. */
+static void damacy__turn(void* dst, uint64_t src, uint64_t stride, size_t n, size_t n_rows,
+                         uint32_t size)
+{
+#define DAMACY__TURN(T)                                                         \
+    for (size_t i = 0; i < n; i++, src += stride) {                             \
+        for (size_t row = 0; row < n_rows; row++) {                             \
+            memcpy((uint8_t*)dst + (row * DAMACY__TILE_ROW + i) * sizeof(T),    \
+                   (const void*)(uintptr_t)(src + row * sizeof(T)), sizeof(T)); \
+        }                                                                       \
+    }
+    DAMACY__BY_SIZE(size, DAMACY__TURN)
+#undef DAMACY__TURN
+}
+
+/* n times the size bytes at value. */
+DAMACY__VECTORIZE static void damacy__splat(void* dst, const void* value, size_t n, uint32_t size){
+#define DAMACY__SPLAT(T)                                              \
+    {                                                                 \
+        T one;                                                        \
+        memcpy(&one, value, sizeof one);                              \
+        for (size_t i = 0; i < n; i++) {                              \
+            memcpy((uint8_t*)dst + i * sizeof one, &one, sizeof one); \
+        }                                                             \
+    }
+    DAMACY__BY_SIZE(size, DAMACY__SPLAT)
+#undef DAMACY__SPLAT
+}
+
+/* Multiplying and adding are functions of their own that are never inlined, so that no compiler
+ * flag can fuse them: the device rounds twice as well. */
+DAMACY__VECTORIZE
+    __attribute__((noinline)) static void damacy__row_scale(float* row, size_t n,
+                                                            const float* scale, bool is_each)
+{
+    if (is_each) {
+        for (size_t i = 0; i < n; i++) {
+            row[i] *= scale[i];
+        }
+    } else {
+        const float one = scale[0];
+        for (size_t i = 0; i < n; i++) {
+            row[i] *= one;
+        }
+    }
+}
+
+DAMACY__INLINE float damacy__plain_nan(float value)
+{
+    const uint32_t bits = damacy__f32_bits(value);
+
+    return damacy__f32_of((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits);
+}
+
+DAMACY__VECTORIZE __attribute__((noinline)) static void
+damacy__row_offset(float* row, size_t n, const float* offset, bool is_each)
+{
+    if (is_each) {
+        for (size_t i = 0; i < n; i++) {
+            row[i] = damacy__plain_nan(row[i] + offset[i]);
+        }
+    } else {
+        const float one = offset[0];
+        for (size_t i = 0; i < n; i++) {
+            row[i] = damacy__plain_nan(row[i] + one);
+        }
+    }
+}
+
+/* Scales a row of f32; the channel of element i is channel, or channel + i. */
+static void damacy__row_affine(const damacy__copy_walk* walk, float* row, size_t n,
+                               uint32_t channel)
+{
+    static const float none[2] = {1.0f, 0.0f};
+    const damacy__affine* affine = walk->affine;
+    const uint32_t first = affine->n_channels > 1 ? channel : 0;
+    const bool is_each = walk->channel_axis == walk->n_axes - 1;
+
+    assert(first < affine->n_channels);
+    damacy__row_scale(row, n, affine->scale ? affine->scale + first : &none[0],
+                      is_each && affine->scale);
+    damacy__row_offset(row, n, affine->offset ? affine->offset + first : &none[1],
+                       is_each && affine->offset);
+}
+
+/* Where the next step writes: the end, if it is the last, else the buffer that does not hold the
+ * row. */
+DAMACY__INLINE void* damacy__row_target(uint64_t (*buffers)[DAMACY__BLOCK], const void* row,
+                                        void* end, uint32_t n_left)
+{
+    return n_left == 1 && end ? end : row == (void*)buffers[0] ? buffers[1] : buffers[0];
+}
+
+/* Up to DAMACY__BLOCK elements through all steps. */
+static void damacy__copy_block(const damacy__copy_walk* walk, uint64_t dst, uint64_t src,
+                               uint64_t src_stride, size_t n, uint32_t channel)
+{
+    uint64_t buffers[2][DAMACY__BLOCK];
+    const uint64_t dst_stride = walk->dst_stride[walk->n_axes - 1];
+    void* const end = dst_stride == walk->out_size ? (void*)(uintptr_t)dst : NULL;
+    const void* row = (const void*)(uintptr_t)src;
+    uint32_t n_left = (walk->swap ? 1u : 0u) + walk->cast.n_steps + walk->tail.n_steps;
+    void* to = NULL;
+
+    if (src_stride != walk->cast.src_size) {
+        damacy__gather(buffers[0], src, src_stride, n, walk->cast.src_size);
+        row = to = buffers[0];
+    }
+    if (walk->swap) {
+        to = damacy__row_target(buffers, row, end, n_left--);
+        walk->swap(to, row, n);
+        row = to;
+    }
+    for (uint32_t i = 0; i < walk->cast.n_steps; i++) {
+        to = damacy__row_target(buffers, row, end, n_left--);
+        walk->cast.steps[i](to, row, n);
+        row = to;
+    }
+    if (walk->affine) {
+        if (!to) { /* f32 as it is stored */
+            to = end && n_left == 0 ? end : buffers[0];
+            memcpy(to, row, n * sizeof(float));
+            row = to;
+        }
+        damacy__row_affine(walk, (float*)to, n, channel);
+        if (walk->tail.n_steps) {
+            to = damacy__row_target(buffers, row, end, n_left);
+            walk->tail.steps[0](to, row, n);
+            row = to;
+        }
+    }
+    if (!end) {
+        damacy__scatter(dst, dst_stride, row, n, walk->out_size);
+    } else if (row != end) {
+        memcpy(end, row, n * walk->out_size);
+    }
+}
+
+/* One line along the last axis. */
+static void damacy__copy_line(const damacy__copy_walk* walk, uint64_t dst, uint64_t src,
+                              uint32_t channel)
+{
+    const uint32_t last = walk->n_axes - 1;
+    const uint64_t n = walk->extent[last];
+
+    if (walk->is_splat) {
+        damacy__splat((void*)(uintptr_t)dst, &walk->splat, (size_t)n, walk->out_size);
+        return;
+    }
+    if (walk->is_direct) {
+        if (walk->cast.n_steps) {
+            walk->cast.steps[0]((void*)(uintptr_t)dst, (const void*)(uintptr_t)src, (size_t)n);
+        } else {
+            memcpy((void*)(uintptr_t)dst, (const void*)(uintptr_t)src, (size_t)n * walk->out_size);
+        }
+        return;
+    }
+    for (uint64_t at = 0; at < n; at += DAMACY__BLOCK) {
+        damacy__copy_block(walk, dst + at * walk->dst_stride[last],
+                           src + at * walk->src_stride[last], walk->src_stride[last],
+                           (size_t)DAMACY__MIN(n - at, (uint64_t)DAMACY__BLOCK),
+                           walk->channel_axis == last ? channel + (uint32_t)at : channel);
+    }
+}
+
+/* The last two axes, where the source runs along the first of them. */
+static void damacy__copy_tiles(const damacy__copy_walk* walk, uint64_t dst, uint64_t src,
+                               uint32_t channel)
+{
+    uint64_t tile[DAMACY__TILE_ROW * DAMACY__TILE_BYTES / 8];
+    const uint32_t last = walk->n_axes - 1;
+    const uint32_t size = walk->cast.src_size;
+
+    for (uint64_t y = 0; y < walk->extent[last - 1]; y += walk->tile_rows) {
+        const uint64_t n_rows = DAMACY__MIN(walk->extent[last - 1] - y, (uint64_t)walk->tile_rows);
+        for (uint64_t x = 0; x < walk->extent[last]; x += DAMACY__TILE_ROW) {
+            const uint64_t n = DAMACY__MIN(walk->extent[last] - x, (uint64_t)DAMACY__TILE_ROW);
+            damacy__turn(tile, src + x * walk->src_stride[last] + y * size, walk->src_stride[last],
+                         (size_t)n, (size_t)n_rows, size);
+            for (uint64_t row = 0; row < n_rows; row++) {
+                const uint64_t step = walk->channel_axis == last       ? x
+                                      : walk->channel_axis == last - 1 ? y + row
+                                                                       : 0;
+                damacy__copy_block(
+                    walk, dst + x * walk->dst_stride[last] + (y + row) * walk->dst_stride[last - 1],
+                    (uint64_t)(uintptr_t)tile + row * DAMACY__TILE_ROW * size, size, (size_t)n,
+                    channel + (uint32_t)step);
+            }
+        }
+    }
+}
+
+/* All lines, or all tiles, of the outer axes. */
+static void damacy__copy_run(const damacy__copy_walk* walk)
+{
+    uint64_t index[DAMACY__COPY_AXES] = {0};
+    const uint32_t n_outer = walk->n_axes - (walk->tile_rows ? 2u : 1u);
+    uint64_t src = walk->src;
+    uint64_t dst = walk->dst;
+
+    for (;;) {
+        const uint32_t channel =
+            walk->channel +
+            (walk->channel_axis < n_outer ? (uint32_t)index[walk->channel_axis] : 0u);
+        uint32_t axis = n_outer;
+        if (walk->tile_rows) {
+            damacy__copy_tiles(walk, dst, src, channel);
+        } else {
+            damacy__copy_line(walk, dst, src, channel);
+        }
+        for (;;) {
+            if (axis == 0) {
+                return;
+            }
+            axis--;
+            if (++index[axis] < walk->extent[axis]) {
+                src += walk->src_stride[axis];
+                dst += walk->dst_stride[axis];
+                break;
+            }
+            index[axis] = 0;
+            src -= walk->src_stride[axis] * (walk->extent[axis] - 1);
+            dst -= walk->dst_stride[axis] * (walk->extent[axis] - 1);
+        }
+    }
+}
+
+/* Exchanges two axes of the walk. */
+static void damacy__walk_exchange(damacy__copy_walk* walk, uint32_t a, uint32_t b)
+{
+    uint64_t* const fields[3] = {walk->extent, walk->src_stride, walk->dst_stride};
+
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint64_t kept = fields[i][a];
+        fields[i][a] = fields[i][b];
+        fields[i][b] = kept;
+    }
+    if (walk->channel_axis == a || walk->channel_axis == b) {
+        walk->channel_axis = a + b - walk->channel_axis;
+    }
+}
+
+/* Puts the axis of the shortest output stride last, and turns tiles where that pays. */
+static void damacy__walk_order(damacy__copy_walk* walk)
+{
+    const uint32_t last = walk->n_axes - 1;
+    const uint64_t size = walk->cast.src_size;
+
+    for (uint32_t i = 0; i < last && walk->dst_stride[last] != walk->out_size; i++) {
+        if (walk->dst_stride[i] == walk->out_size) {
+            damacy__walk_exchange(walk, i, last);
+        }
+    }
+    if (walk->src_stride[last] == size || walk->src_stride[last] == 0 ||
+        walk->src_stride[last] == 0 - size || walk->extent[last] < 4) {
+        return;
+    }
+    for (uint32_t i = 0; i < last; i++) {
+        if (walk->src_stride[i] == size && walk->extent[i] >= 4) {
+            damacy__walk_exchange(walk, i, last - 1);
+            walk->tile_rows = DAMACY__TILE_BYTES / walk->cast.src_size;
+            return;
+        }
+    }
+}
+
+static void damacy__walk_init(damacy__copy_walk* walk, const damacy__copy* copy,
+                              const damacy__axis* axes, damacy_dtype out,
+                              const damacy__affine* affine)
+{
+    const damacy_dtype src = (damacy_dtype)copy->src_dtype;
+    const bool is_fill = (copy->flags & DAMACY__COPY_FILL) != 0;
+
+    memset(walk, 0, sizeof *walk);
+    if (affine) {
+        assert(damacy__cast_is_float(out));
+        damacy__cast_choose_f32(&walk->cast, src);
+        damacy__cast_choose_from_f32(&walk->tail, out);
+    } else {
+        damacy__cast_choose(&walk->cast, src, out);
+    }
+    walk->out_size = damacy__cast_size(out);
+    walk->affine = affine;
+    if ((copy->flags & DAMACY__COPY_SWAP) && !is_fill && walk->cast.src_size > 1) {
+        walk->swap = damacy__row_swap(walk->cast.src_size);
+    }
+    walk->src = is_fill ? (uint64_t)(uintptr_t)&copy->fill : copy->src;
+    walk->dst = copy->dst;
+    walk->n_axes = copy->n_axes;
+    walk->channel = copy->channel;
+    walk->channel_axis = affine && affine->n_channels > 1 ? copy->channel_axis : DAMACY__NO_CHANNEL;
+    for (uint32_t i = 0; i < copy->n_axes; i++) {
+        walk->extent[i] = axes[i].extent;
+        walk->src_stride[i] = is_fill ? 0 : (uint64_t)axes[i].src_stride * walk->cast.src_size;
+        walk->dst_stride[i] = (uint64_t)axes[i].dst_stride * walk->out_size;
+    }
+    damacy__walk_order(walk);
+}
+
+/* Runs one record. axes are the record's own, copy->n_axes of them; src_dtype is a real type;
+ * out_dtype DAMACY_NATIVE stands for it. affine NULL: no scaling; else the output is a float type.
+ * Any thread; records of different outputs may run at once. */
+static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes,
+                              damacy_dtype out_dtype, const damacy__affine* affine)
+{
+    const damacy_dtype out = out_dtype == DAMACY_NATIVE ? (damacy_dtype)copy->src_dtype : out_dtype;
+    damacy__copy_walk walk;
+
+    assert(copy->n_axes >= 1 && copy->n_axes <= DAMACY__COPY_AXES &&
+           copy->src_dtype < DAMACY_NATIVE);
+    damacy__walk_init(&walk, copy, axes, out, affine);
+    if (walk.dst_stride[walk.n_axes - 1] == walk.out_size) {
+        const bool is_row = walk.src_stride[walk.n_axes - 1] == walk.cast.src_size;
+        walk.is_direct = is_row && !walk.swap && !affine && walk.cast.n_steps <= 1;
+        walk.is_splat =
+            (copy->flags & DAMACY__COPY_FILL) && walk.channel_axis == DAMACY__NO_CHANNEL;
+    }
+    if (walk.is_splat) {
+        damacy__copy_block(&walk, (uint64_t)(uintptr_t)&walk.splat, walk.src, walk.cast.src_size, 1,
+                           walk.channel);
+    }
+    damacy__copy_run(&walk);
+}
