@@ -237,7 +237,7 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
                                           damacy__fse_lane self)
 {
     const uint32_t warp = threadIdx.x / 32, lane = damacy__lane();
-    const uint32_t skip = b->n ? 8 * (uint32_t)(0 - b->end & 15) +
+    const uint32_t skip = b->n ? 8 * (uint32_t)((0 - b->end) & 15) +
                                      damacy__clz(*(const uint8_t*)(uintptr_t)(b->end - 1)) - 24 + 1
                                : 0;
 

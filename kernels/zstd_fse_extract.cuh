@@ -12,13 +12,18 @@
 // A choice: sign bits of its bytes select repeat offset 1, 2, 3 as the start of the new offset and
 // say that the history does not move. By value less (1 if there are literals): 0, 1, 2, then "1
 // minus 1" and a new offset.
+#define DAMACY__FSE_STAY 0x80000080u
 DAMACY__INLINE uint32_t damacy__fse_constant(uint32_t i)
 {
     if (i < 36)
         return damacy__fse_base_ll[i];
     if (i < DAMACY__FSE_CHOICES)
         return damacy__fse_base_ml[i - 36];
-    return i == 89 ? 0x80000080u : i == 90 ? 0x8000u : i == 91 ? 0x800000u : i == 92 ? 0x80u : 0u;
+    return i == 89   ? DAMACY__FSE_STAY
+           : i == 90 ? 0x8000u
+           : i == 91 ? 0x800000u
+           : i == 92 ? 0x80u
+                     : 0u;
 }
 
 // Symbolic offsets count up while an offset is decremented: both are one less.
@@ -101,6 +106,15 @@ DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t share
                 *max_offset = damacy__max(*max_offset, value);
         }
     }
+    if (left < S::BATCH) { // what is no sequence: nothing, from repeat offset 1
+        DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
+        {
+            if (k >= left) {
+                o->ll[k] = o->ml[k] = o->offset[k] = 0;
+                o->choice[k] = DAMACY__FSE_STAY;
+            }
+        }
+    }
 }
 
 // Second half: records of the batch at `records` (aligned to the part of a lane, rotated by the
@@ -135,12 +149,11 @@ DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_val
         s->r1 = offset;
         damacy__sts64(records | (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));
         damacy__sts64(records | (next & WRAP), (uint32_t)copy, (uint32_t)(copy >> 32));
-        if (k < left) {
-            s->start = match + ml;
-            s->literals += 4 * ll;
-            s->min_offset = damacy__min(s->min_offset, offset);
+        s->start = match + ml;
+        s->literals += 4 * ll;
+        s->min_offset = damacy__min(s->min_offset, offset);
+        if (k < left)
             at = next + 8;
-        }
     }
     *n = (at - first) / 8;
     s->n_records += *n;

@@ -9,8 +9,13 @@
 
 #include "kernels/zstd_fse_table.cuh"
 
+#ifdef __CUDACC__
 #define DAMACY__UNROLL   _Pragma("unroll")
 #define DAMACY__NOUNROLL _Pragma("unroll 1")
+#else
+#define DAMACY__UNROLL
+#define DAMACY__NOUNROLL
+#endif
 
 // Low word of hi:lo >> s, 0 where s > 63: the shift of a step that is repeated with care may be
 // wild.

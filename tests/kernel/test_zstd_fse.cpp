@@ -1,0 +1,591 @@
+// The sequence stage on the CPU against a scalar decoder of RFC 8878 section 3.1.1.3: real frames
+// of every kind of table, mutated and random bytes; every shape, several grids. Each frame lies in
+// an allocation of its exact size, so that sanitizers see a read past it.
+#include "tests/simt/simt.h"
+#include "kernels/zstd_fse.cuh"
+#include "tests/test.h"
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+#include <zstd.h>
+
+typedef std::vector<uint8_t> bytes;
+
+// ---- scalar reference ---------------------------------------------------------------------------
+
+struct cell {
+    uint32_t code, width, base;
+};
+
+struct sequences {
+    bool good;
+    std::vector<uint64_t> records;
+    uint32_t size, repeat[3];
+};
+
+// Counts of a table description; returns its size, 0 if it is broken.
+static uint32_t reference_counts(const uint8_t* src, uint32_t limit, uint32_t table,
+                                 int16_t* counts, uint32_t* log)
+{
+    auto bits = [&](uint32_t at, uint32_t n) {
+        uint32_t v = 0;
+        for (uint32_t i = 0; i < n; i++)
+            if ((at + i) / 8 < limit)
+                v |= (src[(at + i) / 8] >> ((at + i) & 7) & 1u) << i;
+        return v;
+    };
+    const int max_symbol = table == DAMACY__ZSTD_LL ? 35 : table == DAMACY__ZSTD_OF ? 31 : 52;
+    uint32_t at = 4;
+    int symbol = 0;
+    *log = bits(0, 4) + 5;
+    if (*log > (table == DAMACY__ZSTD_OF ? 8u : 9u))
+        return 0;
+    int left = 1 << *log;
+    std::fill(counts, counts + 64, 0);
+    while (left > 0) {
+        if (symbol > max_symbol)
+            return 0;
+        uint32_t n = 0; // values 0 ... left + 1 in n bits, the smaller ones in n - 1
+        while ((1 << n) < left + 2)
+            n++;
+        const int spare = (1 << n) - (left + 2);
+        int v = (int)bits(at, n - 1);
+        if (v < spare) {
+            at += n - 1;
+        } else {
+            v = (int)bits(at, n);
+            if (v >= 1 << (n - 1))
+                v -= spare;
+            at += n;
+        }
+        counts[symbol++] = (int16_t)(v - 1);
+        left -= v == 0 ? 1 : v - 1;
+        if (left < 0)
+            return 0;
+        for (uint32_t r = v == 1 ? 3 : 0; r == 3;) {
+            r = bits(at, 2);
+            at += 2;
+            symbol += (int)r;
+            if (symbol > max_symbol + 3)
+                return 0;
+        }
+    }
+    return symbol <= max_symbol + 1 && (at + 7) / 8 <= limit ? (at + 7) / 8 : 0;
+}
+
+static bool reference_table(const uint8_t* src, uint32_t limit, uint32_t mode, uint32_t table,
+                            std::vector<cell>* cells, uint32_t* log)
+{
+    int16_t counts[64] = {0};
+    if (mode == DAMACY__ZSTD_MODE_RLE) {
+        const uint32_t max = table == DAMACY__ZSTD_LL ? 35 : table == DAMACY__ZSTD_OF ? 31 : 52;
+        *log = 0;
+        cells->assign(1, cell{limit ? src[0] : 255u, 0, 0});
+        return limit != 0 && src[0] <= max;
+    }
+    if (mode == DAMACY__ZSTD_PREDEFINED) {
+        *log = table == DAMACY__ZSTD_OF ? 5 : 6;
+        for (int i = 0; i < (table == DAMACY__ZSTD_LL   ? 36
+                             : table == DAMACY__ZSTD_OF ? 29
+                                                        : 53);
+             i++)
+            counts[i] = table == DAMACY__ZSTD_LL   ? damacy__fse_default_ll[i]
+                        : table == DAMACY__ZSTD_OF ? damacy__fse_default_of[i]
+                                                   : damacy__fse_default_ml[i];
+    } else if (reference_counts(src, limit, table, counts, log) == 0) {
+        return false;
+    }
+    const uint32_t size = 1u << *log;
+    uint32_t high = size, next[64], at = 0;
+    cells->assign(size, cell{0, 0, 0});
+    for (uint32_t s = 0; s < 64; s++) {
+        next[s] = counts[s] < 0 ? 1 : (uint32_t)counts[s];
+        if (counts[s] < 0)
+            (*cells)[--high].code = s;
+    }
+    for (uint32_t s = 0; s < 64; s++)
+        for (int i = 0; i < counts[s]; i++) {
+            (*cells)[at].code = s;
+            do
+                at = (at + (size >> 1) + (size >> 3) + 3) & (size - 1);
+            while (at >= high);
+        }
+    for (cell& c : *cells) {
+        const uint32_t x = next[c.code]++;
+        while (x >> (*log - c.width) == 0)
+            c.width++;
+        c.base = (x << c.width) - size;
+    }
+    return true;
+}
+
+struct reader { // a backward stream
+    const uint8_t* src;
+    int64_t left; // bits
+    uint64_t take(uint32_t n)
+    {
+        uint64_t v = 0;
+        left -= n;
+        for (uint32_t i = 0; i < n; i++)
+            if (left + i >= 0)
+                v |= (uint64_t)(src[(left + i) / 8] >> ((left + i) & 7) & 1) << i;
+        return v;
+    }
+};
+
+static sequences reference_decode(const std::vector<damacy__zstd_block>& blocks, uint32_t index)
+{
+    const damacy__zstd_block& b = blocks[index];
+    sequences r = {false, {}, 0, {0, 0, 0}};
+    std::vector<cell> tables[3];
+    uint32_t logs[3], state[3];
+    for (uint32_t t = 0; t < 3; t++) {
+        const damacy__zstd_block& d = blocks[b.tables[t]];
+        if (d.bits_size == 0 || b.bits_size == 0 ||
+            !reference_table((const uint8_t*)d.sequence_src + d.table_at[t],
+                             d.sequence_size - d.table_at[t], d.modes >> 2 * t & 3, t, &tables[t],
+                             &logs[t]))
+            return r;
+    }
+    const uint8_t* src = (const uint8_t*)b.sequence_src + b.bits_at;
+    const uint32_t last = src[b.bits_size - 1];
+    if (last == 0)
+        return r;
+    reader in = {src, 8 * (int64_t)b.bits_size - 8 + 31 - __builtin_clz(last)};
+    for (uint32_t t = 0; t < 3; t++)
+        state[t] = (uint32_t)in.take(logs[t]);
+    uint64_t out = 0, literals = 0;
+    uint32_t rep[3];
+    for (uint32_t k = 0; k < 3; k++)
+        rep[k] = DAMACY__ZSTD_D_SYMBOLIC | k << 18 | 0x3ffff;
+    for (uint32_t i = 0; i < b.n_sequences; i++) {
+        const cell l = tables[0][state[0]], o = tables[1][state[1]], m = tables[2][state[2]];
+        const uint64_t value = (1ull << o.code) + in.take(o.code);
+        const uint64_t ml = damacy__fse_base_ml[m.code] + in.take(damacy__fse_bits_ml[m.code]);
+        const uint64_t ll = damacy__fse_base_ll[l.code] + in.take(damacy__fse_bits_ll[l.code]);
+        uint32_t offset;
+        if (value > 3) {
+            if (value - 3 > DAMACY__ZSTD_OFFSET_MAX)
+                return r;
+            offset = (uint32_t)value - 3;
+            rep[2] = rep[1];
+            rep[1] = rep[0];
+        } else {
+            const uint32_t k = (uint32_t)value - (ll ? 1 : 0);
+            offset = k < 3 ? rep[k] : rep[0] - 1;
+            if (k >= 2)
+                rep[2] = rep[1];
+            if (k >= 1)
+                rep[1] = rep[0];
+        }
+        rep[0] = offset;
+        if (offset == 0 || in.left < 0 || out + ll + ml > DAMACY__ZSTD_BLOCK_MAX)
+            return r;
+        if (ll)
+            r.records.push_back(out | (ll - 1) << 17 | (DAMACY__ZSTD_D_LITERALS | literals) << 34);
+        out += ll;
+        literals += ll;
+        r.records.push_back(out | (ml - 1) << 17 | (uint64_t)offset << 34);
+        out += ml;
+        if (i + 1 < b.n_sequences) {
+            state[0] = l.base + (uint32_t)in.take(l.width);
+            state[2] = m.base + (uint32_t)in.take(m.width);
+            state[1] = o.base + (uint32_t)in.take(o.width);
+        }
+    }
+    if (in.left != 0 || literals > b.n_literals || out + b.n_literals - literals > b.max_size)
+        return r;
+    if (literals < b.n_literals)
+        r.records.push_back(out | (b.n_literals - literals - 1) << 17 |
+                            (DAMACY__ZSTD_D_LITERALS | literals) << 34);
+    r.good = true;
+    r.size = (uint32_t)(out + b.n_literals - literals);
+    std::copy(rep, rep + 3, r.repeat);
+    return r;
+}
+
+// ---- frames to blocks
+// -----------------------------------------------------------------------------
+
+// A copy that ends where its allocation ends, `skew` bytes after a multiple of 16.
+struct frame {
+    std::unique_ptr<uint8_t[]> memory;
+    uint8_t* src;
+    size_t size;
+    frame(const bytes& from, size_t skew)
+        : memory(new uint8_t[from.size() + skew]), src(memory.get() + skew), size(from.size())
+    {
+        if (size)
+            memcpy(src, from.data(), size);
+    }
+};
+
+// Where the tables of a block lie: what an earlier stage fills in. A broken one leaves bits_size 0.
+static void find_tables(damacy__zstd_block* b)
+{
+    const uint8_t* src = (const uint8_t*)b->sequence_src;
+    uint32_t at = 0;
+    b->bits_size = 0;
+    for (uint32_t t = 0; t < 3; t++) {
+        const uint32_t mode = b->modes >> 2 * t & 3;
+        b->table_at[t] = 0;
+        if (mode == DAMACY__ZSTD_MODE_RLE || mode == DAMACY__ZSTD_MODE_FSE) {
+            int16_t counts[64];
+            uint32_t log, size = 1;
+            b->table_at[t] = at;
+            if (mode == DAMACY__ZSTD_MODE_FSE)
+                size = reference_counts(src + at, b->sequence_size - at, t, counts, &log);
+            if (size == 0 || size > b->sequence_size - at)
+                return;
+            at += size;
+        }
+    }
+    b->bits_at = at;
+    b->bits_size = b->sequence_size - at;
+}
+
+// Appends the blocks with sequences of a frame, as far as its headers are good.
+static void parse(const frame& f, uint32_t job, std::vector<damacy__zstd_block>* out)
+{
+    const uint8_t *s = f.src, *end = f.src + f.size;
+    uint32_t owner[3] = {DAMACY__ZSTD_NONE, DAMACY__ZSTD_NONE, DAMACY__ZSTD_NONE};
+    if (f.size < 6)
+        return;
+    const uint32_t fhd = s[4], single = fhd >> 5 & 1, fcs = fhd >> 6;
+    size_t at = 5 + !single + (fhd & 3) + ((fhd & 3) == 3) + (fcs ? 1u << fcs : single);
+    for (bool last = false; !last && at + 3 <= f.size;) {
+        const uint32_t h = s[at] | s[at + 1] << 8 | s[at + 2] << 16, type = h >> 1 & 3,
+                       size = h >> 3;
+        at += 3;
+        last = h & 1;
+        if (type != 2) {
+            at += type == 1 ? 1 : size;
+            continue;
+        }
+        if (at + size > f.size || size < 3)
+            return;
+        const uint8_t *p = s + at, *block_end = p + size;
+        at += size;
+        const uint32_t kind = p[0] & 3, format = p[0] >> 2 & 3;
+        uint64_t v = 0;
+        for (int i = 0; i < 5 && p + i < end; i++)
+            v |= (uint64_t)p[i] << 8 * i;
+        uint32_t n_literals, skip;
+        if (kind < 2) {
+            const uint32_t n = format == 1 ? 2 : format == 3 ? 3 : 1;
+            n_literals = (uint32_t)(n == 1   ? v >> 3 & 31
+                                    : n == 2 ? v >> 4 & 4095
+                                             : v >> 4 & 0xfffff);
+            skip = n + (kind ? 1 : n_literals);
+        } else {
+            const uint32_t n = format < 2 ? 3 : format + 2, width = n == 3 ? 10 : n == 4 ? 14 : 18;
+            n_literals = (uint32_t)(v >> 4 & ((1u << width) - 1));
+            skip = n + (uint32_t)(v >> (4 + width) & ((1u << width) - 1));
+        }
+        p += skip;
+        if (n_literals > DAMACY__ZSTD_BLOCK_MAX || block_end - p < 2 || skip > size)
+            return;
+        uint32_t n = *p++;
+        if (n == 0)
+            continue;
+        if (n == 255 && block_end - p >= 3) {
+            n = p[0] + 256 * p[1] + 0x7f00;
+            p += 2;
+        } else if (n >= 128 && block_end - p >= 2) {
+            n = (n - 128) * 256 + *p++;
+        }
+        if (3 * n + n_literals > DAMACY__ZSTD_BLOCK_MAX)
+            return;
+        damacy__zstd_block b;
+        memset(&b, 0, sizeof b);
+        b.type = DAMACY__ZSTD_SEQUENCES;
+        b.frame = job;
+        b.n_literals = n_literals;
+        b.n_sequences = n;
+        b.max_size = DAMACY__ZSTD_BLOCK_MAX;
+        b.record_capacity = std::min(2 * n, n + n_literals) + 1;
+        b.modes = (uint8_t)((*p >> 6 & 3) | (*p >> 4 & 3) << 2 | (*p >> 2 & 3) << 4);
+        p++;
+        b.sequence_src = (uint64_t)(uintptr_t)p;
+        b.sequence_size = (uint32_t)(block_end - p);
+        for (uint32_t t = 0; t < 3; t++) {
+            if ((b.modes >> 2 * t & 3) != DAMACY__ZSTD_MODE_REPEAT)
+                owner[t] = (uint32_t)out->size();
+            if (owner[t] == DAMACY__ZSTD_NONE)
+                return;
+            b.tables[t] = owner[t];
+        }
+        find_tables(&b);
+        out->push_back(b);
+    }
+}
+
+// ---- the stage
+// ------------------------------------------------------------------------------------
+
+struct totals {
+    uint64_t n_blocks, n_good, n_sequences;
+};
+
+typedef void (*stage)(const damacy__zstd_wave& w);
+
+template <class S> static void run_shape(const damacy__zstd_wave& w)
+{
+    simt::launch(dim3(1 + (unsigned)(simt::random() % 3)), dim3(DAMACY__FSE_THREADS), S::SIZE,
+                 [&] { damacy__fse_run<S>(w, 0); });
+}
+static void run_stage(const damacy__zstd_wave& w)
+{
+    simt::launch(dim3(2), dim3(DAMACY__FSE_THREADS), DAMACY__SHARED_MAX, [&] {
+        DAMACY__DYNAMIC_SHARED(shared);
+        damacy__zstd_fse(w, shared);
+    });
+}
+static const stage stages[] = {
+    run_shape<damacy__fse_shape<16, 7, 16>>, run_shape<damacy__fse_shape<4, 7, 16>>,
+    run_shape<damacy__fse_shape<4, 6, 16>>,  run_shape<damacy__fse_shape<4, 6, 8>>,
+    run_shape<damacy__fse_shape<4, 5, 16>>,  run_stage};
+
+// Decodes the blocks with one variant and compares everything with the reference.
+static void check_blocks(const std::vector<frame>& frames, std::vector<damacy__zstd_block> blocks,
+                         stage run, totals* sum)
+{
+    std::vector<damacy__job> jobs(frames.size());
+    std::vector<damacy__zstd_frame> table(frames.size());
+    std::vector<uint64_t> errors(frames.size(), DAMACY__ZSTD_NO_ERROR);
+    std::vector<uint32_t> order(blocks.size());
+    damacy__zstd_counters counters;
+    damacy__zstd_wave w;
+    uint64_t n_records = 0;
+    memset(&counters, 0, sizeof counters);
+    memset(&w, 0, sizeof w);
+    memset((void*)jobs.data(), 0, jobs.size() * sizeof jobs[0]);
+    memset((void*)table.data(), 0, table.size() * sizeof table[0]);
+    for (uint32_t i = 0; i < frames.size(); i++) {
+        jobs[i].src = (uint64_t)(uintptr_t)frames[i].src;
+        jobs[i].src_size = frames[i].size;
+        table[i].job = i;
+    }
+    for (uint32_t i = 0; i < blocks.size(); i++) {
+        order[i] = i;
+        blocks[i].first_record = n_records;
+        n_records += (blocks[i].record_capacity + 15) & ~15u;
+    }
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+        return blocks[a].n_sequences > blocks[b].n_sequences;
+    });
+    std::vector<uint64_t> records(n_records, 0x5a5a5a5a5a5a5a5aull);
+    const std::vector<damacy__zstd_block> before = blocks;
+    counters.n_sequence_blocks = (uint32_t)blocks.size();
+    w.jobs = (uint64_t)(uintptr_t)jobs.data();
+    w.errors = (uint64_t)(uintptr_t)errors.data();
+    w.counters = (uint64_t)(uintptr_t)&counters;
+    w.frames = (uint64_t)(uintptr_t)table.data();
+    w.blocks = (uint64_t)(uintptr_t)blocks.data();
+    w.sequence_order = (uint64_t)(uintptr_t)order.data();
+    w.records = (uint64_t)(uintptr_t)records.data();
+    w.max_records = n_records;
+    run(w);
+
+    std::vector<bool> job_bad(frames.size(), false);
+    for (uint32_t i = 0; i < blocks.size(); i++) {
+        const damacy__zstd_block& b = blocks[i];
+        const sequences want = reference_decode(before, i);
+        const uint64_t* got = records.data() + b.first_record;
+        for (uint32_t k = b.record_capacity; k < ((b.record_capacity + 15) & ~15u); k++)
+            CHECK(got[k] == 0x5a5a5a5a5a5a5a5aull);
+        sum->n_blocks++;
+        if (!want.good) {
+            CHECK_EQ(b.size, 0);
+            CHECK_EQ(b.n_records, 0);
+            if (b.bits_size)
+                job_bad[b.frame] = true;
+            continue;
+        }
+        sum->n_good++;
+        sum->n_sequences += b.n_sequences;
+        CHECK_EQ(b.size, want.size);
+        CHECK_EQ(b.n_records, want.records.size());
+        for (uint32_t k = 0; k < b.n_records; k++) {
+            CHECK_EQ(got[k], want.records[k]);
+            const uint32_t d = (uint32_t)(got[k] >> 34);
+            if (k >= b.n_symbolic && !(d & DAMACY__ZSTD_D_LITERALS))
+                CHECK(d < DAMACY__ZSTD_D_SYMBOLIC);
+        }
+        for (uint32_t k = 0; k < 3; k++)
+            CHECK_EQ(b.repeat_out[k], want.repeat[k]);
+    }
+    for (uint32_t i = 0; i < frames.size(); i++)
+        CHECK_EQ(errors[i] != DAMACY__ZSTD_NO_ERROR, job_bad[i]);
+}
+
+// ---- data
+// -----------------------------------------------------------------------------------------
+
+static bytes make_data(uint32_t kind, size_t size, uint64_t* seed)
+{
+    static const char* const words[] = {"chunk ",  "shard ", "codec ", "array ", "voxel ",
+                                        "stream ", "batch ", "a ",     "of ",    "the "};
+    bytes out;
+    while (out.size() < size) {
+        const uint64_t r = test_random(seed);
+        if (kind == 0) { // dim camera image
+            const uint32_t v = 100 + (uint32_t)((r & 15) + (r >> 4 & 15) + (r >> 8 & 7)) / 2;
+            out.push_back((uint8_t)v);
+            out.push_back((uint8_t)(v >> 8));
+        } else if (kind == 1) { // text
+            const char* word = words[r % 10];
+            out.insert(out.end(), word, word + strlen(word));
+        } else if (kind == 2) { // runs and copies from far and near
+            const bool copy = (r & 3) != 0 && !out.empty();
+            const size_t n = 1 + (r >> 8) % 40, from = out.empty() ? 0 : (r >> 20) % out.size();
+            for (size_t i = 0; i < n; i++)
+                out.push_back(copy ? out[from + i] : (uint8_t)(r >> (i & 31)));
+        } else { // mostly background
+            const bool on = (r & 63) == 0;
+            out.push_back(on ? (uint8_t)(r >> 8) : 0);
+            out.push_back(on ? 1 : 0);
+        }
+    }
+    out.resize(size);
+    return out;
+}
+
+static bytes compress(const bytes& data, int level)
+{
+    bytes out(ZSTD_compressBound(data.size()));
+    out.resize(ZSTD_compress(out.data(), out.size(), data.data(), data.size(), level));
+    return out;
+}
+
+// Files of a corpus archive, or nothing.
+static std::vector<bytes> corpus(const char* name)
+{
+    std::string path = __FILE__;
+    path = path.substr(0, path.rfind('/')) + "/../corpus/" + name;
+    std::vector<bytes> out;
+    bytes packed, tar;
+    FILE* f = fopen(path.c_str(), "rb");
+    if (!f)
+        return out;
+    for (int c; (c = fgetc(f)) != EOF;)
+        packed.push_back((uint8_t)c);
+    fclose(f);
+    tar.resize(64u << 20);
+    const size_t size = ZSTD_decompress(tar.data(), tar.size(), packed.data(), packed.size());
+    if (ZSTD_isError(size))
+        return out;
+    for (size_t at = 0; at + 512 <= size && tar[at];) {
+        const size_t n = strtoul((const char*)&tar[at + 124], NULL, 8);
+        if (tar[at + 156] == '0' || tar[at + 156] == 0)
+            out.push_back(bytes(tar.begin() + (long)at + 512, tar.begin() + (long)(at + 512 + n)));
+        at += 512 + (n + 511) / 512 * 512;
+    }
+    return out;
+}
+
+// ---- tests
+// ----------------------------------------------------------------------------------------
+
+TEST(sequences_of_real_frames_equal_the_reference)
+{
+    uint64_t seed = test_seed();
+    static const int levels[] = {1, 3, 9, 19};
+    totals sum = {0, 0, 0};
+    for (uint32_t k = 0; k < 6; k++) {
+        std::vector<frame> frames;
+        std::vector<damacy__zstd_block> blocks;
+        simt::g.seed = seed + k;
+        for (uint32_t i = 0; i < 16; i++) {
+            const size_t size = i & 1 ? 200000 : 1000 + test_random(&seed) % 60000;
+            frames.emplace_back(compress(make_data(i / 4 % 4, size, &seed), levels[i % 4]), i);
+            parse(frames.back(), i, &blocks);
+        }
+        check_blocks(frames, blocks, stages[k], &sum);
+    }
+    CHECK_EQ(sum.n_good, sum.n_blocks);
+    CHECK(sum.n_sequences > 500000);
+}
+
+TEST(every_table_mode_of_generated_frames_is_decoded)
+{
+    static const char* const names[] = {"B_cs17_s1.tar.zst", "C_cs14_s1001.tar.zst",
+                                        "D_smallblk_s2001.tar.zst", "A_big_s1.tar.zst"};
+    totals sum = {0, 0, 0};
+    uint32_t n_modes[3][4] = {{0}};
+    for (uint32_t k = 0; k < 4; k++) {
+        std::vector<frame> frames;
+        std::vector<damacy__zstd_block> blocks;
+        const std::vector<bytes> files = corpus(names[k]);
+        if (files.empty())
+            SKIP("no corpus");
+        simt::g.seed = 99 + k;
+        for (uint32_t i = 0; i < std::min<size_t>(files.size(), k == 3 ? 4 : 150); i++) {
+            frames.emplace_back(files[i], i % 16);
+            parse(frames.back(), i, &blocks);
+        }
+        for (const damacy__zstd_block& b : blocks)
+            for (uint32_t t = 0; t < 3; t++)
+                n_modes[t][b.modes >> 2 * t & 3]++;
+        check_blocks(frames, blocks, stages[k], &sum);
+    }
+    CHECK_EQ(sum.n_good, sum.n_blocks);
+    CHECK(sum.n_blocks > 1000);
+    for (uint32_t t = 0; t < 3; t++)
+        for (uint32_t mode = 0; mode < 4; mode++)
+            CHECK(n_modes[t][mode] > 20);
+}
+
+TEST(hostile_sequences_get_the_verdict_of_the_reference)
+{
+    uint64_t seed = test_seed();
+    totals sum = {0, 0, 0};
+    const std::vector<bytes> files = corpus("D_smallblk_s2001.tar.zst");
+    for (uint32_t round = 0; round < 60; round++) {
+        std::vector<frame> frames;
+        std::vector<damacy__zstd_block> blocks;
+        for (uint32_t i = 0; i < 40; i++) {
+            const size_t size = 200 + test_random(&seed) % 3000;
+            frames.emplace_back(files.empty() || i % 2
+                                    ? compress(make_data(i / 2 % 4, size, &seed), 1 + (int)i % 19)
+                                    : files[test_random(&seed) % files.size()],
+                                i % 16);
+            parse(frames.back(), i, &blocks);
+        }
+        for (damacy__zstd_block& b : blocks) {
+            uint8_t* p = (uint8_t*)(uintptr_t)b.sequence_src;
+            const uint64_t r = test_random(&seed), at = (r >> 8) % b.sequence_size;
+            if ((r & 7) == 0)
+                b.sequence_size = (uint32_t)at + 1;
+            else if ((r & 7) == 1)
+                b.n_literals = (uint32_t)(r >> 8 & 255);
+            else if ((r & 7) == 2)
+                b.max_size = 1000;
+            else if ((r & 7) == 3)
+                b.n_sequences = 1 + b.n_sequences * (uint32_t)(r >> 60) / 8;
+            else if ((r & 7) == 4)
+                for (uint32_t i = 0; i < b.sequence_size; i++)
+                    p[i] = (uint8_t)test_random(&seed);
+            else
+                p[(r & 7) == 5 ? at % 16 % b.sequence_size : at] ^= (uint8_t)(1u << (r >> 40 & 7));
+            if ((r >> 50 & 15) == 0)
+                b.modes = (uint8_t)((b.modes & 0x2a) | (r >> 32 & 0x15));
+            b.record_capacity = std::min(2 * b.n_sequences, b.n_sequences + b.n_literals) + 1;
+        }
+        for (damacy__zstd_block& b : blocks) {
+            for (uint32_t t = 0; t < 3; t++) // RLE and predefined may have become REPEAT
+                if (&blocks[b.tables[t]] == &b &&
+                    (b.modes >> 2 * t & 3) == DAMACY__ZSTD_MODE_REPEAT)
+                    b.modes = (uint8_t)(b.modes & ~(3u << 2 * t));
+            find_tables(&b);
+        }
+        simt::g.seed = seed;
+        check_blocks(frames, blocks, stages[round % 6], &sum);
+    }
+    printf("# %llu blocks, %llu good\n", (unsigned long long)sum.n_blocks,
+           (unsigned long long)sum.n_good);
+    CHECK(sum.n_good > 100 && sum.n_good < sum.n_blocks * 3 / 4);
+}
+
+TEST_MAIN
