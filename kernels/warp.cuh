@@ -7,8 +7,12 @@
 
 #include "kernels/abi.h"
 
-#define DAMACY__FULL   0xffffffffu
+#define DAMACY__FULL 0xffffffffu
+#ifdef __CUDACC__
 #define DAMACY__INLINE static __device__ __forceinline__
+#else
+#define DAMACY__INLINE static inline
+#endif
 
 typedef struct alignas(8) damacy__u32x2 {
     uint32_t x, y;

@@ -256,9 +256,8 @@ DAMACY__INLINE void damacy__zstd_round(damacy__zstd_stream& s, bool acts, uint32
 // Decodes `skip` symbols without output, then those of bytes [dst, end). Whole warps call this;
 // idle lanes have dst == end and skip 0.
 template <int LOG>
-static __device__ __forceinline__ void damacy__zstd_stream_decode(damacy__zstd_stream& s,
-                                                                  uint32_t skip, uint64_t dst,
-                                                                  uint64_t end, uint32_t stage)
+DAMACY__INLINE void damacy__zstd_stream_decode(damacy__zstd_stream& s, uint32_t skip, uint64_t dst,
+                                               uint64_t end, uint32_t stage)
 {
     const uint32_t lane = damacy__lane();
     uint32_t head = (uint32_t)(0 - dst) & 31;
@@ -418,9 +417,9 @@ DAMACY__INLINE uint8_t* damacy__zstd_align(uint8_t* shared, uint32_t n)
 // One warp decodes 8 entries of a list from `first` on. tables: 16 << LOG bytes, aligned to
 // 2 << LOG; ring: LANE_SIZE bytes, aligned to 16.
 template <int LOG>
-static __device__ __forceinline__ void
-damacy__zstd_literals_eight(const damacy__zstd_wave& w, const uint32_t* list, uint32_t n,
-                            uint32_t first, uint8_t* tables, uint8_t* ring)
+DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w, const uint32_t* list,
+                                                uint32_t n, uint32_t first, uint8_t* tables,
+                                                uint8_t* ring)
 {
     const uint32_t lane = damacy__lane(), index = first + (lane >> 2);
     damacy__zstd_section c = {};
@@ -465,8 +464,7 @@ damacy__zstd_literals_eight(const damacy__zstd_wave& w, const uint32_t* list, ui
 }
 
 template <int LOG>
-static __device__ __forceinline__ void damacy__zstd_literals_lanes(const damacy__zstd_wave& w,
-                                                                   uint8_t* shared)
+DAMACY__INLINE void damacy__zstd_literals_lanes(const damacy__zstd_wave& w, uint8_t* shared)
 {
     constexpr uint32_t TABLES = 16u << LOG;
     shared = damacy__zstd_align(shared, 2u << LOG);

@@ -313,9 +313,10 @@ static __device__ bool damacy__zstd_walk_job(const damacy__zstd_wave& w, damacy_
     bool first = true;
 
     while (k.at < k.size) { // every pass takes at least eight bytes
-        const uint32_t bad = first ? DAMACY__JOB_BAD_MAGIC : DAMACY__JOB_TRAILING;
+        const uint32_t bad =
+            first ? (uint32_t)DAMACY__JOB_BAD_MAGIC : (uint32_t)DAMACY__JOB_TRAILING;
         if (!damacy__zstd_has(k, 4))
-            return damacy__zstd_stop(k, k.at, first ? DAMACY__JOB_TRUNCATED : bad);
+            return damacy__zstd_stop(k, k.at, first ? (uint32_t)DAMACY__JOB_TRUNCATED : bad);
         const uint32_t magic = damacy__load_u32(k.src + k.at);
         if ((magic & ~15u) == 0x184d2a50u) {
             if (!damacy__zstd_has(k, 8))

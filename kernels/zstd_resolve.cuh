@@ -376,7 +376,7 @@ static __device__ void damacy__zstd_resolve_job(const damacy__zstd_wave& w, uint
     if (wrong || size > capacity) {
         if (damacy__lane() == 0)
             damacy__zstd_errors(w)[index] =
-                wrong ? DAMACY__JOB_SIZE_MISMATCH : size << 8 | DAMACY__JOB_NO_SPACE;
+                wrong ? (uint64_t)DAMACY__JOB_SIZE_MISMATCH : size << 8 | DAMACY__JOB_NO_SPACE;
         return;
     }
     for (uint32_t i = 0; i < span.n_frames; i++) {

@@ -37,8 +37,8 @@ DAMACY__INLINE void damacy__zstd_steps(damacy__zstd_stream& s, uint32_t step_tab
 
 // Decodes without output up to the first boundary at or after `limit`; returns the symbols.
 template <int LOG>
-static __device__ __forceinline__ uint32_t damacy__zstd_run(damacy__zstd_stream& s,
-                                                            uint32_t step_table, uint32_t limit)
+DAMACY__INLINE uint32_t damacy__zstd_run(damacy__zstd_stream& s, uint32_t step_table,
+                                         uint32_t limit)
 {
     constexpr uint32_t STEP = DAMACY__ZSTD_STEP_LOG;
     uint32_t n = 0;
@@ -73,9 +73,8 @@ typedef struct damacy__zstd_share {
 } damacy__zstd_share;
 
 template <int LOG>
-static __device__ __forceinline__ void damacy__zstd_share_run(damacy__zstd_stream& s,
-                                                              uint32_t step_table,
-                                                              damacy__zstd_share& a, bool again)
+DAMACY__INLINE void damacy__zstd_share_run(damacy__zstd_stream& s, uint32_t step_table,
+                                           damacy__zstd_share& a, bool again)
 {
     a.start = s.at;
     a.n_before = damacy__zstd_run<LOG>(s, step_table, a.middle);
@@ -88,9 +87,8 @@ static __device__ __forceinline__ void damacy__zstd_share_run(damacy__zstd_strea
 
 // First guess of the boundaries.
 template <int LOG, int S>
-static __device__ __forceinline__ void
-damacy__zstd_share_guess(damacy__zstd_stream& s, uint32_t step_table, uint32_t lane,
-                         uint32_t target, damacy__zstd_share& a)
+DAMACY__INLINE void damacy__zstd_share_guess(damacy__zstd_stream& s, uint32_t step_table,
+                                             uint32_t lane, uint32_t target, damacy__zstd_share& a)
 {
     const uint32_t first = s.at, size = target > first ? (target - first + S - 1) / S : 1;
     uint32_t from = first + lane * size;
@@ -107,9 +105,8 @@ damacy__zstd_share_guess(damacy__zstd_stream& s, uint32_t step_table, uint32_t l
 
 // Decodes the section of one block of the wave.
 template <int LOG, int S>
-static __device__ __forceinline__ void
-damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_t block, uint8_t* memory,
-                         damacy__zstd_split_shared<S>& shared)
+DAMACY__INLINE void damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_t block,
+                                             uint8_t* memory, damacy__zstd_split_shared<S>& shared)
 {
     const uint32_t tid = threadIdx.x, stream = tid / S, lane = tid % S;
     uint16_t* const step = (uint16_t*)memory;
@@ -206,8 +203,7 @@ damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_t block, uint8_t* me
 
 // Sections of all table logs, in one table size: the few bits more cost less than more kernels.
 template <int S>
-static __device__ __forceinline__ void damacy__zstd_literals_split(const damacy__zstd_wave& w,
-                                                                   uint8_t* memory)
+DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint8_t* memory)
 {
     memory = damacy__zstd_align(memory, 2u << DAMACY__ZSTD_STEP_LOG);
     damacy__zstd_split_shared<S>& shared =
