@@ -1,0 +1,440 @@
+// blosc1 containers: headers and block tables -> jobs of the LZ4 and Zstandard decoders and moves;
+// afterwards statuses, and the filters. See blosc_abi.h for the order of the entries.
+#include "kernels/bits.cuh"
+#include "kernels/shuffle.cuh"
+#include "kernels/blosc_abi.h"
+
+#define DAMACY__BLOSC_HEADER 16u
+#define DAMACY__BLOSC_PIECE  16384u // output bytes that a CTA of unfilter handles at a time
+
+// A container whose header was accepted.
+typedef struct damacy__container {
+    const uint8_t* src;
+    uint32_t src_size; // as the header says it, too
+    uint32_t size;     // decoded
+    uint32_t block_size;
+    uint32_t n_blocks; // 0: the bytes after the header are the chunk, or it is empty
+    uint32_t type_size;
+    uint32_t filter;
+    uint32_t codec;
+    bool is_split; // every whole block has a stream per byte of an element
+} damacy__container;
+
+// First error of a container: byte << 8 | status. The smallest counts.
+DAMACY__INLINE uint64_t damacy__blosc_error(uint64_t at, uint32_t status)
+{
+    return at << 8 | status;
+}
+#define DAMACY__BLOSC_NO_ERROR 0xffffffffffffffffull
+
+// Codec, shuffle and splitting, from the flags.
+DAMACY__INLINE uint64_t damacy__blosc_flags(damacy__container* c)
+{
+    const uint32_t flags = c->src[2], codec = flags >> 5;
+    if (c->src[1] != 1)
+        return damacy__blosc_error(1, DAMACY__JOB_UNSUPPORTED);
+    if (codec == 1)
+        c->codec = DAMACY__BLOSC_LZ4;
+    else if (codec == 4)
+        c->codec = DAMACY__BLOSC_ZSTD;
+    else
+        return damacy__blosc_error(2, codec > 4 ? DAMACY__JOB_BAD_HEADER : DAMACY__JOB_UNSUPPORTED);
+    c->filter = DAMACY__BLOSC_PLAIN;
+    if (flags & 1 && c->type_size > 1)
+        c->filter = DAMACY__BLOSC_SHUFFLE;
+    if (flags & 4)
+        c->filter = DAMACY__BLOSC_BITSHUFFLE;
+    c->is_split = !(flags & 0x10) && c->type_size <= 16 && c->block_size / c->type_size >= 128;
+    // A block of which the streams leave a rest has bytes that no stream gives.
+    if (c->is_split && c->block_size % c->type_size != 0)
+        return damacy__blosc_error(3, DAMACY__JOB_BAD_HEADER);
+    return DAMACY__BLOSC_NO_ERROR;
+}
+
+// Checks the header against the job and fills *c.
+DAMACY__INLINE uint64_t damacy__blosc_open(const damacy__job* job, damacy__container* c)
+{
+    const uint8_t* const p = (const uint8_t*)(uintptr_t)job->src;
+    c->src = p;
+    c->n_blocks = 0;
+    c->filter = DAMACY__BLOSC_PLAIN;
+    c->codec = DAMACY__BLOSC_COPY;
+    c->is_split = false;
+    c->size = c->block_size = c->type_size = 0;
+    if (job->flags & DAMACY__JOB_SKIP)
+        return damacy__blosc_error(0, DAMACY__JOB_SKIPPED);
+    if (job->src_size > DAMACY__JOB_SIZE_MAX)
+        return damacy__blosc_error(0, DAMACY__JOB_TOO_LARGE);
+    if (job->src_size < DAMACY__BLOSC_HEADER)
+        return damacy__blosc_error(job->src_size, DAMACY__JOB_TRUNCATED);
+    if (p[0] != 2) // 3 to 6 are written by c-blosc2
+        return damacy__blosc_error(0, p[0] > 2 && p[0] < 7 ? DAMACY__JOB_UNSUPPORTED
+                                                           : DAMACY__JOB_BAD_MAGIC);
+    c->type_size = p[3];
+    c->size = damacy__load_u32(p + 4);
+    c->block_size = damacy__load_u32(p + 8);
+    c->src_size = damacy__load_u32(p + 12);
+    if (p[2] & 8 || (p[2] & 5) == 5)
+        return damacy__blosc_error(2, DAMACY__JOB_BAD_HEADER);
+    if (c->type_size == 0)
+        return damacy__blosc_error(3, DAMACY__JOB_BAD_HEADER);
+    if (c->size > DAMACY__JOB_SIZE_MAX ||
+        (job->expected_size != DAMACY__SIZE_UNKNOWN && c->size != job->expected_size))
+        return damacy__blosc_error(4, DAMACY__JOB_SIZE_MISMATCH);
+    if (c->size > job->dst_capacity)
+        return damacy__blosc_error(4, DAMACY__JOB_NO_SPACE);
+    if (c->src_size != job->src_size)
+        return damacy__blosc_error(12, c->src_size > job->src_size ? DAMACY__JOB_TRUNCATED
+                                                                   : DAMACY__JOB_TRAILING);
+    if (c->size == 0)
+        return DAMACY__BLOSC_NO_ERROR;
+    if (p[2] & 2) // stored; the filter flags say nothing then
+        return c->src_size - DAMACY__BLOSC_HEADER == c->size
+                   ? DAMACY__BLOSC_NO_ERROR
+                   : damacy__blosc_error(12, DAMACY__JOB_SIZE_MISMATCH);
+    if (c->block_size == 0 || c->block_size > c->size || c->block_size > DAMACY__BLOSC_BLOCK_MAX)
+        return damacy__blosc_error(8, DAMACY__JOB_BAD_HEADER);
+    c->n_blocks = (c->size - 1) / c->block_size + 1;
+    if (c->n_blocks > (c->src_size - DAMACY__BLOSC_HEADER) / 4)
+        return damacy__blosc_error(c->src_size, DAMACY__JOB_TRUNCATED);
+    return damacy__blosc_flags(c);
+}
+
+// What parse reserved for a chunk, and what is still free of it.
+typedef struct damacy__blosc_place {
+    damacy__job* jobs;
+    damacy__move* moves;
+    uint64_t image;
+    uint32_t flags, tag; // of every job
+} damacy__blosc_place;
+
+// Appends a move, in parts.
+DAMACY__INLINE void damacy__blosc_move(damacy__move** moves, uint64_t src, uint64_t dst,
+                                       uint32_t size)
+{
+    for (uint32_t at = 0; at < size; at += DAMACY__MOVE_MAX) {
+        damacy__move* const move = (*moves)++;
+        move->src = src + at;
+        move->dst = dst + at;
+        move->size = damacy__min(size - at, DAMACY__MOVE_MAX);
+    }
+}
+
+DAMACY__INLINE uint32_t damacy__blosc_n_moves(uint32_t size)
+{
+    return (size + DAMACY__MOVE_MAX - 1) / DAMACY__MOVE_MAX;
+}
+
+// Walks the streams of one block: counts them, or, with a place, writes their jobs and moves.
+DAMACY__INLINE uint64_t damacy__blosc_block(const damacy__container* c, uint32_t block,
+                                            uint32_t* n_jobs, uint32_t* n_moves,
+                                            damacy__blosc_place* place)
+{
+    const uint32_t entry = DAMACY__BLOSC_HEADER + 4 * block;
+    const uint32_t start = block * c->block_size; // below c->size
+    const uint32_t size = damacy__min(c->size - start, c->block_size);
+    const uint32_t n_streams = c->is_split && size == c->block_size ? c->type_size : 1;
+    const uint32_t stream_size = size / n_streams;
+    uint32_t at = damacy__load_u32(c->src + entry);
+    if (at < DAMACY__BLOSC_HEADER + 4 * c->n_blocks || at >= c->src_size)
+        return damacy__blosc_error(entry, DAMACY__JOB_BAD_BLOCK);
+    for (uint32_t i = 0; i < n_streams; i++) {
+        if (c->src_size - at < 4)
+            return damacy__blosc_error(at, DAMACY__JOB_TRUNCATED);
+        const uint32_t packed = damacy__load_u32(c->src + at);
+        if (packed == 0 || packed > DAMACY__JOB_SIZE_MAX)
+            return damacy__blosc_error(at, DAMACY__JOB_BAD_BLOCK);
+        if (packed > c->src_size - at - 4)
+            return damacy__blosc_error(at, DAMACY__JOB_TRUNCATED);
+        at += 4;
+        const uint64_t src = (uint64_t)(uintptr_t)c->src + at;
+        const bool is_stored = packed == stream_size;
+        if (place) {
+            const uint64_t dst = place->image + start + (uint64_t)i * stream_size;
+            if (is_stored) {
+                damacy__blosc_move(&place->moves, src, dst, packed);
+            } else {
+                damacy__job* const job = place->jobs++;
+                job->src = src;
+                job->dst = dst;
+                job->src_size = packed;
+                job->dst_capacity = stream_size;
+                job->expected_size = stream_size;
+                job->flags = place->flags;
+                job->tag = place->tag;
+            }
+        }
+        if (is_stored)
+            *n_moves += damacy__blosc_n_moves(packed);
+        else
+            *n_jobs += 1;
+        at += packed;
+    }
+    return DAMACY__BLOSC_NO_ERROR;
+}
+
+// Takes n of a count that may not pass max. One lane calls it.
+DAMACY__INLINE bool damacy__blosc_take(uint32_t* count, uint32_t n, uint32_t max, uint32_t* first)
+{
+    uint32_t seen = *(volatile uint32_t*)count;
+    for (;;) { // each turn of another caller makes the count grow
+        if (seen > max || n > max - seen)
+            return false;
+        const uint32_t old = damacy__atomic_cas(count, seen, seen + n);
+        if (old == seen)
+            break;
+        seen = old;
+    }
+    *first = seen;
+    return true;
+}
+
+// A chunk's share of each table.
+typedef struct damacy__blosc_share {
+    uint64_t image;
+    uint32_t first_job, n_jobs;
+    uint32_t first_move, n_moves;
+} damacy__blosc_share;
+
+// Reserves what the chunk needs, all or nothing. One lane calls it.
+DAMACY__INLINE bool damacy__blosc_reserve(const damacy__blosc_wave* wave,
+                                          const damacy__container* c, damacy__blosc_share* s)
+{
+    damacy__blosc_counters* const counters = (damacy__blosc_counters*)(uintptr_t)wave->counters;
+    damacy__job* const jobs =
+        (damacy__job*)(uintptr_t)(c->codec == DAMACY__BLOSC_ZSTD ? wave->zstd_jobs
+                                                                 : wave->lz4_jobs);
+    uint32_t* const n_jobs =
+        (uint32_t*)(uintptr_t)(c->codec == DAMACY__BLOSC_ZSTD ? wave->n_zstd : wave->n_lz4);
+    const uint32_t max_jobs = c->codec == DAMACY__BLOSC_ZSTD ? wave->max_zstd : wave->max_lz4;
+    s->first_job = s->first_move = 0;
+    if (c->filter != DAMACY__BLOSC_PLAIN) {
+        const uint64_t size = ((uint64_t)c->size + 255) & ~255ull;
+        const uint64_t at = damacy__atomic_add64(&counters->n_scratch_bytes, size);
+        if (at > wave->scratch_size || size > wave->scratch_size - at)
+            return false;
+        s->image = wave->scratch + at;
+    }
+    if (s->n_jobs && !damacy__blosc_take(n_jobs, s->n_jobs, max_jobs, &s->first_job))
+        return false;
+    if (s->n_moves &&
+        !damacy__blosc_take(&counters->n_moves, s->n_moves, wave->max_moves, &s->first_move)) {
+        for (uint32_t i = 0; i < s->n_jobs; i++)
+            jobs[s->first_job + i].flags = DAMACY__JOB_SKIP;
+        return false;
+    }
+    return true;
+}
+
+// Sum of v over the lanes below, and over all.
+DAMACY__INLINE uint32_t damacy__blosc_sum_below(uint32_t v, uint32_t lane, uint32_t* total)
+{
+    uint32_t sum = v;
+    for (uint32_t d = 1; d < 32; d *= 2) {
+        const uint32_t other = damacy__shfl_up(sum, d);
+        if (lane >= d)
+            sum += other;
+    }
+    *total = damacy__shfl(sum, 31);
+    return sum - v;
+}
+
+DAMACY__INLINE uint64_t damacy__blosc_least(uint64_t v)
+{
+    for (uint32_t d = 16; d != 0; d /= 2) {
+        const uint64_t other = damacy__shfl_xor(v, d);
+        v = other < v ? other : v;
+    }
+    return v;
+}
+
+// Counts the streams of all blocks, a lane each, and finds the first error.
+DAMACY__INLINE uint64_t damacy__blosc_count(const damacy__container* c, uint32_t lane,
+                                            damacy__blosc_share* s)
+{
+    uint64_t error = DAMACY__BLOSC_NO_ERROR;
+    uint32_t n_jobs = 0, n_moves = 0;
+    for (uint32_t b = lane; b < c->n_blocks; b += 32) {
+        const uint64_t e = damacy__blosc_block(c, b, &n_jobs, &n_moves, nullptr);
+        error = e < error ? e : error;
+    }
+    if (c->n_blocks == 0 && lane == 0)
+        n_moves = damacy__blosc_n_moves(c->size);
+    (void)damacy__blosc_sum_below(n_jobs, lane, &s->n_jobs);
+    (void)damacy__blosc_sum_below(n_moves, lane, &s->n_moves);
+    return damacy__blosc_least(error);
+}
+
+// Writes the jobs and moves of all blocks, in order.
+DAMACY__INLINE void damacy__blosc_write(const damacy__blosc_wave* wave, const damacy__container* c,
+                                        const damacy__blosc_share* s, uint32_t flags, uint32_t tag,
+                                        uint32_t lane)
+{
+    damacy__job* jobs = (damacy__job*)(uintptr_t)(c->codec == DAMACY__BLOSC_ZSTD ? wave->zstd_jobs
+                                                                                 : wave->lz4_jobs);
+    damacy__move* moves = (damacy__move*)(uintptr_t)wave->moves + s->first_move;
+    jobs += s->first_job;
+    if (c->n_blocks == 0) {
+        for (uint32_t at = lane * DAMACY__MOVE_MAX; at < c->size; at += 32 * DAMACY__MOVE_MAX) {
+            damacy__move* move = moves + at / DAMACY__MOVE_MAX;
+            damacy__blosc_move(&move, (uint64_t)(uintptr_t)c->src + DAMACY__BLOSC_HEADER + at,
+                               s->image + at, damacy__min(c->size - at, DAMACY__MOVE_MAX));
+        }
+        return;
+    }
+    for (uint32_t first = 0; first < c->n_blocks; first += 32) {
+        const uint32_t b = first + lane;
+        uint32_t n_jobs = 0, n_moves = 0, all_jobs, all_moves;
+        if (b < c->n_blocks)
+            (void)damacy__blosc_block(c, b, &n_jobs, &n_moves, nullptr);
+        damacy__blosc_place place;
+        place.jobs = jobs + damacy__blosc_sum_below(n_jobs, lane, &all_jobs);
+        place.moves = moves + damacy__blosc_sum_below(n_moves, lane, &all_moves);
+        place.image = s->image;
+        place.flags = flags;
+        place.tag = tag;
+        if (b < c->n_blocks)
+            (void)damacy__blosc_block(c, b, &n_jobs, &n_moves, &place);
+        jobs += all_jobs;
+        moves += all_moves;
+    }
+}
+
+extern "C" __global__ __launch_bounds__(32) void damacy_blosc_begin(damacy__blosc_wave wave)
+{
+    if (threadIdx.x != 0)
+        return;
+    damacy__blosc_counters* const counters = (damacy__blosc_counters*)(uintptr_t)wave.counters;
+    counters->n_scratch_bytes = 0;
+    counters->n_moves = 0;
+    counters->zero = 0;
+    if (wave.n_lz4)
+        *(uint32_t*)(uintptr_t)wave.n_lz4 = wave.first_lz4;
+    if (wave.n_zstd)
+        *(uint32_t*)(uintptr_t)wave.n_zstd = wave.first_zstd;
+}
+
+// Warp per chunk, four a CTA.
+extern "C" __global__ __launch_bounds__(128) void damacy_blosc_parse(damacy__blosc_wave wave)
+{
+    const uint32_t lane = damacy__lane(), index = blockIdx.x * 4 + (threadIdx.x >> 5);
+    if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))
+        return;
+    const damacy__job job = ((const damacy__job*)(uintptr_t)wave.jobs)[index];
+    damacy__container c;
+    damacy__blosc_share share;
+    share.image = job.dst;
+    share.first_job = share.n_jobs = share.first_move = share.n_moves = 0;
+    uint64_t error = damacy__blosc_open(&job, &c);
+    if (error == DAMACY__BLOSC_NO_ERROR)
+        error = damacy__blosc_count(&c, lane, &share);
+    if (error == DAMACY__BLOSC_NO_ERROR) {
+        bool fits = true;
+        if (lane == 0)
+            fits = damacy__blosc_reserve(&wave, &c, &share);
+        share.image = damacy__shfl(share.image, 0);
+        share.first_job = damacy__shfl(share.first_job, 0);
+        share.first_move = damacy__shfl(share.first_move, 0);
+        if (damacy__all(fits))
+            damacy__blosc_write(&wave, &c, &share, job.flags & DAMACY__JOB_NO_CHECKSUM, index,
+                                lane);
+        else
+            error = damacy__blosc_error(0, DAMACY__JOB_NEED_SCRATCH);
+    }
+    if (lane == 0) {
+        damacy__blosc_chunk* const chunk = (damacy__blosc_chunk*)(uintptr_t)wave.chunks + index;
+        const bool failed = error != DAMACY__BLOSC_NO_ERROR;
+        chunk->image = share.image;
+        chunk->size = c.size;
+        chunk->block_size = c.block_size;
+        chunk->type_size = c.type_size;
+        chunk->filter = c.filter;
+        chunk->codec = c.codec;
+        chunk->first_job = share.first_job;
+        chunk->n_jobs = failed ? 0 : share.n_jobs;
+        chunk->status = failed ? (uint32_t)(error & 255) : (uint32_t)DAMACY__JOB_OK;
+        chunk->error_offset = failed ? (uint32_t)(error >> 8) : 0;
+        chunk->zero = 0;
+    }
+}
+
+// Warp per chunk, four a CTA: the chunk's result from those of its streams.
+extern "C" __global__ __launch_bounds__(128) void damacy_blosc_finish(damacy__blosc_wave wave)
+{
+    const uint32_t lane = damacy__lane(), index = blockIdx.x * 4 + (threadIdx.x >> 5);
+    if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))
+        return;
+    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];
+    const bool is_zstd = chunk.codec == DAMACY__BLOSC_ZSTD;
+    const damacy__job_result* const results =
+        (const damacy__job_result*)(uintptr_t)(is_zstd ? wave.zstd_results : wave.lz4_results) +
+        chunk.first_job;
+    uint64_t first = DAMACY__BLOSC_NO_ERROR;
+    for (uint32_t i = lane; i < chunk.n_jobs; i += 32)
+        if (results[i].status != DAMACY__JOB_OK && i < first)
+            first = i;
+    first = damacy__blosc_least(first);
+    if (lane == 0) {
+        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave.jobs + index;
+        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave.results + index;
+        uint32_t status = chunk.status;
+        uint64_t at = chunk.error_offset;
+        if (first != DAMACY__BLOSC_NO_ERROR) {
+            const damacy__job* const job =
+                (const damacy__job*)(uintptr_t)(is_zstd ? wave.zstd_jobs : wave.lz4_jobs) +
+                chunk.first_job + first;
+            status = results[first].status;
+            at = job->src - source->src + results[first].error_offset;
+        }
+        result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk.size : 0;
+        result->error_offset = at;
+        result->zero = 0;
+        result->status = status;
+    }
+}
+
+// wave.parts CTAs per chunk, each taking every parts-th piece of about 16 KiB. Reads are coalesced
+// in every plane, writes are 16 bytes a thread. No shared memory.
+extern "C" __global__ __launch_bounds__(256) void damacy_blosc_unfilter(damacy__blosc_wave wave)
+{
+    const uint32_t index = blockIdx.x / wave.parts;
+    if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))
+        return;
+    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];
+    if (chunk.filter == DAMACY__BLOSC_PLAIN || chunk.size == 0 ||
+        ((const damacy__job_result*)(uintptr_t)wave.results)[index].status != DAMACY__JOB_OK)
+        return;
+    uint8_t* const out = (uint8_t*)(uintptr_t)((const damacy__job*)(uintptr_t)wave.jobs)[index].dst;
+    const uint32_t width = chunk.type_size;
+    const uint32_t piece = damacy__piece_elements(width, DAMACY__BLOSC_PIECE); // elements
+    const uint32_t n_pieces = (chunk.block_size - 1) / (piece * width) + 1;    // of a block
+    const uint32_t n_blocks = (chunk.size - 1) / chunk.block_size + 1;
+    for (uint64_t i = blockIdx.x % wave.parts; i < (uint64_t)n_pieces * n_blocks; i += wave.parts) {
+        const uint32_t start = (uint32_t)(i / n_pieces) * chunk.block_size;
+        damacy__filtered f;
+        f.src = (const uint8_t*)(uintptr_t)chunk.image + start;
+        f.dst = out + start;
+        f.size = damacy__min(chunk.size - start, chunk.block_size);
+        f.width = width;
+        f.n = f.size / width;
+        const uint32_t begin = (uint32_t)(i % n_pieces) * piece;
+        if ((uint64_t)begin * width >= f.size)
+            continue;
+        const uint32_t end = damacy__min(f.n, begin + piece);
+        const bool is_bits = chunk.filter == DAMACY__BLOSC_BITSHUFFLE;
+        const bool is_plain = is_bits && (f.n == 0 || f.n % 8 != 0);
+        if (!is_plain && begin < end) {
+            if (is_bits)
+                damacy__unbitshuffle_piece(&f, begin, end);
+            else
+                damacy__unshuffle_piece(&f, begin, end);
+        }
+        // what was not shuffled: all of a plain block, or the bytes after the last element
+        const uint32_t from = is_plain ? begin * width : end * width;
+        const uint32_t to = is_plain && f.size - from > piece * width ? from + piece * width
+                            : end == f.n || is_plain                  ? f.size
+                                                                      : from;
+        if (from < to)
+            damacy__copy_group(f.dst + from, f.src + from, to - from, threadIdx.x, blockDim.x);
+    }
+}

@@ -1,0 +1,87 @@
+/* Records of the blosc1 decoder, shared by the host, blosc.cu and copy.cu.
+ *
+ * A wave turns a table of containers into jobs of other decoders. In this order, on one stream:
+ *
+ *   begin     zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and
+ * first_zstd parse     warp per chunk: checks the container, appends its streams to the three
+ * tables (the LZ4 and Zstandard decoders on their tables, damacy_copy on the table of copies)
+ *   finish    warp per chunk: the status of a chunk is that of its first stream that failed
+ *   unfilter  undoes byte and bit shuffle, scratch -> output
+ *
+ * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing
+ * and gets NEED_SCRATCH, so every count stays within its table. */
+#pragma once
+
+#include "kernels/abi.h"
+
+/* Bytes that move from one place to another that does not overlap it, at any alignment. */
+typedef struct damacy__move {
+    uint64_t src;
+    uint64_t dst;
+    uint64_t size; /* parse makes none above MOVE_MAX, for balance; damacy_copy takes any size */
+} damacy__move;
+static_assert(sizeof(damacy__move) == 24, "ABI");
+#define DAMACY__MOVE_MAX 65536u
+
+/* Block sizes that c-blosc accepts: (INT_MAX - 255 * 4) / 3. */
+#define DAMACY__BLOSC_BLOCK_MAX 715827542u
+
+enum {                         /* damacy__blosc_chunk.codec */
+       DAMACY__BLOSC_COPY = 0, /* no stream needs a decoder */
+       DAMACY__BLOSC_LZ4 = 1,
+       DAMACY__BLOSC_ZSTD = 2
+};
+
+enum { /* damacy__blosc_chunk.filter */
+       DAMACY__BLOSC_PLAIN = 0,
+       DAMACY__BLOSC_SHUFFLE = 1,
+       DAMACY__BLOSC_BITSHUFFLE = 2
+};
+
+/* What parse found in a chunk. */
+typedef struct damacy__blosc_chunk {
+    uint64_t image;      /* where its streams go: the output, or scratch when there is a filter */
+    uint32_t size;       /* decoded bytes */
+    uint32_t block_size; /* decoded bytes of every block but perhaps the last */
+    uint32_t type_size;
+    uint32_t filter;
+    uint32_t codec;
+    uint32_t
+        first_job; /* in the codec's table; its jobs are neighbours, in the order of the data */
+    uint32_t n_jobs;
+    uint32_t status; /* DAMACY__JOB_OK, or why there are no jobs */
+    uint32_t error_offset;
+    uint32_t zero;
+} damacy__blosc_chunk;
+static_assert(sizeof(damacy__blosc_chunk) == 48, "ABI");
+
+typedef struct damacy__blosc_counters {
+    uint64_t n_scratch_bytes; /* used of the scratch, multiples of 256 */
+    uint32_t n_moves;
+    uint32_t zero;
+} damacy__blosc_counters;
+static_assert(sizeof(damacy__blosc_counters) == 16, "ABI");
+
+/* The one parameter of every entry, passed by value. */
+typedef struct damacy__blosc_wave {
+    uint64_t jobs;         /* const damacy__job[max_jobs]: containers */
+    uint64_t n_jobs;       /* const uint32_t; above max_jobs counts as max_jobs */
+    uint64_t results;      /* damacy__job_result[max_jobs] */
+    uint64_t chunks;       /* damacy__blosc_chunk[max_jobs] */
+    uint64_t counters;     /* damacy__blosc_counters */
+    uint64_t moves;        /* damacy__move[max_moves] */
+    uint64_t lz4_jobs;     /* damacy__job[max_lz4]; entries below first_lz4 are not ours */
+    uint64_t n_lz4;        /* uint32_t */
+    uint64_t lz4_results;  /* damacy__job_result[max_lz4] */
+    uint64_t zstd_jobs;    /* damacy__job[max_zstd]; entries below first_zstd are not ours */
+    uint64_t n_zstd;       /* uint32_t */
+    uint64_t zstd_results; /* damacy__job_result[max_zstd] */
+    uint64_t scratch;      /* 256-byte aligned */
+    uint64_t
+        scratch_size; /* bytes; the sum of the decoded sizes, each rounded up to 256, is enough */
+    uint32_t max_jobs, max_moves, max_lz4, max_zstd;
+    uint32_t first_lz4, first_zstd;
+    uint32_t parts; /* unfilter: blocks of the grid per chunk */
+    uint32_t zero;
+} damacy__blosc_wave;
+static_assert(sizeof(damacy__blosc_wave) == 144, "ABI");

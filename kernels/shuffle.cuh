@@ -1,0 +1,285 @@
+// Undoes the byte and bit shuffle of one blosc block, a piece at a time, with all threads of a CTA.
+// A block has n = size / width elements; what is left over was never shuffled. Byte b of element i
+// comes from src[b * n + i]; bit k of that byte from bit i % 8 of src[(8 * b + k) * (n / 8) + i /
+// 8].
+#pragma once
+
+#include "kernels/bytes.cuh"
+
+typedef struct damacy__filtered {
+    const uint8_t* src; // the block as it was stored
+    uint8_t* dst;       // the block as it should be
+    uint32_t size;      // bytes
+    uint32_t width;     // bytes per element, 1 ... 255
+    uint32_t n;         // elements
+} damacy__filtered;
+
+// Eight bytes at p, inside the block.
+DAMACY__INLINE damacy__u32x2 damacy__plane8(const damacy__filtered* f, const uint8_t* p)
+{
+    if (((uintptr_t)p & 7) == 0)
+        return *(const damacy__u32x2*)p;
+    return damacy__gather8(p, 8, f->src, f->src + f->size);
+}
+
+DAMACY__INLINE uint32_t damacy__plane4(const damacy__filtered* f, const uint8_t* p)
+{
+    if (((uintptr_t)p & 3) == 0)
+        return *(const uint32_t*)p;
+    return damacy__gather8(p, 4, f->src, f->src + f->size).x;
+}
+
+// Bytes a0 b0 a1 b1 and a2 b2 a3 b3.
+DAMACY__INLINE damacy__u32x2 damacy__zip(uint32_t a, uint32_t b)
+{
+    damacy__u32x2 r;
+    r.x = damacy__bytes(a, b, 0x5140);
+    r.y = damacy__bytes(a, b, 0x7362);
+    return r;
+}
+
+// Row e of the result holds byte e of every row.
+DAMACY__INLINE damacy__u32x4 damacy__transpose4(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    const damacy__u32x2 ac = damacy__zip(a, c), bd = damacy__zip(b, d);
+    const damacy__u32x2 low = damacy__zip(ac.x, bd.x), high = damacy__zip(ac.y, bd.y);
+    damacy__u32x4 r;
+    r.x = low.x;
+    r.y = low.y;
+    r.z = high.x;
+    r.w = high.y;
+    return r;
+}
+
+// Elements [begin, end), multiples of 8 but for the block's last, to a 16-byte aligned dst.
+DAMACY__INLINE void damacy__unshuffle2(const damacy__filtered* f, uint32_t begin, uint32_t end)
+{
+#pragma unroll 4
+    for (uint32_t i = begin + 8 * threadIdx.x; i < (end & ~7u); i += 8 * blockDim.x) {
+        const damacy__u32x2 a = damacy__plane8(f, f->src + i);
+        const damacy__u32x2 b = damacy__plane8(f, f->src + f->n + i);
+        const damacy__u32x2 low = damacy__zip(a.x, b.x), high = damacy__zip(a.y, b.y);
+        damacy__u32x4 v;
+        v.x = low.x;
+        v.y = low.y;
+        v.z = high.x;
+        v.w = high.y;
+        *(damacy__u32x4*)(f->dst + 2 * (uint64_t)i) = v;
+    }
+}
+
+DAMACY__INLINE void damacy__unshuffle4(const damacy__filtered* f, uint32_t begin, uint32_t end)
+{
+#pragma unroll 4
+    for (uint32_t i = begin + 4 * threadIdx.x; i < (end & ~3u); i += 4 * blockDim.x) {
+        const uint8_t* p = f->src + i;
+        const uint64_t n = f->n;
+        *(damacy__u32x4*)(f->dst + 4 * (uint64_t)i) =
+            damacy__transpose4(damacy__plane4(f, p), damacy__plane4(f, p + n),
+                               damacy__plane4(f, p + 2 * n), damacy__plane4(f, p + 3 * n));
+    }
+}
+
+DAMACY__INLINE void damacy__unshuffle8(const damacy__filtered* f, uint32_t begin, uint32_t end)
+{
+#pragma unroll 2
+    for (uint32_t i = begin + 4 * threadIdx.x; i < (end & ~3u); i += 4 * blockDim.x) {
+        const uint8_t* p = f->src + i;
+        const uint64_t n = f->n;
+        const damacy__u32x4 a =
+            damacy__transpose4(damacy__plane4(f, p), damacy__plane4(f, p + n),
+                               damacy__plane4(f, p + 2 * n), damacy__plane4(f, p + 3 * n));
+        const damacy__u32x4 b =
+            damacy__transpose4(damacy__plane4(f, p + 4 * n), damacy__plane4(f, p + 5 * n),
+                               damacy__plane4(f, p + 6 * n), damacy__plane4(f, p + 7 * n));
+        damacy__u32x4 v;
+        v.x = a.x;
+        v.y = b.x;
+        v.z = a.y;
+        v.w = b.y;
+        *(damacy__u32x4*)(f->dst + 8 * (uint64_t)i) = v;
+        v.x = a.z;
+        v.y = b.z;
+        v.z = a.w;
+        v.w = b.w;
+        *(damacy__u32x4*)(f->dst + 8 * (uint64_t)i + 16) = v;
+    }
+}
+
+// Any width and alignment, 16 output bytes a thread: bytes [begin, end) of the output, elements
+// only.
+DAMACY__INLINE void damacy__unshuffle_any(const damacy__filtered* f, uint32_t begin, uint32_t end)
+{
+    const uint64_t base = (uint64_t)(uintptr_t)f->dst;
+    const uint64_t last = base + end;
+    for (uint64_t unit = ((base + begin) & ~15ull) + 16 * threadIdx.x; unit < last;
+         unit += 16 * blockDim.x) {
+        const uint64_t from = unit > base + begin ? unit : base + begin;
+        const uint64_t to = unit + 16 < last ? unit + 16 : last;
+        uint32_t element = (uint32_t)(from - base) / f->width;
+        uint32_t byte = (uint32_t)(from - base) % f->width;
+        uint32_t w[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (uint32_t k = 0; k < 16; k++)
+            if (unit + k >= from && unit + k < to) {
+                w[k / 4] |= (uint32_t)f->src[(uint64_t)byte * f->n + element] << (8 * (k % 4));
+                if (++byte == f->width) {
+                    byte = 0;
+                    element++;
+                }
+            }
+        if (to - from == 16) {
+            damacy__u32x4 v;
+            v.x = w[0];
+            v.y = w[1];
+            v.z = w[2];
+            v.w = w[3];
+            *(damacy__u32x4*)(uintptr_t)unit = v;
+        } else {
+#pragma unroll
+            for (uint32_t k = 0; k < 16; k++)
+                if (unit + k >= from && unit + k < to)
+                    ((uint8_t*)(uintptr_t)unit)[k] = (uint8_t)(w[k / 4] >> (8 * (k % 4)));
+        }
+    }
+}
+
+// Exchanges bits: those of a at mask << s with those of b at mask.
+DAMACY__INLINE void damacy__swap_bits(uint32_t* a, uint32_t* b, uint32_t s, uint32_t mask)
+{
+    const uint32_t t = (*a >> s ^ *b) & mask;
+    *b ^= t;
+    *a ^= t << s;
+}
+
+// Eight rows of 32 bits, row k holding bit k of 32 elements, to 32 bytes: four elements a word.
+DAMACY__INLINE void damacy__gather_bits(const uint32_t* rows, uint32_t* out)
+{
+    uint32_t r[8];
+#pragma unroll
+    for (uint32_t k = 0; k < 8; k++)
+        r[k] = rows[k];
+#pragma unroll
+    for (uint32_t k = 0; k < 8; k += 2)
+        damacy__swap_bits(&r[k], &r[k + 1], 1, 0x55555555u);
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++)
+        damacy__swap_bits(&r[k / 2 * 4 + k % 2], &r[k / 2 * 4 + k % 2 + 2], 2, 0x33333333u);
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++)
+        damacy__swap_bits(&r[k], &r[k + 4], 4, 0x0f0f0f0fu);
+    // byte g of row k is now element 8 * g + k
+    const damacy__u32x4 low = damacy__transpose4(r[0], r[1], r[2], r[3]);
+    const damacy__u32x4 high = damacy__transpose4(r[4], r[5], r[6], r[7]);
+    out[0] = low.x;
+    out[1] = high.x;
+    out[2] = low.y;
+    out[3] = high.y;
+    out[4] = low.z;
+    out[5] = high.z;
+    out[6] = low.w;
+    out[7] = high.w;
+}
+
+// Elements [begin, end), multiples of 32; rows are 4-byte aligned and dst 16-byte aligned.
+template <uint32_t WIDTH>
+DAMACY__INLINE void damacy__unbitshuffle(const damacy__filtered* f, uint32_t begin, uint32_t end)
+{
+    const uint32_t row = f->n / 8;
+    for (uint32_t i = begin + 32 * threadIdx.x; i < end; i += 32 * blockDim.x) {
+        uint32_t v[WIDTH][8];
+#pragma unroll
+        for (uint32_t b = 0; b < WIDTH; b++) {
+            uint32_t rows[8];
+#pragma unroll
+            for (uint32_t k = 0; k < 8; k++)
+                rows[k] = *(const uint32_t*)(f->src + (uint64_t)(8 * b + k) * row + i / 8);
+            damacy__gather_bits(rows, v[b]);
+        }
+        damacy__u32x4* const dst = (damacy__u32x4*)(f->dst + (uint64_t)WIDTH * i);
+#pragma unroll
+        for (uint32_t m = 0; m < 8; m += 4 / WIDTH) { // four words of output
+            damacy__u32x4 out;
+            if constexpr (WIDTH == 1) {
+                out.x = v[0][m];
+                out.y = v[0][m + 1];
+                out.z = v[0][m + 2];
+                out.w = v[0][m + 3];
+            } else if constexpr (WIDTH == 2) {
+                const damacy__u32x2 a = damacy__zip(v[0][m], v[WIDTH / 2][m]);
+                const damacy__u32x2 b = damacy__zip(v[0][m + 1], v[WIDTH / 2][m + 1]);
+                out.x = a.x;
+                out.y = a.y;
+                out.z = b.x;
+                out.w = b.y;
+            } else {
+                out =
+                    damacy__transpose4(v[0][m], v[WIDTH / 4][m], v[WIDTH / 2][m], v[WIDTH - 1][m]);
+            }
+            dst[m / (4 / WIDTH)] = out;
+        }
+    }
+}
+
+// Any width and alignment, eight bytes a thread: those of one byte position of eight elements.
+DAMACY__INLINE void damacy__unbitshuffle_any(const damacy__filtered* f, uint32_t begin,
+                                             uint32_t end)
+{
+    const uint32_t row = f->n / 8;
+    const uint32_t n_items = (end - begin) / 8 * f->width;
+    for (uint32_t item = threadIdx.x; item < n_items; item += blockDim.x) {
+        const uint32_t group = begin / 8 + item / f->width, byte = item % f->width;
+        uint32_t low = 0, high = 0; // eight rows of eight bits
+        for (uint32_t k = 0; k < 8; k++) {
+            const uint32_t bits = f->src[(uint64_t)(8 * byte + k) * row + group];
+            for (uint32_t e = 0; e < 4; e++) {
+                low |= (bits >> e & 1) << (8 * e + k);
+                high |= (bits >> (e + 4) & 1) << (8 * e + k);
+            }
+        }
+        uint8_t* const dst = f->dst + (uint64_t)8 * group * f->width + byte;
+        for (uint32_t e = 0; e < 8; e++)
+            dst[(uint64_t)e * f->width] = (uint8_t)((e < 4 ? low : high) >> (8 * (e % 4)));
+    }
+}
+
+// Elements per piece: about `bytes` of output, a multiple of 64.
+DAMACY__INLINE uint32_t damacy__piece_elements(uint32_t width, uint32_t bytes)
+{
+    const uint32_t n = bytes / width & ~63u;
+    return n ? n : 64;
+}
+
+// Undoes the byte shuffle of piece `piece` of a block; the block's rest goes with whoever reaches
+// it.
+DAMACY__INLINE void damacy__unshuffle_piece(const damacy__filtered* f, uint32_t begin, uint32_t end)
+{
+    const bool aligned = ((uintptr_t)f->dst & 15) == 0;
+    uint32_t done = begin;
+    if (aligned && f->width == 2) {
+        damacy__unshuffle2(f, begin, end);
+        done = end & ~7u;
+    } else if (aligned && f->width == 4) {
+        damacy__unshuffle4(f, begin, end);
+        done = end & ~3u;
+    } else if (aligned && f->width == 8) {
+        damacy__unshuffle8(f, begin, end);
+        done = end & ~3u;
+    }
+    if (done < end)
+        damacy__unshuffle_any(f, done * f->width, end * f->width);
+}
+
+DAMACY__INLINE void damacy__unbitshuffle_piece(const damacy__filtered* f, uint32_t begin,
+                                               uint32_t end)
+{
+    const bool aligned = (((uintptr_t)f->dst & 15) | ((uintptr_t)f->src & 3) | (f->n / 8 & 3)) == 0;
+    if (aligned && f->width == 1)
+        damacy__unbitshuffle<1>(f, begin, end);
+    else if (aligned && f->width == 2)
+        damacy__unbitshuffle<2>(f, begin, end);
+    else if (aligned && f->width == 4)
+        damacy__unbitshuffle<4>(f, begin, end);
+    else
+        damacy__unbitshuffle_any(f, begin, end);
+}
