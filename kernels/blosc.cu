@@ -88,12 +88,12 @@ DAMACY__INLINE uint64_t damacy__blosc_open(const damacy__job* job, damacy__conta
                                                                    : DAMACY__JOB_TRAILING);
     if (c->size == 0)
         return DAMACY__BLOSC_NO_ERROR;
+    if (c->block_size == 0 || c->block_size > c->size || c->block_size > DAMACY__BLOSC_BLOCK_MAX)
+        return damacy__blosc_error(8, DAMACY__JOB_BAD_HEADER);
     if (p[2] & 2) // stored; the filter flags say nothing then
         return c->src_size - DAMACY__BLOSC_HEADER == c->size
                    ? DAMACY__BLOSC_NO_ERROR
                    : damacy__blosc_error(12, DAMACY__JOB_SIZE_MISMATCH);
-    if (c->block_size == 0 || c->block_size > c->size || c->block_size > DAMACY__BLOSC_BLOCK_MAX)
-        return damacy__blosc_error(8, DAMACY__JOB_BAD_HEADER);
     c->n_blocks = (c->size - 1) / c->block_size + 1;
     if (c->n_blocks > (c->src_size - DAMACY__BLOSC_HEADER) / 4)
         return damacy__blosc_error(c->src_size, DAMACY__JOB_TRUNCATED);

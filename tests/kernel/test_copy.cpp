@@ -1,0 +1,71 @@
+// kernels/copy.cu on the CPU.
+#include "tests/simt/simt.h"
+#include "kernels/copy.cu"
+#include "tests/test.h"
+
+// Memory whose end is the end of an allocation, so that ASan sees reads and writes beyond it.
+struct range {
+    std::unique_ptr<uint8_t[]> block;
+    uint8_t* ptr;
+    size_t size, skew;
+    range(size_t n, size_t before) : block(new uint8_t[n + before + (n + before == 0)])
+    {
+        ptr = block.get() + before;
+        size = n;
+        skew = before;
+        memset(block.get(), 0xa5, n + before);
+    }
+    bool is_clean_before() const
+    {
+        for (size_t i = 0; i < skew; i++)
+            if (block[i] != 0xa5)
+                return false;
+        return true;
+    }
+};
+
+TEST(copies_take_any_alignment)
+{
+    uint64_t seed = test_seed();
+    for (unsigned i = 0; i < 300; i++) {
+        const size_t n = (size_t)(test_random(&seed) % (i % 20 ? 100 : 20000));
+        range src(n, i % 17), dst(n, i / 17 % 17);
+        for (size_t k = 0; k < n; k++)
+            src.ptr[k] = (uint8_t)(test_random(&seed) >> 56);
+        damacy__move move = {(uint64_t)(uintptr_t)src.ptr, (uint64_t)(uintptr_t)dst.ptr, n};
+        uint32_t count = 1;
+        simt::launch(dim3(2), dim3(64), [&] {
+            damacy_copy((uint64_t)(uintptr_t)&move, (uint64_t)(uintptr_t)&count, 1);
+        });
+        CHECK(dst.is_clean_before());
+        CHECK(n == 0 || memcmp(src.ptr, dst.ptr, n) == 0);
+    }
+}
+
+TEST(outputs_of_failed_jobs_are_cleared)
+{
+    uint8_t out[3][40];
+    damacy__job jobs[3];
+    damacy__job_result results[3];
+    uint32_t n = 3;
+    memset(out, 1, sizeof out);
+    memset(jobs, 0, sizeof jobs);
+    memset(results, 0, sizeof results);
+    for (unsigned i = 0; i < 3; i++) {
+        jobs[i].dst = (uint64_t)(uintptr_t)out[i];
+        jobs[i].dst_capacity = 40;
+        jobs[i].expected_size = 30;
+    }
+    results[1].status = DAMACY__JOB_BAD_OFFSET;
+    simt::launch(dim3(1), dim3(32), [&] {
+        damacy_clear_failed((uint64_t)(uintptr_t)jobs, (uint64_t)(uintptr_t)results,
+                            (uint64_t)(uintptr_t)&n, 3);
+    });
+    for (unsigned k = 0; k < 40; k++) {
+        CHECK_EQ(out[0][k], 1);
+        CHECK_EQ(out[1][k], k < 30 ? 0 : 1);
+        CHECK_EQ(out[2][k], 1);
+    }
+}
+
+TEST_MAIN
