@@ -175,6 +175,15 @@ static damacy_status damacy__device_check(damacy__device* device, int code, dama
                         message);
 }
 
+/* For results that change nothing else: a sticky one is not lost. Returns whether the call worked.
+ */
+static bool damacy__device_note(damacy__device* device, int code, const char* what)
+{
+    damacy_error unused;
+
+    return damacy__device_check(device, code, &unused, "%s", what) == DAMACY_OK;
+}
+
 /* ---- context ---- */
 
 /* Makes the device's context current on this thread, above the one that is. INVAL: forked child. */
@@ -250,8 +259,9 @@ static damacy_status damacy__device_adopt(damacy__device* device, damacy__contex
                             "GPU %d is asked for, but the context given is on GPU %d", wanted - 1,
                             device->ordinal);
     }
-    if (driver->primary_state(device->handle, &flags, &is_active) == DAMACY__CUDA_OK && is_active &&
-        driver->primary_retain(&primary, device->handle) == DAMACY__CUDA_OK) {
+    if (damacy__device_note(device, driver->primary_state(device->handle, &flags, &is_active),
+                            "cuDevicePrimaryCtxGetState") &&
+        is_active && driver->primary_retain(&primary, device->handle) == DAMACY__CUDA_OK) {
         device->owns_primary = primary == context;
         if (!device->owns_primary) {
             (void)driver->primary_release(device->handle);
@@ -271,7 +281,8 @@ static damacy_status damacy__device_choose(damacy__device* device,
                                          err, "the stream given cannot be used"));
     }
     if (!context && config->device == DAMACY_AUTO &&
-        device->driver->context_current(&context) != DAMACY__CUDA_OK) {
+        !damacy__device_note(device, device->driver->context_current(&context),
+                             "cuCtxGetCurrent")) {
         context = NULL;
     }
     if (context) {
@@ -281,11 +292,14 @@ static damacy_status damacy__device_choose(damacy__device* device,
                                  err);
 }
 
-static uint32_t damacy__device_attribute(const damacy__device* device, int attribute)
+static uint32_t damacy__device_attribute(damacy__device* device, int attribute)
 {
     int value = 0;
 
-    if (device->driver->device_attribute(&value, attribute, device->handle) != DAMACY__CUDA_OK ||
+    if (damacy__device_state(device) != DAMACY__DEVICE_ALIVE ||
+        !damacy__device_note(device,
+                             device->driver->device_attribute(&value, attribute, device->handle),
+                             "cuDeviceGetAttribute") ||
         value < 0) {
         return 0;
     }
@@ -300,8 +314,12 @@ static damacy_status damacy__device_inspect(damacy__device* device, uint64_t max
     size_t free_size = 0;
     size_t total_size = 0;
 
-    (void)driver->device_name(device->name, (int)sizeof device->name, device->handle);
-    (void)driver->device_bus_id(device->bus_id, (int)sizeof device->bus_id, device->handle);
+    DAMACY__TRY(damacy__device_check(
+        device, driver->device_name(device->name, (int)sizeof device->name, device->handle), err,
+        "cuDeviceGetName"));
+    DAMACY__TRY(damacy__device_check(
+        device, driver->device_bus_id(device->bus_id, (int)sizeof device->bus_id, device->handle),
+        err, "cuDeviceGetPCIBusId"));
     device->architecture = damacy__device_attribute(device, DAMACY__ATTRIBUTE_MAJOR) * 10 +
                            damacy__device_attribute(device, DAMACY__ATTRIBUTE_MINOR);
     device->n_multiprocessors = damacy__device_attribute(device, DAMACY__ATTRIBUTE_MULTIPROCESSORS);
@@ -313,6 +331,7 @@ static damacy_status damacy__device_inspect(damacy__device* device, uint64_t max
     device->can_register_files =
         damacy__device_attribute(device, DAMACY__ATTRIBUTE_HOST_REGISTER) != 0 &&
         damacy__device_attribute(device, DAMACY__ATTRIBUTE_READ_ONLY_REGISTER) != 0;
+    DAMACY__TRY(damacy__device_alive(device, err));
     if (device->architecture < 75) {
         return damacy__fail(
             err, DAMACY_UNSUPPORTED, "GPU %d (%s) has compute capability %u.%u, 7.5 is needed",
@@ -392,7 +411,8 @@ static damacy_status damacy__stream_open(damacy__device* device, bool is_urgent,
 static void damacy__stream_close(damacy__device* device, damacy__stream stream)
 {
     if (stream && damacy__device_enter_to_free(device)) {
-        (void)device->driver->stream_destroy(stream);
+        (void)damacy__device_note(device, device->driver->stream_destroy(stream),
+                                  "cuStreamDestroy");
         damacy__device_leave(device);
     }
 }
@@ -417,7 +437,7 @@ static damacy_status damacy__event_open(damacy__device* device, bool has_time, d
 static void damacy__event_close(damacy__device* device, damacy__event event)
 {
     if (event && damacy__device_enter_to_free(device)) {
-        (void)device->driver->event_destroy(event);
+        (void)damacy__device_note(device, device->driver->event_destroy(event), "cuEventDestroy");
         damacy__device_leave(device);
     }
 }

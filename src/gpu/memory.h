@@ -70,7 +70,8 @@ static damacy_status damacy__device_alloc(damacy__device* device, uint64_t size,
         size_t total_size = 0;
         __atomic_sub_fetch(&device->committed, size, __ATOMIC_RELAXED);
         if (code == DAMACY__CUDA_OUT_OF_MEMORY) {
-            (void)device->driver->memory_info(&free_size, &total_size);
+            (void)damacy__device_note(device, device->driver->memory_info(&free_size, &total_size),
+                                      "cuMemGetInfo");
             return damacy__fail(err, DAMACY_OOM,
                                 "%s needs %" PRIu64
                                 " bytes of device memory; %zu of %zu on GPU %d are free",
@@ -90,7 +91,7 @@ static void damacy__device_free(damacy__device* device, uint64_t address, uint64
         return;
     }
     if (damacy__device_enter_to_free(device)) {
-        (void)device->driver->memory_free(address);
+        (void)damacy__device_note(device, device->driver->memory_free(address), "cuMemFree");
         damacy__device_leave(device);
     }
     __atomic_sub_fetch(&device->committed, size, __ATOMIC_RELAXED);
@@ -199,25 +200,36 @@ static damacy_status damacy__pinned_alloc(damacy__device* device, uint64_t size,
     return DAMACY_OK;
 }
 
+/* Takes registered pages back from the driver and unmaps them. Where it does not give them up (or
+ * was stalled, and may still write) they stay mapped: a copy engine must never meet pages that mean
+ * something else. */
+static void damacy__pages_unmap(damacy__device* device, void* map, uint64_t size)
+{
+    bool is_released = false;
+
+    if (damacy__device_enter_to_free(device)) {
+        is_released = damacy__device_note(device, device->driver->host_unregister(map),
+                                          "cuMemHostUnregister");
+        damacy__device_leave(device);
+    }
+    is_released = is_released || damacy__device_state(device) == DAMACY__DEVICE_LOST;
+    if (is_released) {
+        (void)munmap(map, (size_t)size);
+    }
+}
+
 /* Copies from or to it have finished. Leaves a zeroed record. */
 static void damacy__pinned_free(damacy__device* device, damacy__pinned* pinned)
 {
     if (pinned->kind == DAMACY__PINNED_PAGEABLE) {
         damacy__free(device->alloc, pinned->ptr, pinned->size);
     } else if (pinned->kind != DAMACY__PINNED_NONE) {
-        const bool is_entered = damacy__device_enter_to_free(device);
-        if (is_entered && pinned->kind == DAMACY__PINNED_DRIVER) {
-            (void)device->driver->host_free(pinned->ptr);
-        } else if (is_entered) {
-            (void)device->driver->host_unregister(pinned->ptr);
-        }
-        if (is_entered) {
+        if (pinned->kind == DAMACY__PINNED_PAGES) {
+            damacy__pages_unmap(device, pinned->ptr, pinned->map_size);
+        } else if (damacy__device_enter_to_free(device)) {
+            (void)damacy__device_note(device, device->driver->host_free(pinned->ptr),
+                                      "cuMemFreeHost");
             damacy__device_leave(device);
-        }
-        /* A stalled device may still write: its pages stay. */
-        if (pinned->kind == DAMACY__PINNED_PAGES &&
-            damacy__device_state(device) != DAMACY__DEVICE_STALLED) {
-            (void)munmap(pinned->ptr, (size_t)pinned->map_size);
         }
         __atomic_sub_fetch(&device->alloc->live_bytes, pinned->size, __ATOMIC_RELAXED);
         __atomic_sub_fetch(&device->pinned, pinned->size, __ATOMIC_RELAXED);
@@ -283,13 +295,7 @@ static void damacy__mapping_close(damacy__device* device, damacy__mapping* mappi
     if (!mapping->map) {
         return;
     }
-    if (damacy__device_enter_to_free(device)) {
-        (void)device->driver->host_unregister(mapping->map);
-        damacy__device_leave(device);
-    }
-    if (damacy__device_state(device) != DAMACY__DEVICE_STALLED) {
-        (void)munmap(mapping->map, (size_t)mapping->map_size);
-    }
+    damacy__pages_unmap(device, mapping->map, mapping->map_size);
     __atomic_sub_fetch(&device->alloc->live_bytes, mapping->map_size, __ATOMIC_RELAXED);
     __atomic_sub_fetch(&device->pinned, mapping->map_size, __ATOMIC_RELAXED);
     memset(mapping, 0, sizeof *mapping);

@@ -158,12 +158,15 @@ static void damacy__program_join(damacy__program* program)
     }
 }
 
-static uint32_t damacy__function_attribute(const damacy__device* device, damacy__function function,
+static uint32_t damacy__function_attribute(damacy__device* device, damacy__function function,
                                            int attribute)
 {
     int value = 0;
 
-    if (device->driver->function_attribute(&value, attribute, function) != DAMACY__CUDA_OK ||
+    if (damacy__device_state(device) != DAMACY__DEVICE_ALIVE ||
+        !damacy__device_note(device,
+                             device->driver->function_attribute(&value, attribute, function),
+                             "cuFuncGetAttribute") ||
         value < 0) {
         return 0;
     }
@@ -194,7 +197,7 @@ static damacy_status damacy__program_resolve(damacy__program* program, damacy__d
             damacy__function_attribute(device, function, DAMACY__FUNCTION_LOCAL_BYTES);
         kernel->function = function;
     }
-    return DAMACY_OK;
+    return damacy__device_alive(device, err);
 }
 
 /* Loads the image. One from the cache that the driver does not take is made anew, once. */
@@ -247,7 +250,8 @@ static void damacy__program_deinit(damacy__program* program, damacy__device* dev
     damacy__program_join(program);
     damacy__image_free(program->compiler, &program->image);
     if (program->module && damacy__device_enter_to_free(device)) {
-        (void)device->driver->module_unload(program->module);
+        (void)damacy__device_note(device, device->driver->module_unload(program->module),
+                                  "cuModuleUnload");
         damacy__device_leave(device);
     }
     memset(program, 0, sizeof *program);
