@@ -40,8 +40,9 @@
  * The writer (fse) guarantees, also for hostile data: no empty run, each record starts where the
  * one before it ended, the first starts at 0, the lengths sum to the block's size, literal runs
  * lie inside and in order use up exactly the block's literals (the tail after the last sequence
- * included). A symbolic offset is SYMBOLIC | k << 18 | d: the block's incoming repeat offset
- * k (0, 1, 2) minus d. `place` rewrites those to plain ones, so execute sees none. */
+ * included). A symbolic offset is SYMBOLIC | k << 18 | (2^18 - 1 - d): the block's incoming repeat
+ * offset k (0, 1, 2) minus d, so that both kinds are one less when decremented. `place` rewrites
+ * those to plain ones, so execute sees none. */
 #define DAMACY__ZSTD_D_LITERALS 0x20000000u
 #define DAMACY__ZSTD_D_SYMBOLIC 0x1ff00000u /* bits 18 and 19 are clear */
 #define DAMACY__ZSTD_OFFSET_MAX 0x1fefffffu /* a larger offset is DAMACY__JOB_BAD_OFFSET */

@@ -69,7 +69,7 @@ static __device__ void damacy__zstd_place_offsets(const damacy__zstd_wave& w,
         const uint32_t d = (uint32_t)(record >> 34);
         if (d >= DAMACY__ZSTD_D_LITERALS || d < DAMACY__ZSTD_D_SYMBOLIC)
             continue;
-        const uint32_t k = d >> 18 & 3, minus = d & 0x3ffffu;
+        const uint32_t k = d >> 18 & 3, minus = ~d & 0x3ffffu;
         const uint32_t before = k == 0 ? b.repeat_in[0] : k == 1 ? b.repeat_in[1] : b.repeat_in[2];
         if (before <= minus) { // offset 0, or a repeat offset that was broken before
             damacy__zstd_fail(w, b, b.sequence_src, DAMACY__JOB_BAD_OFFSET);

@@ -247,7 +247,7 @@ typedef struct damacy__zstd_map {
 DAMACY__INLINE uint32_t damacy__zstd_map_entry(uint32_t d)
 {
     return d >= DAMACY__ZSTD_D_SYMBOLIC
-               ? DAMACY__ZSTD_MAP | damacy__min(d >> 18 & 3, 2) << 29 | (d & 0x3ffffu)
+               ? DAMACY__ZSTD_MAP | damacy__min(d >> 18 & 3, 2) << 29 | (~d & 0x3ffffu)
                : d;
 }
 
