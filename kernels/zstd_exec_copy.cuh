@@ -1,0 +1,211 @@
+// Parts of sequence execution that know nothing of tiles: single accesses, bytes to shared memory
+// at any alignment, and which of the variants takes a frame.
+#pragma once
+
+#include "kernels/zstd_common.cuh"
+
+// Variants of execution, bits of damacy__zstd_wave.flags: those that are launched. Each takes the
+// frames for which it is the best of them; with one bit set it takes all.
+#define DAMACY__ZSTD_EXECUTE_LINKS  0x10000u // a few large frames, all blocks at once
+#define DAMACY__ZSTD_EXECUTE_1024X2 0x20000u // up to a few hundred frames
+#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u // many short segments
+#define DAMACY__ZSTD_EXECUTE_256X2  0x80000u
+#define DAMACY__ZSTD_EXECUTE_128X2  0x100000u // many frames
+
+#define DAMACY__ZSTD_LINK_FRAMES 64u // most frames that are executed by links
+
+// Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile.
+#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
+    (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)
+
+#ifdef __CUDACC__
+#define DAMACY__EXEC_UNROLL   _Pragma("unroll")
+#define DAMACY__EXEC_NOUNROLL _Pragma("unroll 1")
+#else
+#define DAMACY__EXEC_UNROLL
+#define DAMACY__EXEC_NOUNROLL
+#endif
+
+// An aligned word of device memory that this CTA may have written before the last barrier.
+DAMACY__INLINE uint32_t damacy__exec_word(uint64_t at)
+{
+#ifdef __CUDACC__
+    uint32_t v;
+    asm volatile("ld.global.u32 %0,[%1];" : "=r"(v) : "l"(at));
+    return v;
+#else
+    return *(const uint32_t*)(uintptr_t)at;
+#endif
+}
+
+DAMACY__INLINE uint32_t damacy__exec_byte(uint64_t at)
+{
+    return *(const uint8_t*)(uintptr_t)at;
+}
+
+// Links are read and shortened by several lanes at once, so the accesses are relaxed.
+DAMACY__INLINE uint32_t damacy__exec_link_load(uint32_t at)
+{
+#ifdef __CUDACC__
+    uint16_t v;
+    asm volatile("ld.relaxed.cta.shared.u16 %0,[%1];" : "=h"(v) : "r"(at));
+    return v;
+#else
+    return damacy__lds16(at);
+#endif
+}
+
+DAMACY__INLINE void damacy__exec_link_store(uint32_t at, uint32_t v)
+{
+#ifdef __CUDACC__
+    asm volatile("st.relaxed.cta.shared.u16 [%0],%1;" ::"r"(at), "h"((uint16_t)v));
+#else
+    damacy__sts16(at, v);
+#endif
+}
+
+// A counter in shared memory; returns what it was.
+DAMACY__INLINE uint32_t damacy__exec_count(uint32_t at, uint32_t n)
+{
+#ifdef __CUDACC__
+    uint32_t v;
+    asm volatile("atom.relaxed.cta.shared.add.u32 %0,[%1],%2;" : "=r"(v) : "r"(at), "r"(n));
+    return v;
+#else
+    const uint32_t v = damacy__lds32(at);
+    damacy__sts32(at, v + n);
+    return v;
+#endif
+}
+
+// Lowest n bytes (1 to 8) of hi:lo to shared memory; their neighbours belong to other lanes.
+DAMACY__INLINE void damacy__exec_store8(uint32_t to, uint32_t lo, uint32_t hi, int32_t n)
+{
+    damacy__sts8(to, lo);
+    if (n > 1)
+        damacy__sts8(to + 1, lo >> 8);
+    if (n > 2)
+        damacy__sts8(to + 2, lo >> 16);
+    if (n > 3)
+        damacy__sts8(to + 3, lo >> 24);
+    if (n > 4)
+        damacy__sts8(to + 4, hi);
+    if (n > 5)
+        damacy__sts8(to + 5, hi >> 8);
+    if (n > 6)
+        damacy__sts8(to + 6, hi >> 16);
+    if (n > 7)
+        damacy__sts8(to + 7, hi >> 24);
+}
+
+// Words around a source of up to 8 bytes. Only words that hold a wanted byte are read.
+struct damacy__exec_words {
+    uint32_t w0, w1, w2;
+};
+
+DAMACY__INLINE damacy__exec_words damacy__exec_gather(uint64_t from, int32_t n)
+{
+    const uint64_t at = from & ~3ull;
+    const int32_t end = (int32_t)(from & 3) + (n < 8 ? n : 8);
+    damacy__exec_words w;
+    w.w0 = damacy__exec_word(at);
+    w.w1 = w.w2 = 0;
+    if (end > 4)
+        w.w1 = damacy__exec_word(at + 4);
+    if (end > 8)
+        w.w2 = damacy__exec_word(at + 8);
+    return w;
+}
+
+DAMACY__INLINE void damacy__exec_scatter(uint32_t to, uint64_t from, damacy__exec_words w,
+                                         int32_t n)
+{
+    const uint32_t shift = (uint32_t)(from & 3) * 8;
+    damacy__exec_store8(to, damacy__funnel_right(w.w0, w.w1, shift),
+                        damacy__funnel_right(w.w1, w.w2, shift), n < 8 ? n : 8);
+}
+
+// Lane `me` of `step` copies its share of [begin, end) of the tile; `from` is the source of
+// `begin`. Aligned 8-byte stores where a unit is whole.
+DAMACY__INLINE void damacy__exec_copy_group(uint32_t tile, uint64_t from, int32_t begin,
+                                            int32_t end, int32_t me, int32_t step)
+{
+    for (int32_t unit = (begin & ~7) + 8 * me; unit < end; unit += 8 * step) {
+        const int32_t a = (unit > begin ? unit : begin) - unit;
+        const int32_t z = (unit + 8 < end ? unit + 8 : end) - unit;
+        const uint64_t source = from + (uint64_t)(int64_t)(unit - begin), at = source & ~3ull;
+        const int32_t skew = (int32_t)(source & 3);
+        const int32_t first = (skew + a) >> 2, last = (skew + z - 1) >> 2;
+        uint32_t w0 = 0, w1 = 0, w2 = 0;
+        if (first == 0)
+            w0 = damacy__exec_word(at);
+        if (first <= 1 && last >= 1)
+            w1 = damacy__exec_word(at + 4);
+        if (last >= 2)
+            w2 = damacy__exec_word(at + 8);
+        const uint32_t v0 = damacy__funnel_right(w0, w1, (uint32_t)skew * 8);
+        const uint32_t v1 = damacy__funnel_right(w1, w2, (uint32_t)skew * 8);
+        if (z - a == 8) {
+            damacy__sts64(tile + (uint32_t)unit, v0, v1);
+        } else {
+            const uint64_t v = ((uint64_t)v1 << 32 | v0) >> (8 * a);
+            damacy__exec_store8(tile + (uint32_t)(unit + a), (uint32_t)v, (uint32_t)(v >> 32),
+                                z - a);
+        }
+    }
+}
+
+// ---- which variant takes a frame
+// ------------------------------------------------------------------
+
+// Where the links of entry i of the execute list lie, in links; NONE: it is not executed by links.
+DAMACY__INLINE uint32_t damacy__exec_link_at(const damacy__zstd_wave& w, uint32_t i)
+{
+    const uint32_t* list = (const uint32_t*)(uintptr_t)w.execute_list;
+    const uint32_t n = damacy__zstd_counts(w)->n_execute;
+    uint64_t at = 0;
+
+    if (!(w.flags & DAMACY__ZSTD_EXECUTE_LINKS) || w.links == 0 || n > DAMACY__ZSTD_LINK_FRAMES)
+        return DAMACY__ZSTD_NONE;
+    for (uint32_t k = 0; k < i; k++)
+        at += (damacy__zstd_frames(w)[list[k]].size + 3) & ~3u;
+    const uint64_t end = at + damacy__zstd_frames(w)[list[i]].size;
+    return end <= w.links_size / 4 && end < DAMACY__ZSTD_NONE ? (uint32_t)at : DAMACY__ZSTD_NONE;
+}
+
+// The variant for entry i of the execute list. Switch points measured on an H200 (132
+// multiprocessors): links to 16 frames, large CTAs to 200, then by records per KB of output, where
+// more than 150 mean short segments and fewer than 50 mostly literals.
+DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)
+{
+    const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
+    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
+    const uint32_t n = damacy__zstd_counts(w)->n_execute;
+    const uint32_t launched = w.flags & (DAMACY__ZSTD_EXECUTE_1024X2 | DAMACY__ZSTD_EXECUTE_256X4 |
+                                         DAMACY__ZSTD_EXECUTE_256X2 | DAMACY__ZSTD_EXECUTE_128X2);
+    const uint64_t density = 1024ull * f.n_records / (f.size ? f.size : 1);
+    uint32_t best = DAMACY__ZSTD_EXECUTE_256X2;
+
+    if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))
+        return DAMACY__ZSTD_EXECUTE_LINKS;
+    if (n <= 200)
+        best = DAMACY__ZSTD_EXECUTE_1024X2;
+    else if (density > 150)
+        best = DAMACY__ZSTD_EXECUTE_256X4;
+    else if (n > 1000 && density > 50)
+        best = DAMACY__ZSTD_EXECUTE_128X2;
+    if (!(best & launched))
+        best = launched & (0u - launched); // the first that there is
+    return best;
+}
+
+// A frame that has no place or whose job has failed already. Of a job with several frames all are
+// executed, so that the error that is reported does not depend on which comes first; symbolic
+// offsets that an earlier stage could not replace are larger than such a frame, unless it is huge.
+DAMACY__INLINE bool damacy__exec_skip(const damacy__zstd_wave& w, uint32_t frame)
+{
+    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
+    return f.dst == 0 ||
+           (damacy__zstd_errors(w)[f.job] != DAMACY__ZSTD_NO_ERROR &&
+            (damacy__zstd_spans(w)[f.job].n_frames == 1 || f.size >= DAMACY__ZSTD_D_SYMBOLIC));
+}

@@ -1,0 +1,437 @@
+// Sequence execution on the CPU against a scalar executor: random, real and adversarial records,
+// every variant, outputs at any alignment in allocations of their exact size, other blocks between
+// those with sequences, bad offsets among good frames.
+#include "tests/simt/simt.h"
+#include "kernels/zstd_exec.cuh"
+#include "kernels/zstd_exec_link.cuh"
+#include "tests/test.h"
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+typedef std::vector<uint8_t> bytes;
+
+// A block: its records and literals, or (no records) bytes that are in the output already.
+struct block {
+    std::vector<uint64_t> records;
+    bytes literals;
+    uint32_t size;
+};
+
+// A frame that is built up segment by segment together with its expected output.
+struct frame {
+    std::vector<block> blocks;
+    bytes expected;
+    bool bad = false;
+
+    void begin()
+    {
+        blocks.push_back(block{{}, {}, 0});
+    }
+    void stored(const bytes& b)
+    {
+        begin();
+        blocks.back().size = (uint32_t)b.size();
+        expected.insert(expected.end(), b.begin(), b.end());
+    }
+    void literals(const bytes& b)
+    {
+        block& x = blocks.back();
+        if (b.empty())
+            return;
+        x.records.push_back(x.size | (uint64_t)(b.size() - 1) << 17 |
+                            (uint64_t)(DAMACY__ZSTD_D_LITERALS | x.literals.size()) << 34);
+        x.literals.insert(x.literals.end(), b.begin(), b.end());
+        x.size += (uint32_t)b.size();
+        expected.insert(expected.end(), b.begin(), b.end());
+    }
+    void match(uint32_t offset, uint32_t n)
+    {
+        block& x = blocks.back();
+        x.records.push_back(x.size | (uint64_t)(n - 1) << 17 | (uint64_t)offset << 34);
+        x.size += n;
+        bad = bad || offset == 0 || offset > expected.size();
+        for (uint32_t i = 0; i < n; i++)
+            expected.push_back(bad ? 0 : expected[expected.size() - offset]);
+    }
+    uint32_t room() const
+    {
+        return DAMACY__ZSTD_BLOCK_MAX - blocks.back().size;
+    }
+};
+
+static bytes noise(uint64_t* seed, size_t n)
+{
+    bytes b(n);
+    for (uint8_t& x : b)
+        x = (uint8_t)test_random(seed);
+    return b;
+}
+
+// ---- variants
+// -------------------------------------------------------------------------------------
+
+template <int THREADS, int SEGMENTS, int TILE>
+static void run_tile(damacy__zstd_wave w, uint32_t variant)
+{
+    w.flags = variant;
+    simt::launch(dim3(1 + (unsigned)(simt::random() % 5)), dim3(THREADS),
+                 DAMACY__ZSTD_EXECUTE_SHARED(THREADS, SEGMENTS, TILE), [&] {
+                     DAMACY__DYNAMIC_SHARED(shared);
+                     damacy__zstd_execute<THREADS, SEGMENTS, TILE>(w, variant, shared);
+                 });
+}
+static void run_256x4(const damacy__zstd_wave& w)
+{
+    run_tile<256, 4, 4096>(w, DAMACY__ZSTD_EXECUTE_256X4);
+}
+static void run_256x2(const damacy__zstd_wave& w)
+{
+    run_tile<256, 2, 4096>(w, DAMACY__ZSTD_EXECUTE_256X2);
+}
+static void run_128x2(const damacy__zstd_wave& w)
+{
+    run_tile<128, 2, 2048>(w, DAMACY__ZSTD_EXECUTE_128X2);
+}
+static void run_1024x2(const damacy__zstd_wave& w)
+{
+    run_tile<1024, 2, 8192>(w, DAMACY__ZSTD_EXECUTE_1024X2);
+}
+static void run_links(const damacy__zstd_wave& wave)
+{
+    damacy__zstd_wave w = wave;
+    w.flags = DAMACY__ZSTD_EXECUTE_LINKS;
+    simt::launch(dim3(3), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_link(w); });
+    simt::launch(dim3(5), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_jump(w); });
+}
+// As a launcher does: all of them, one after another.
+static void run_all(const damacy__zstd_wave& wave)
+{
+    static const uint32_t flags[] = {DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_128X2,
+                                     DAMACY__ZSTD_EXECUTE_1024X2 | DAMACY__ZSTD_EXECUTE_256X2,
+                                     DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2 |
+                                         DAMACY__ZSTD_EXECUTE_128X2};
+    damacy__zstd_wave w = wave;
+    w.flags = flags[simt::random() % 3];
+    simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_link(w); });
+    simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_jump(w); });
+    const auto tile = [&](auto t, uint32_t threads, uint32_t variant) {
+        simt::launch(dim3(2), dim3(threads), decltype(t)::SIZE, [&] {
+            DAMACY__DYNAMIC_SHARED(shared);
+            damacy__zstd_execute<decltype(t)::THREADS, decltype(t)::SEGMENTS, decltype(t)::TILE>(
+                w, variant, shared);
+        });
+    };
+    tile(damacy__exec_shape<256, 4, 4096>(), 256, DAMACY__ZSTD_EXECUTE_256X4);
+    tile(damacy__exec_shape<256, 2, 4096>(), 256, DAMACY__ZSTD_EXECUTE_256X2);
+    tile(damacy__exec_shape<128, 2, 2048>(), 128, DAMACY__ZSTD_EXECUTE_128X2);
+    tile(damacy__exec_shape<1024, 2, 8192>(), 1024, DAMACY__ZSTD_EXECUTE_1024X2);
+}
+typedef void (*variant)(const damacy__zstd_wave& w);
+static const variant variants[] = {run_256x4, run_256x2, run_128x2, run_1024x2, run_links, run_all};
+static const uint32_t n_variants = 6;
+
+// ---- harness
+// --------------------------------------------------------------------------------------
+
+// Executes the frames, a job each, and compares bytes and errors. `skew`: of the first output.
+static void check_frames(const std::vector<frame>& frames, variant run, uint32_t skew)
+{
+    const uint32_t n = (uint32_t)frames.size();
+    std::vector<std::unique_ptr<uint8_t[]>> outputs, literals;
+    std::vector<damacy__job> jobs(n);
+    std::vector<damacy__zstd_frame> table(n);
+    std::vector<damacy__zstd_span> spans(n);
+    std::vector<damacy__zstd_block> blocks;
+    std::vector<uint64_t> records, errors(n, DAMACY__ZSTD_NO_ERROR);
+    std::vector<uint32_t> list;
+    size_t total = 0;
+    memset((void*)jobs.data(), 0, n * sizeof jobs[0]);
+    memset((void*)table.data(), 0, n * sizeof table[0]);
+    memset((void*)spans.data(), 0, n * sizeof spans[0]);
+    for (uint32_t i = 0; i < n; i++) {
+        const frame& f = frames[i];
+        const uint32_t at = (skew + i) % 16;
+        outputs.emplace_back(new uint8_t[at + f.expected.size()]);
+        uint8_t* dst = outputs.back().get() + at;
+        memset(outputs.back().get(), 0xa5, at + f.expected.size());
+        table[i].dst = (uint64_t)(uintptr_t)dst;
+        table[i].job = i;
+        table[i].first_block = (uint32_t)blocks.size();
+        table[i].n_blocks = (uint32_t)f.blocks.size();
+        table[i].size = (uint32_t)f.expected.size();
+        spans[i].n_frames = 1;
+        uint32_t position = 0;
+        for (const block& x : f.blocks) {
+            damacy__zstd_block b;
+            memset((void*)&b, 0, sizeof b);
+            b.frame = i;
+            b.type = x.records.empty() ? DAMACY__ZSTD_RAW : DAMACY__ZSTD_SEQUENCES;
+            b.size = x.size;
+            b.position = position;
+            b.dst = table[i].dst + position;
+            if (x.records.empty()) {
+                memcpy(dst + position, f.expected.data() + position, x.size);
+            } else {
+                // three bytes on either side: literals in a source have them too
+                literals.emplace_back(new uint8_t[x.literals.size() + 6 + i % 4]);
+                uint8_t* p = literals.back().get() + 3 + i % 4;
+                if (!x.literals.empty())
+                    memcpy(p, x.literals.data(), x.literals.size());
+                b.literals = (uint64_t)(uintptr_t)p;
+                b.n_literals = (uint32_t)x.literals.size();
+                records.resize((records.size() + 15) & ~(size_t)15);
+                b.first_record = records.size();
+                b.n_records = (uint32_t)x.records.size();
+                records.insert(records.end(), x.records.begin(), x.records.end());
+                table[i].n_records += b.n_records;
+                table[i].n_sequence_blocks++;
+            }
+            position += x.size;
+            blocks.push_back(b);
+        }
+        if (table[i].n_sequence_blocks)
+            list.push_back(i);
+        total += (f.expected.size() + 3) & ~(size_t)3;
+    }
+    for (size_t i = list.size(); i > 1; i--)
+        std::swap(list[i - 1], list[simt::random() % i]);
+    std::vector<uint32_t> links(total, 0xdeadbeef);
+    damacy__zstd_counters counters;
+    damacy__zstd_wave w;
+    memset(&counters, 0, sizeof counters);
+    memset(&w, 0, sizeof w);
+    counters.n_execute = (uint32_t)list.size();
+    w.jobs = (uint64_t)(uintptr_t)jobs.data();
+    w.errors = (uint64_t)(uintptr_t)errors.data();
+    w.spans = (uint64_t)(uintptr_t)spans.data();
+    w.counters = (uint64_t)(uintptr_t)&counters;
+    w.frames = (uint64_t)(uintptr_t)table.data();
+    w.blocks = (uint64_t)(uintptr_t)blocks.data();
+    w.records = (uint64_t)(uintptr_t)records.data();
+    w.execute_list = (uint64_t)(uintptr_t)list.data();
+    w.links = (uint64_t)(uintptr_t)links.data();
+    w.links_size = 4 * total;
+    run(w);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t at = (skew + i) % 16;
+        const uint8_t* out = outputs[i].get();
+        for (uint32_t k = 0; k < at; k++)
+            CHECK_EQ(out[k], 0xa5);
+        CHECK_EQ(errors[i] & 255, frames[i].bad ? (uint64_t)DAMACY__JOB_BAD_OFFSET : 255u);
+        if (!frames[i].bad)
+            for (size_t k = 0; k < frames[i].expected.size(); k++)
+                if (out[at + k] != frames[i].expected[k]) {
+                    printf("# frame %u of %u byte %zu of %zu\n", i, n, k,
+                           frames[i].expected.size());
+                    CHECK_EQ(out[at + k], frames[i].expected[k]);
+                }
+    }
+}
+
+// ---- frames
+// ---------------------------------------------------------------------------------------
+
+// Kinds: short matches, long ones, deep chains, overlaps, mostly literals.
+static frame random_frame(uint64_t* seed, uint32_t kind, uint32_t size)
+{
+    frame f;
+    while (f.expected.size() < size) {
+        if (test_random(seed) % 4 == 0)
+            f.stored(noise(seed, 1 + test_random(seed) % 100));
+        f.begin();
+        const uint32_t n =
+            std::min<uint32_t>(size - (uint32_t)f.expected.size(), 1 + test_random(seed) % 30000);
+        const size_t end = f.expected.size() + n;
+        f.literals(noise(seed, 1 + test_random(seed) % 20));
+        while (f.expected.size() < end && f.room() > 3000) {
+            const uint64_t r = test_random(seed);
+            const uint32_t have = (uint32_t)f.expected.size();
+            uint32_t offset = 1 + (uint32_t)(r % have), length = 3 + (uint32_t)(r >> 32) % 6;
+            if (kind == 1) {
+                length = 3 + (uint32_t)(r >> 32) % 2000;
+            } else if (kind == 2) {
+                offset = 1 + (uint32_t)(r % std::min<uint32_t>(have, 12));
+            } else if (kind == 3) {
+                offset = 1 + (uint32_t)(r % std::min<uint32_t>(have, 40));
+                length = 3 + (uint32_t)(r >> 32) % 300;
+            }
+            f.match(offset, length);
+            const uint32_t n_literals = kind == 4 ? r >> 50 & 1023 : r >> 62 ? 0 : r >> 58 & 7;
+            f.literals(noise(seed, n_literals));
+        }
+    }
+    return f;
+}
+
+TEST(random_records_execute_as_by_a_scalar_loop)
+{
+    uint64_t seed = test_seed();
+    for (uint32_t round = 0; round < 24; round++) {
+        std::vector<frame> frames;
+        for (uint32_t i = 0; i < 10; i++)
+            frames.push_back(random_frame(
+                &seed, (round + i) % 5, i % 3 ? (uint32_t)(test_random(&seed) % 3000) + 1 : 20000));
+        simt::g.seed = seed;
+        check_frames(frames, variants[round % n_variants], round);
+    }
+}
+
+TEST(overlaps_of_every_offset_and_length_at_every_alignment)
+{
+    uint64_t seed = test_seed();
+    for (uint32_t v = 0; v < n_variants; v++) {
+        std::vector<frame> frames;
+        for (uint32_t offset = 1; offset <= 40; offset++) {
+            frame f;
+            f.begin();
+            f.literals(noise(&seed, offset));
+            for (uint32_t n = 3; n < 80 && f.room() > 400; n += 1 + offset % 3) {
+                f.match(offset, n);
+                if (n % 4 == 0)
+                    f.literals(noise(&seed, 1 + n % 5));
+                if (n % 16 == 0)
+                    f.match(offset, 300);
+            }
+            frames.push_back(f);
+        }
+        simt::g.seed = seed;
+        check_frames(frames, variants[v], 3 * v);
+    }
+}
+
+TEST(adversarial_frames_execute)
+{
+    uint64_t seed = test_seed();
+    std::vector<frame> frames;
+    frame f;
+    f.begin(); // the deepest chain: each match reads the one before
+    f.literals(noise(&seed, 3));
+    while (f.room() > 3)
+        f.match(3, 3);
+    frames.push_back(f);
+    f = frame();
+    f.begin(); // one match of the longest kind
+    f.literals(noise(&seed, 1));
+    f.match(1, DAMACY__ZSTD_BLOCK_MAX - 1);
+    f.begin(); // from the start of the frame, over a whole block
+    f.match(DAMACY__ZSTD_BLOCK_MAX, DAMACY__ZSTD_BLOCK_MAX);
+    frames.push_back(f);
+    f = frame();
+    f.begin(); // literals only
+    f.literals(noise(&seed, DAMACY__ZSTD_BLOCK_MAX));
+    f.stored(noise(&seed, 5));
+    f.begin();
+    f.literals(noise(&seed, 1));
+    frames.push_back(f);
+    for (uint32_t i = 0; i < 16; i++) { // every match starts at the frame's first bytes
+        f = frame();
+        f.begin();
+        f.literals(noise(&seed, 9));
+        while (f.expected.size() < 9000)
+            f.match((uint32_t)f.expected.size() - i % 5, 3 + i);
+        frames.push_back(f);
+        f = frame(); // tiny blocks, each in a unit of its own or sharing it with its neighbours
+        for (uint32_t k = 0; k < 40; k++) {
+            if (k % 3 == i % 3)
+                f.stored(noise(&seed, 1 + (k + i) % 18));
+            f.begin();
+            f.literals(noise(&seed, 1 + (k * i) % 7));
+            f.match(1 + k % (uint32_t)f.expected.size(), 3 + (k + i) % 20);
+        }
+        frames.push_back(f);
+    }
+    for (uint32_t v = 0; v < n_variants; v++) {
+        simt::g.seed = seed + v;
+        check_frames(frames, variants[v], v);
+    }
+}
+
+TEST(bad_offsets_fail_their_job_alone)
+{
+    uint64_t seed = test_seed();
+    for (uint32_t round = 0; round < 18; round++) {
+        std::vector<frame> frames;
+        for (uint32_t i = 0; i < 12; i++) {
+            frame f = random_frame(&seed, i % 5, 1 + (uint32_t)(test_random(&seed) % 3000));
+            if (i % 3 == 1) {
+                const uint32_t have = (uint32_t)f.expected.size();
+                static const uint32_t offsets[] = {
+                    0, 1, 2, 100000, DAMACY__ZSTD_OFFSET_MAX, DAMACY__ZSTD_D_SYMBOLIC};
+                const uint32_t k = (uint32_t)(test_random(&seed) % 6);
+                f.begin();
+                f.match(k == 1 || k == 2 ? have + k : offsets[k], 3 + (uint32_t)i * 50);
+                f.match(5, 70);
+                f.literals(noise(&seed, 10));
+            }
+            frames.push_back(f);
+        }
+        simt::g.seed = seed;
+        check_frames(frames, variants[round % n_variants], round);
+    }
+}
+
+// A greedy matcher: real data has chains, repeats and lengths that random records lack.
+static frame find_matches(const bytes& data, uint32_t min_match)
+{
+    std::vector<uint32_t> table(1 << 15, DAMACY__ZSTD_NONE);
+    frame f;
+    f.begin();
+    size_t pending = 0; // first literal that is not in a record
+    for (size_t at = 0; at < data.size();) {
+        uint32_t hash = 0, n = 0;
+        if (at + min_match <= data.size())
+            for (uint32_t k = 0; k < min_match; k++)
+                hash = (hash ^ data[at + k]) * 0x9e3779b1u;
+        const uint32_t before = table[hash >> 17];
+        table[hash >> 17] = (uint32_t)at;
+        while (before != DAMACY__ZSTD_NONE && at + n < data.size() &&
+               data[before + n] == data[at + n] && n < 3000)
+            n++;
+        if (f.blocks.back().size + (at - pending) + 3000 > DAMACY__ZSTD_BLOCK_MAX) {
+            f.literals(bytes(data.begin() + (long)pending, data.begin() + (long)at));
+            pending = at;
+            f.begin();
+        }
+        if (n < min_match) {
+            at++;
+            continue;
+        }
+        f.literals(bytes(data.begin() + (long)pending, data.begin() + (long)at));
+        f.match((uint32_t)at - before, n);
+        at += n;
+        pending = at;
+    }
+    f.literals(bytes(data.begin() + (long)pending, data.end()));
+    return f;
+}
+
+TEST(matches_of_real_data_execute_to_the_data)
+{
+    uint64_t seed = test_seed();
+    for (uint32_t v = 0; v < n_variants; v++) {
+        std::vector<frame> frames;
+        for (uint32_t i = 0; i < 4; i++) {
+            bytes data;
+            while (data.size() < 150000) {
+                const uint64_t r = test_random(&seed);
+                if (i < 2) {
+                    data.push_back((uint8_t)(100 + (r & 7) + (r >> 4 & 7) * i));
+                    data.push_back(0);
+                } else {
+                    const size_t n = 1 + (r & 31), at = data.empty() ? 0 : (r >> 8) % data.size();
+                    const bool copy = r >> 62 != 0 && !data.empty();
+                    for (size_t k = 0; k < n; k++)
+                        data.push_back(copy ? data[at + k] : (uint8_t)(r >> k));
+                }
+            }
+            const frame f = find_matches(data, 3 + i % 2);
+            CHECK(f.expected == data);
+            frames.push_back(f);
+        }
+        simt::g.seed = seed;
+        check_frames(frames, variants[v], v);
+    }
+}
+
+TEST_MAIN
