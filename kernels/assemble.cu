@@ -1,0 +1,189 @@
+// Copies, casts and scales voxels of decoded chunks, or fill values, into samples: one pass over
+// memory.
+//
+// The grid is of any size; each block takes an equal run of neighbouring tiles, finds the job of
+// the first by search and walks on from there. Threads take neighbouring units of 16 output bytes,
+// so stores and, along the line, loads are coalesced. Shared memory: a job and its axes, under 1.3
+// KiB.
+//
+// Compiled with DAMACY__ASSEMBLE_SRC and DAMACY__ASSEMBLE_OUT, numbers of damacy_dtype, the kernel
+// is for that pair of types and handles whole units. Compiled without, it takes any job, voxel by
+// voxel.
+#include "kernels/assemble_unit.cuh"
+
+#define DAMACY__ASSEMBLE_AXES 34u // the ranks of an array, and two that splitting makes
+
+struct damacy__assemble_state {
+    damacy__assemble_job job;
+    damacy__assemble_axis axes[DAMACY__ASSEMBLE_AXES];
+};
+
+DAMACY__INLINE uint32_t damacy__divide(uint32_t x, uint32_t magic, uint32_t shift)
+{
+    return (magic ? __umulhi(x, magic) : x) >> shift;
+}
+
+// Where line number `index` starts.
+DAMACY__INLINE damacy__line damacy__line_of(const damacy__assemble_state* s, uint32_t index)
+{
+    damacy__line line;
+    line.src = s->job.src;
+    line.dst = s->job.dst;
+    line.channel = s->job.channel;
+    line.channel_step = s->job.channel_axis == s->job.n_axes ? 1 : 0;
+    for (uint32_t a = s->job.n_axes; a-- > 0;) {
+        const damacy__assemble_axis* const axis = &s->axes[a];
+        const uint32_t rest = damacy__divide(index, axis->magic, axis->shift);
+        const uint32_t i = index - rest * axis->extent;
+        line.src += (uint64_t)((int64_t)i * axis->src_step);
+        line.dst += (uint64_t)((int64_t)i * axis->dst_step);
+        if (a == s->job.channel_axis)
+            line.channel += i;
+        index = rest;
+    }
+    return line;
+}
+
+// The voxels [from, to) of unit u that are inside its line, which may begin and end within a unit.
+struct damacy__assemble_span {
+    damacy__line line;
+    uint32_t from, to;
+};
+
+DAMACY__INLINE damacy__assemble_span damacy__span_of(const damacy__assemble_state* s, uint32_t u,
+                                                     uint32_t out_size)
+{
+    const uint32_t index = damacy__divide(u, s->job.units_magic, s->job.units_shift);
+    const uint32_t count = 16 / out_size, at = (u - index * s->job.units) * count;
+    damacy__assemble_span r;
+    r.line = damacy__line_of(s, index);
+    const bool is_run = s->job.dst_step == (int64_t)out_size;
+    const uint32_t before = is_run ? (uint32_t)(r.line.dst & 15) / out_size : 0;
+    r.from = at > before ? at - before : 0;
+    r.to = at + count > before ? damacy__min(at + count - before, s->job.n) : 0;
+    return r;
+}
+
+// Units [first, end) of a job whose types are constants.
+template <uint32_t S, uint32_t D>
+DAMACY__INLINE void damacy__assemble_pair(const damacy__assemble_wave* wave,
+                                          const damacy__assemble_state* s, uint32_t first,
+                                          uint32_t end)
+{
+    constexpr uint32_t out_size = damacy__type_size(D);
+    for (uint32_t u = first + threadIdx.x; u < end; u += blockDim.x) {
+        const damacy__assemble_span r = damacy__span_of(s, u, out_size);
+        if (r.from + 16 / out_size == r.to && s->job.dst_step == (int64_t)out_size)
+            damacy__unit_fast<S, D>(wave, &s->job, &r.line, r.from);
+        else
+            damacy__unit_slow<S>(wave, &s->job, &r.line, r.from, r.to, D);
+    }
+}
+
+#ifndef DAMACY__ASSEMBLE_OUT
+// The same for an output type that is known at run time only.
+template <uint32_t S>
+DAMACY__INLINE void damacy__assemble_units(const damacy__assemble_wave* wave,
+                                           const damacy__assemble_state* s, uint32_t first,
+                                           uint32_t end)
+{
+    for (uint32_t u = first + threadIdx.x; u < end; u += blockDim.x) {
+        const damacy__assemble_span r = damacy__span_of(s, u, damacy__type_size(wave->out_dtype));
+        damacy__unit_slow<S>(wave, &s->job, &r.line, r.from, r.to, wave->out_dtype);
+    }
+}
+
+#define DAMACY__ASSEMBLE_CASE(type)                        \
+    case type:                                             \
+        damacy__assemble_units<type>(wave, s, first, end); \
+        break;
+DAMACY__INLINE void damacy__assemble_any(const damacy__assemble_wave* wave,
+                                         const damacy__assemble_state* s, uint32_t first,
+                                         uint32_t end)
+{
+    switch (s->job.src_dtype) {
+        DAMACY__ASSEMBLE_CASE(0)
+        DAMACY__ASSEMBLE_CASE(1)
+        DAMACY__ASSEMBLE_CASE(2)
+        DAMACY__ASSEMBLE_CASE(3)
+        DAMACY__ASSEMBLE_CASE(4)
+        DAMACY__ASSEMBLE_CASE(5)
+        DAMACY__ASSEMBLE_CASE(6)
+        DAMACY__ASSEMBLE_CASE(7)
+        DAMACY__ASSEMBLE_CASE(8)
+        DAMACY__ASSEMBLE_CASE(9)
+        DAMACY__ASSEMBLE_CASE(10)
+        DAMACY__ASSEMBLE_CASE(11)
+        DAMACY__ASSEMBLE_CASE(12)
+    }
+}
+#endif
+
+// The job that a tile belongs to: the last one whose first tile is not above it.
+DAMACY__INLINE uint32_t damacy__job_of_tile(const uint32_t* first_tile, uint32_t n, uint32_t tile)
+{
+    uint32_t low = 0;
+    while (n > 1) {
+        const uint32_t half = n / 2;
+        if (first_tile[low + half] <= tile)
+            low += half;
+        n -= half;
+    }
+    return low;
+}
+
+DAMACY__INLINE void damacy__assemble_load(const damacy__assemble_wave* wave, uint32_t index,
+                                          damacy__assemble_state* s)
+{
+    const damacy__assemble_job* const job =
+        (const damacy__assemble_job*)(uintptr_t)wave->jobs + index;
+    const damacy__assemble_axis* const axes =
+        (const damacy__assemble_axis*)(uintptr_t)wave->axes + job->first_axis;
+    const uint32_t n_words = sizeof(damacy__assemble_job) / 4;
+    const uint32_t n_axis_words = damacy__min(job->n_axes, DAMACY__ASSEMBLE_AXES) *
+                                  (uint32_t)sizeof(damacy__assemble_axis) / 4;
+    for (uint32_t i = threadIdx.x; i < n_words; i += blockDim.x)
+        ((uint32_t*)&s->job)[i] = ((const uint32_t*)job)[i];
+    for (uint32_t i = threadIdx.x; i < n_axis_words; i += blockDim.x)
+        ((uint32_t*)s->axes)[i] = ((const uint32_t*)axes)[i];
+}
+
+// What a block does; `run` handles units [first, end) of the job in `state`.
+template <class F>
+DAMACY__INLINE void damacy__assemble_block(const damacy__assemble_wave& wave,
+                                           damacy__assemble_state& state, F run)
+{
+    const uint32_t* const first_tile = (const uint32_t*)(uintptr_t)wave.first_tile;
+    const uint64_t n_tiles = wave.n_tiles;
+    uint32_t tile = (uint32_t)(n_tiles * blockIdx.x / gridDim.x);
+    const uint32_t end_tile = (uint32_t)(n_tiles * (blockIdx.x + 1) / gridDim.x);
+    if (tile >= end_tile)
+        return;
+    for (uint32_t index = damacy__job_of_tile(first_tile, wave.n_jobs, tile); tile < end_tile;
+         index++) {
+        const uint32_t job_tile = first_tile[index];
+        const uint32_t last = damacy__min(first_tile[index + 1], end_tile);
+        if (last <= tile)
+            continue;
+        damacy__sync_block(); // the job before is no longer in use
+        damacy__assemble_load(&wave, index, &state);
+        damacy__sync_block();
+        run((tile - job_tile) * DAMACY__ASSEMBLE_TILE,
+            damacy__min((last - job_tile) * DAMACY__ASSEMBLE_TILE,
+                        state.job.units * state.job.n_lines));
+        tile = last;
+    }
+}
+
+extern "C" __global__ __launch_bounds__(256) void damacy_assemble(damacy__assemble_wave wave)
+{
+    DAMACY__SHARED(damacy__assemble_state, state);
+    damacy__assemble_block(wave, state, [&](uint32_t first, uint32_t end) {
+#ifdef DAMACY__ASSEMBLE_OUT
+        damacy__assemble_pair<DAMACY__ASSEMBLE_SRC, DAMACY__ASSEMBLE_OUT>(&wave, &state, first,
+                                                                          end);
+#else
+        damacy__assemble_any(&wave, &state, first, end);
+#endif
+    });
+}
