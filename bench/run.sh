@@ -8,7 +8,10 @@ device=auto kind=half-random codec=zstd name=full
 for argument; do
     case $argument in
     --small) arrays=4 shape=256,256,256 shard=128,128,256 crop=64,64,64 batch=64 batches=40 lookahead=256 name=small ;;
-    --device=* | --kind=* | --codec=* | --batches=*) eval "${argument#--}" ;;
+    --device=*) device=${argument#*=} ;;
+    --kind=*) kind=${argument#*=} ;;
+    --codec=*) codec=${argument#*=} ;;
+    --batches=*) batches=${argument#*=} ;;
     *) echo "bench: no such option: $argument" >&2; exit 2 ;;
     esac
 done

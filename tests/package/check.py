@@ -8,6 +8,7 @@
     macros     nothing but DAMACY* and damacy__* is defined, and declarations pull in no other header
     readme     the blocks of README.md compile; its example is examples/hello.c
     subproject a meson project finds dependency('damacy')
+    runner     tests/run_tests.py counts strictly
 """
 import os
 import pathlib
@@ -321,6 +322,35 @@ def subproject(tmp):
         need(root / "out/app")
 
     yield "a meson project uses damacy as a subproject", check
+
+
+# ---- runner ----
+
+
+def runner(tmp):
+    sys.path.insert(0, str(ROOT / "tests"))
+    import run_tests
+
+    def counts(text, code, passed, failed, skipped):
+        def check():
+            result = run_tests.Result("x")
+            run_tests.count(result, text, code)
+            got = (result.passed, len(result.failed), len(result.skipped))
+            must(got == (passed, failed, skipped), f"{got} from {text!r} and status {code}: {result.failed}, {result.skipped}")
+        return check
+
+    yield "results are counted", counts("ok 1 - a\nok 2 - b # SKIP no disk\nnot ok 3 - c\n1..3\n", 1, 1, 1, 1)
+    yield "a plan may come first", counts("1..2\nok 1 - a\nok 2 - b\n", 0, 2, 0, 0)
+    yield "a missing plan fails", counts("ok 1 - a\n", 0, 1, 1, 0)
+    yield "fewer results than planned fail", counts("1..3\nok 1 - a\nok 2 - b\n", 0, 2, 1, 0)
+    yield "no results fail", counts("1..0\n", 0, 0, 1, 0)
+    yield "a program that says why it skips all is a skip", counts("1..0 # SKIP no device\n", 0, 0, 0, 1)
+    yield "a crash fails", counts("1..1\nok 1 - a\n", -11, 1, 1, 0)
+    yield "an exit status fails without a failed result", counts("1..1\nok 1 - a\n", 1, 1, 1, 0)
+    yield "silence fails", counts("", 0, 0, 1, 0)
+    yield "status 77 is a skip", counts("# no GPU\n", 77, 0, 0, 1)
+    yield "numbers must run on", counts("ok 1 - a\nok 1 - b\n1..2\n", 0, 2, 1, 0)
+    yield "an unexpected end by the program fails", counts("1..1\nok 1 - a\nBail out! disk full\n", 0, 1, 1, 0)
 
 
 def main():
