@@ -167,6 +167,35 @@ typedef struct damacy__zstd_counters {
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
+/* ---- Flags of a wave, and what the host has to know of shapes. */
+
+/* Variants of execution that are launched. Each takes the frames for which it is the best of them;
+ * with one bit set it takes all. */
+#define DAMACY__ZSTD_EXECUTE_LINKS  0x10000u /* a few large frames, all blocks at once */
+#define DAMACY__ZSTD_EXECUTE_1024X2 0x20000u /* up to a few hundred frames */
+#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u /* many short segments */
+#define DAMACY__ZSTD_EXECUTE_256X2  0x80000u
+#define DAMACY__ZSTD_EXECUTE_128X2  0x100000u /* many frames */
+
+#define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
+
+/* Force a shape of fse; neither: by the number of blocks. */
+#define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u
+#define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u
+
+/* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
+#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
+    (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)
+
+/* Shared memory of one warp that decodes literals by lanes, its tables not included. */
+#define DAMACY__ZSTD_LANE_SIZE 5376u
+/* Dynamic shared memory of literals_lanes for tables of `log` bits and of literals_split with s
+ * lanes a stream, alignment of the tables included. */
+#define DAMACY__ZSTD_LANES_SHARED(log, warps) \
+    ((warps) * ((16u << (log)) + DAMACY__ZSTD_LANE_SIZE) + (2u << (log)) - 1024u)
+#define DAMACY__ZSTD_SPLIT_SHARED(s) \
+    ((2u << 11) + (2u << 12) + ((s) / 8u) * DAMACY__ZSTD_LANE_SIZE + 32u * (s) + 16u + 7168u)
+
 /* The one parameter of every entry, passed by value. */
 typedef struct damacy__zstd_wave {
     uint64_t jobs;     /* const damacy__job[max_jobs] */
@@ -183,11 +212,12 @@ typedef struct damacy__zstd_wave {
     uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by
                                 table log, largest first */
     uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences */
-    uint64_t literals;         /* bytes, 256-byte aligned, 64 spare bytes before and after */
-    uint64_t records;          /* uint64_t[max_records], 256-byte aligned */
-    uint64_t links;            /* scratch of execute for few large frames, or 0 */
-    uint64_t literals_size;    /* capacity of literals */
-    uint64_t max_records;
+    uint64_t literals;    /* scratch for literals and records together, 256-byte aligned: literals
+                             from the front, records from the back; 64 spare bytes on both sides */
+    uint64_t records;     /* uint64_t[max_records]: the same place */
+    uint64_t links;       /* scratch of execute for few large frames, or 0 */
+    uint64_t max_records; /* what that scratch could hold of records alone; a multiple of 16 */
+    uint64_t zero;
     uint64_t links_size;
     uint32_t max_jobs, max_frames, max_blocks;
     uint32_t flags;

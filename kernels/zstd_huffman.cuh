@@ -14,7 +14,8 @@
 #define DAMACY__ZSTD_RING_WORDS 34u // 32 and 2 mirrored
 #define DAMACY__ZSTD_RING_SIZE  (DAMACY__ZSTD_RING_WORDS * 128u)
 #define DAMACY__ZSTD_STAGE_SIZE 1024u // output of a warp: 32 bytes a lane
-#define DAMACY__ZSTD_LANE_SIZE  (DAMACY__ZSTD_RING_SIZE + DAMACY__ZSTD_STAGE_SIZE)
+static_assert(DAMACY__ZSTD_LANE_SIZE == DAMACY__ZSTD_RING_SIZE + DAMACY__ZSTD_STAGE_SIZE,
+              "host's view");
 
 // A reader of one stream. Bit positions count down from `top`, the first 32-byte boundary at or
 // above the end of the stream.

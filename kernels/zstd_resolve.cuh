@@ -58,14 +58,17 @@ DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_scan(damacy__zstd_totals 
 DAMACY__INLINE bool damacy__zstd_totals_fit(const damacy__zstd_wave& w,
                                             const damacy__zstd_totals& t)
 {
-    return t.n_literal_bytes <= w.literals_size && t.n_records <= w.max_records &&
-           t.n_frames <= w.max_frames && t.n_blocks <= w.max_blocks && t.n_trees <= w.max_blocks;
+    return t.n_records <= w.max_records && // so that the sum below cannot wrap
+           t.n_literal_bytes <= 8 * (w.max_records - t.n_records) && t.n_frames <= w.max_frames &&
+           t.n_blocks <= w.max_blocks && t.n_trees <= w.max_blocks;
 }
 
-DAMACY__INLINE void damacy__zstd_span_place(damacy__zstd_span& s, const damacy__zstd_totals& at)
+// Places a job whose share comes after `at`.
+DAMACY__INLINE void damacy__zstd_span_place(const damacy__zstd_wave& w, damacy__zstd_span& s,
+                                            const damacy__zstd_totals& at)
 {
     s.first_literal_byte = at.n_literal_bytes;
-    s.first_record = at.n_records;
+    s.first_record = w.max_records - at.n_records - s.n_records;
     s.first_frame = at.n_frames;
     s.first_block = at.n_blocks;
     s.first_tree = at.n_trees;
@@ -81,7 +84,7 @@ static __device__ void damacy__zstd_allocate_each(const damacy__zstd_wave& w, ui
         damacy__zstd_totals next = base;
         damacy__zstd_totals_add(next, damacy__zstd_totals_of(s));
         if (damacy__zstd_totals_fit(w, next)) {
-            damacy__zstd_span_place(s, base);
+            damacy__zstd_span_place(w, s, base);
             base = next;
         } else {
             s = damacy__zstd_span{};
@@ -127,7 +130,7 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
         const bool fits = damacy__zstd_totals_fit(w, all);
         damacy__sync_block();
         if (fits) {
-            damacy__zstd_span_place(s, at);
+            damacy__zstd_span_place(w, s, at);
             if (i < n)
                 damacy__zstd_spans(w)[i] = s;
             if (tid == 0)

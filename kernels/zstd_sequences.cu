@@ -3,6 +3,8 @@
 // the rest.
 #include "kernels/zstd_tables.cuh"
 #include "kernels/zstd_fse.cuh"
+#include "kernels/zstd_exec.cuh"
+#include "kernels/zstd_exec_link.cuh"
 
 // Thread per block.
 extern "C" __global__ __launch_bounds__(128) void damacy_zstd_tables(damacy__zstd_wave w)
@@ -18,4 +20,27 @@ extern "C" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse(damacy__zst
 {
     DAMACY__DYNAMIC_SHARED(shared);
     damacy__zstd_fse(w, shared);
+}
+
+// Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.
+#define DAMACY__EXECUTE_ENTRY(name, threads, segments, tile, per_multiprocessor, variant) \
+    extern "C" __global__ __launch_bounds__(threads, per_multiprocessor) void name(       \
+        damacy__zstd_wave w)                                                              \
+    {                                                                                     \
+        DAMACY__DYNAMIC_SHARED(shared);                                                   \
+        damacy__zstd_execute<threads, segments, tile>(w, variant, shared);                \
+    }
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x2, 1024, 2, 8192, 1, DAMACY__ZSTD_EXECUTE_1024X2)
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256, 4, 4096, 4, DAMACY__ZSTD_EXECUTE_256X4)
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x2, 256, 2, 4096, 4, DAMACY__ZSTD_EXECUTE_256X2)
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x2, 128, 2, 2048, 8, DAMACY__ZSTD_EXECUTE_128X2)
+
+// The blocks of a few large frames at once, in two steps.
+extern "C" __global__ __launch_bounds__(256) void damacy_zstd_link(damacy__zstd_wave w)
+{
+    damacy__zstd_link(w);
+}
+extern "C" __global__ __launch_bounds__(256) void damacy_zstd_jump(damacy__zstd_wave w)
+{
+    damacy__zstd_jump(w);
 }

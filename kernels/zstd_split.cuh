@@ -16,11 +16,6 @@ template <int S> struct damacy__zstd_split_shared {
     uint32_t bad;
 };
 
-// Shared memory of the kernel, the alignment of the tables not included.
-#define DAMACY__ZSTD_SPLIT_SIZE(s)                                                      \
-    ((2u << 11) + (2u << DAMACY__ZSTD_STEP_LOG) + ((s) / 8u) * DAMACY__ZSTD_LANE_SIZE + \
-     32u * (s) + 16u)
-
 // Steps over N windows of STEP_LOG bits; adds the symbols to n.
 template <int N>
 DAMACY__INLINE void damacy__zstd_steps(damacy__zstd_stream& s, uint32_t step_table, uint32_t& n)
@@ -206,8 +201,9 @@ template <int S>
 DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint8_t* memory)
 {
     memory = damacy__zstd_align(memory, 2u << DAMACY__ZSTD_STEP_LOG);
-    damacy__zstd_split_shared<S>& shared =
-        *(damacy__zstd_split_shared<S>*)(memory + DAMACY__ZSTD_SPLIT_SIZE(S) - 32 * S - 16);
+    damacy__zstd_split_shared<S>& shared = *(
+        damacy__zstd_split_shared<S>*)(memory + DAMACY__ZSTD_SPLIT_SHARED(S) - 7168 - 32 * S - 16);
+    static_assert(sizeof shared <= 32 * S + 16 && DAMACY__ZSTD_STEP_LOG == 12, "host's view");
     const uint32_t* const n = damacy__zstd_counts(w)->n_literal_blocks;
     const uint32_t n0 = n[0], n1 = n0 + n[1], n2 = n1 + n[2];
 

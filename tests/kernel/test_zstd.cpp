@@ -1,0 +1,455 @@
+// The Zstandard kernels on the CPU against libzstd and the corpora: every valid frame byte for
+// byte, every verdict on broken ones, and no byte outside the ranges of a job.
+#include "tests/kernel/zstd_wave.h"
+#include "tests/test.h"
+#include <algorithm>
+
+// Decodes files as waves of `per_wave` jobs; `check` sees each job with its file.
+template <class F>
+static void decode_all(const std::vector<corpus_file>& files, size_t per_wave,
+                       const wave_options& options, bool strip, F check)
+{
+    wave_options o = options;
+
+    for (size_t first = 0; first < files.size(); first += per_wave) {
+        const size_t n = std::min(per_wave, files.size() - first);
+        std::vector<wave_job> jobs(n);
+        for (size_t i = 0; i < n; i++) {
+            const corpus_file& f = files[first + i];
+            jobs[i].src = strip ? corpus_without_checksum(f.content) : f.content;
+            jobs[i].skew = (unsigned)((first + i) * 5 % 16);
+            check(f, jobs[i], true);
+        }
+        o.seed = options.seed + first;
+        const std::string wrong = wave_run(jobs, o);
+        if (!wrong.empty()) {
+            printf("# wave of %s: %s\n", files[first].name.c_str(), wrong.c_str());
+            CHECK(wrong.empty());
+        }
+        for (size_t i = 0; i < n; i++) {
+            check(files[first + i], jobs[i], false);
+        }
+    }
+}
+
+static uint64_t number(const corpus_row& row, const char* column, int base = 10)
+{
+    const corpus_row::const_iterator i = row.find(column);
+    return i == row.end() ? 0 : strtoull(i->second.c_str(), nullptr, base);
+}
+
+static void valid_set(const char* name, size_t expected, bool strip, const wave_options& o,
+                      size_t every = 1)
+{
+    std::vector<corpus_file> files = corpus_load(name);
+    CHECK_EQ(files.size(), expected);
+    if (every > 1) {
+        std::vector<corpus_file> some;
+        for (size_t i = 0; i < files.size(); i += every) {
+            some.push_back(files[i]);
+        }
+        files = some;
+    }
+    printf("# %s: %zu of %zu frames%s\n", name, files.size(), expected, strip ? ", stripped" : "");
+    decode_all(files, 24, o, strip, [](const corpus_file& f, wave_job& j, bool before) {
+        const uint64_t size = number(f.row, "bytes");
+        if (before) {
+            j.capacity = size;
+            j.expected = f.name.size() & 1 ? size : DAMACY__SIZE_UNKNOWN;
+            return;
+        }
+        if (j.result.status != DAMACY__JOB_OK || !j.canary || j.out.size() != size ||
+            corpus_crc32c(j.out.data(), j.out.size()) != number(f.row, "crc32c", 16)) {
+            printf("# %s: status %u at %llu, size %zu\n", f.name.c_str(), j.result.status,
+                   (unsigned long long)j.result.error_offset, j.out.size());
+            CHECK(!"frame decoded");
+        }
+    });
+}
+
+// What libzstd 1.5.6 says of an input: accepted with so many bytes and that crc, or refused.
+struct verdict {
+    bool accepts;
+    uint64_t size;
+    uint32_t crc;
+};
+
+static verdict verdict_of(const corpus_row& row)
+{
+    verdict v;
+    v.accepts = row.at("libzstd156") == "ok";
+    v.size = number(row, "bytes156");
+    v.crc = (uint32_t)number(row, "crc156", 16);
+    return v;
+}
+
+static bool agrees(const wave_job& j, const verdict& v)
+{
+    const bool ok = j.result.status == DAMACY__JOB_OK;
+    return j.canary && ok == v.accepts &&
+           (!ok || (j.out.size() == v.size && corpus_crc32c(j.out.data(), j.out.size()) == v.crc));
+}
+
+TEST(zstd_decodes_the_generated_frames)
+{
+    wave_options o;
+    valid_set("D_smallblk_s2001", 300, false, o);
+    o.literals = WAVE_SPLIT32;
+    valid_set("C_cs14_s1001", 300, true, o);
+}
+
+// The 'spec' column decides; 'any' leaves it to libzstd 1.5.6.
+TEST(zstd_follows_the_specification_on_crafted_frames)
+{
+    const std::vector<corpus_file> files = corpus_load("zstd_crafted");
+    wave_options o;
+    int wrong = 0;
+
+    CHECK_EQ(files.size(), 215);
+    for (int literals = WAVE_LANES; literals <= WAVE_SPLIT128; literals++) {
+        o.literals = literals;
+        decode_all(files, 72, o, false, [&](const corpus_file& f, wave_job& j, bool before) {
+            verdict v = verdict_of(f.row);
+            if (f.row.at("spec") != "any") {
+                v.accepts = f.row.at("spec") == "ok";
+            }
+            if (before) {
+                j.capacity = v.accepts ? v.size : 300000;
+            } else if (!agrees(j, v)) {
+                printf("# %s: status %u, %zu bytes; specification %s, libzstd %s\n", f.name.c_str(),
+                       j.result.status, j.out.size(), f.row.at("spec").c_str(),
+                       f.row.at("libzstd156").c_str());
+                wrong++;
+            }
+        });
+    }
+    CHECK_EQ(wrong, 0);
+}
+
+// Inputs that libzstd 1.5.6 accepts and the specification does not; we refuse them on purpose.
+static const char* const deliberate[] = {
+    // raw or RLE block larger than min(window, 128 KiB), which one-shot libzstd does not check
+    "b5f31ad94db0f7eb6ae58b75763b4e241dd51978",
+    "eedc09ffc380cc08a630d1fffa4432828222153f",
+    // Huffman stream whose last symbol leaves 8 bits unread; libzstd's two-symbol decoder may not
+    // see
+    "cf9e09c0b57930e6d1eb6c1277675711a6254829",
+    // Huffman streams that end long before their symbols do; libzstd 1.5.4 refuses it as well
+    "78e70cc1266a2b8460a31185fd91be9d977e4452",
+    nullptr,
+};
+
+TEST(zstd_agrees_with_libzstd_on_fuzzed_inputs)
+{
+    const std::vector<corpus_file> files = corpus_load("zstd_fuzz");
+    wave_options o;
+    int wrong = 0, differences = 0;
+
+    CHECK_EQ(files.size(), 1230);
+    o.literals = WAVE_SPLIT32;
+    decode_all(files, 128, o, false, [&](const corpus_file& f, wave_job& j, bool before) {
+        const verdict v = verdict_of(f.row);
+        if (before) {
+            j.capacity = v.accepts ? v.size : 300000;
+            return;
+        }
+        for (const char* const* d = deliberate; *d; d++) {
+            if (f.name == *d && v.accepts && j.result.status != DAMACY__JOB_OK && j.canary) {
+                differences++;
+                return;
+            }
+        }
+        if (!agrees(j, v)) {
+            printf("# %s: status %u at %llu, %zu bytes; libzstd %s %llu\n", f.name.c_str(),
+                   j.result.status, (unsigned long long)j.result.error_offset, j.out.size(),
+                   f.row.at("libzstd156").c_str(), (unsigned long long)v.size);
+            wrong++;
+        }
+    });
+    CHECK_EQ(wrong, 0);
+    CHECK(differences <= 12);
+}
+
+// ---- jobs and waves -----------------------------------------------------------------------------
+
+static bytes compressed(const bytes& content, int level, bool checksum)
+{
+    ZSTD_CCtx* const c = ZSTD_createCCtx();
+    bytes out(ZSTD_compressBound(content.size()));
+    ZSTD_CCtx_setParameter(c, ZSTD_c_compressionLevel, level);
+    ZSTD_CCtx_setParameter(c, ZSTD_c_checksumFlag, checksum);
+    out.resize(ZSTD_compress2(c, out.data(), out.size(), content.data(), content.size()));
+    ZSTD_freeCCtx(c);
+    return out;
+}
+
+static uint32_t noise_state = 1;
+static uint32_t noise()
+{
+    noise_state = noise_state * 1664525u + 1013904223u;
+    return noise_state >> 8;
+}
+
+// 16-bit samples around a level, some of them zero: literals and short matches.
+static bytes volume(size_t size, uint32_t spread)
+{
+    bytes b(size);
+    for (size_t i = 0; i + 1 < size; i += 2) {
+        const uint32_t v = noise() % 3 ? 400 + noise() % spread + noise() % spread : 0;
+        b[i] = (uint8_t)v;
+        b[i + 1] = (uint8_t)(v >> 8);
+    }
+    return b;
+}
+
+static wave_job job_of(const bytes& src, uint64_t capacity)
+{
+    wave_job j;
+    j.src = src;
+    j.capacity = capacity;
+    return j;
+}
+
+static bytes joined(std::initializer_list<bytes> parts)
+{
+    bytes all;
+    for (const bytes& p : parts) {
+        all.insert(all.end(), p.begin(), p.end());
+    }
+    return all;
+}
+
+TEST(zstd_decodes_literals_with_every_kernel)
+{
+    for (int literals = WAVE_LANES; literals <= WAVE_SPLIT128; literals++) {
+        std::vector<wave_job> jobs;
+        std::vector<bytes> contents;
+        for (const uint32_t spread : {4u, 30u, 120u, 600u, 20000u}) { // table logs up to 11
+            for (const size_t size : {700u, 5000u, 140001u}) {
+                contents.push_back(volume(size, spread));
+                jobs.push_back(job_of(compressed(contents.back(), 1, true), size));
+                jobs.back().skew = (unsigned)jobs.size() % 16;
+            }
+        }
+        wave_options o;
+        o.literals = literals;
+        CHECK(wave_run(jobs, o).empty());
+        for (size_t i = 0; i < jobs.size(); i++) {
+            CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+            CHECK(jobs[i].out == contents[i] && jobs[i].canary);
+        }
+    }
+}
+
+TEST(zstd_joins_frames_and_skips_skippable_ones)
+{
+    const bytes a = volume(3000, 50), b = volume(90001, 900);
+    const bytes skippable = {0x5a, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3};
+    const bytes one = compressed(a, 3, true), two = compressed(b, 3, false);
+    std::vector<wave_job> jobs(1, job_of(joined({skippable, one, two, skippable, one}), 96001));
+    jobs.push_back(job_of(skippable, 0));
+    jobs.push_back(job_of(joined({one, {1}}), 3000));
+    jobs.push_back(job_of(joined({one, {1, 2, 3, 4, 5}}), 3000));
+    jobs[0].expected = 96001;
+
+    CHECK(wave_run(jobs, wave_options()).empty());
+    CHECK_EQ(jobs[0].result.status, DAMACY__JOB_OK);
+    CHECK(jobs[0].out == joined({a, b, a}) && jobs[0].canary);
+    CHECK_EQ(jobs[1].result.status, DAMACY__JOB_OK);
+    CHECK_EQ(jobs[1].result.size, 0);
+    CHECK_EQ(jobs[2].result.status, DAMACY__JOB_TRAILING);
+    CHECK_EQ(jobs[2].result.error_offset, one.size());
+    CHECK_EQ(jobs[3].result.status, DAMACY__JOB_TRAILING);
+}
+
+TEST(zstd_demands_the_expected_size_and_the_capacity)
+{
+    const bytes content = volume(5000, 50);
+    bytes frame = compressed(content, 3, true);
+    ZSTD_CCtx* const c = ZSTD_createCCtx();
+    bytes unsized(ZSTD_compressBound(content.size())); // no content size in the header
+    ZSTD_CCtx_setParameter(c, ZSTD_c_contentSizeFlag, 0);
+    unsized.resize(ZSTD_compress2(c, unsized.data(), unsized.size(), content.data(), 5000));
+    ZSTD_freeCCtx(c);
+    for (const bytes& src : {frame, unsized}) {
+        std::vector<wave_job> jobs(7, job_of(src, 5000));
+        jobs[0].expected = 5000;
+        jobs[1].expected = 4999;
+        jobs[2].capacity = 6000;
+        jobs[2].expected = 5001;
+        jobs[3].capacity = 4999;
+        jobs[4].capacity = 0;
+        jobs[5].expected = 5001; // beyond the capacity
+        jobs[6].flags = DAMACY__JOB_SKIP;
+        CHECK(wave_run(jobs, wave_options()).empty());
+        CHECK_EQ(jobs[0].result.status, DAMACY__JOB_OK);
+        CHECK(jobs[0].out == content);
+        CHECK_EQ(jobs[1].result.status, DAMACY__JOB_SIZE_MISMATCH);
+        CHECK_EQ(jobs[2].result.status, DAMACY__JOB_SIZE_MISMATCH);
+        CHECK_EQ(jobs[3].result.status, DAMACY__JOB_NO_SPACE);
+        CHECK_EQ(jobs[3].result.size, 5000);
+        CHECK_EQ(jobs[4].result.status, DAMACY__JOB_NO_SPACE);
+        CHECK_EQ(jobs[5].result.status, DAMACY__JOB_NO_SPACE);
+        CHECK_EQ(jobs[5].result.size, 5001);
+        CHECK_EQ(jobs[6].result.status, DAMACY__JOB_SKIPPED);
+        for (const wave_job& j : jobs) {
+            CHECK(j.canary);
+        }
+    }
+}
+
+TEST(zstd_verifies_checksums_unless_told_not_to)
+{
+    const bytes content = volume(70000, 9);
+    for (const size_t size : {0u, 1u, 5u, 31u, 32u, 33u, 255u, 256u, 300u, 70000u}) {
+        const bytes part(content.begin(), content.begin() + (long)size);
+        const bytes good = compressed(part, 1, true);
+        bytes bad = good;
+        bad[bad.size() - 2] ^= 0x10;
+        std::vector<wave_job> jobs = {job_of(good, size), job_of(bad, size), job_of(bad, size)};
+        jobs[0].skew = (unsigned)size % 16;
+        jobs[2].flags = DAMACY__JOB_NO_CHECKSUM;
+        CHECK(wave_run(jobs, wave_options()).empty());
+        CHECK_EQ(jobs[0].result.status, DAMACY__JOB_OK);
+        CHECK_EQ(jobs[1].result.status, DAMACY__JOB_BAD_CHECKSUM);
+        CHECK_EQ(jobs[1].result.error_offset, bad.size() - 4);
+        CHECK_EQ(jobs[2].result.status, DAMACY__JOB_OK);
+        CHECK(jobs[0].out == part && jobs[2].out == part);
+    }
+}
+
+TEST(zstd_reports_what_does_not_fit_scratch_and_decodes_the_rest)
+{
+    const bytes content = volume(60000, 60);
+    const bytes frame = compressed(content, 3, true);
+    wave_options o;
+    uint64_t refused = 0, first = 0;
+
+    for (int run = 0; run < 3; run++) {
+        std::vector<wave_job> jobs(12, job_of(frame, content.size()));
+        uint64_t now = 0;
+        o.seed = (uint64_t)run + 5;
+        o.max_records = 3 * 45056; // for a few of them
+        CHECK(wave_run(jobs, o).empty());
+        for (size_t i = 0; i < jobs.size(); i++) {
+            CHECK(jobs[i].canary);
+            if (jobs[i].result.status == DAMACY__JOB_NEED_SCRATCH) {
+                now |= 1ull << i;
+            } else {
+                CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+                CHECK(jobs[i].out == content);
+            }
+        }
+        refused |= now;
+        CHECK(run == 0 || now == first); // the same jobs every time
+        first = now;
+    }
+    CHECK(refused != 0 && refused != 4095);
+}
+
+// ---- broken data --------------------------------------------------------------------------------
+
+// Whatever we accept libzstd accepts with the same bytes. It is laxer in one way that is common:
+// its fast Huffman loops do not check that a stream ends where its symbols do. n_lax counts the
+// rest.
+static void check_broken(std::vector<wave_job>& jobs, const bytes& original, uint64_t seed,
+                         uint64_t* n_lax)
+{
+    wave_options o;
+    o.seed = seed;
+    o.literals = (int)(seed % 3);
+    CHECK(wave_run(jobs, o).empty());
+    for (const wave_job& j : jobs) {
+        bytes out(original.size() + 1);
+        const size_t n = ZSTD_decompress(out.data(), out.size(), j.src.data(), j.src.size());
+        CHECK(j.canary);
+        if (j.result.status == DAMACY__JOB_OK) {
+            CHECK(!ZSTD_isError(n) && n == j.out.size());
+            CHECK(n == 0 || memcmp(out.data(), j.out.data(), n) == 0);
+        } else if (!ZSTD_isError(n) && n <= original.size() &&
+                   j.result.status != DAMACY__JOB_BAD_LITERALS) {
+            ++*n_lax;
+        }
+    }
+}
+
+TEST(zstd_refuses_every_truncation)
+{
+    const bytes content = volume(1200, 40);
+    const bytes frame = compressed(content, 3, false);
+    std::vector<wave_job> jobs;
+    uint64_t n_lax = 0;
+
+    for (size_t n = 1; n < frame.size(); n++) {
+        jobs.push_back(job_of(bytes(frame.begin(), frame.begin() + (long)n), content.size()));
+        jobs.back().skew = (unsigned)n % 16;
+    }
+    check_broken(jobs, content, 2, &n_lax);
+    for (const wave_job& j : jobs) {
+        CHECK(j.result.status >= DAMACY__JOB_TRUNCATED);
+    }
+    CHECK_EQ(n_lax, 0);
+}
+
+TEST(zstd_decodes_or_refuses_flipped_bits_as_libzstd_does)
+{
+    const bytes content = volume(2500, 300);
+    const bytes frames[] = {compressed(content, 1, false), compressed(content, 19, false)};
+    uint64_t n = 0, n_lax = 0;
+
+    for (const bytes& frame : frames) {
+        std::vector<wave_job> jobs;
+        for (size_t bit = 0; bit < 8 * frame.size(); bit += bit < 1024 ? 3 : 61) {
+            jobs.push_back(job_of(frame, content.size()));
+            jobs.back().src[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        }
+        n += jobs.size();
+        check_broken(jobs, content, frame.size(), &n_lax);
+    }
+    printf("# %llu flips; libzstd %s is laxer in other ways on %llu\n", (unsigned long long)n,
+           ZSTD_versionString(), (unsigned long long)n_lax);
+    CHECK(n_lax * 100 <= n);
+}
+
+TEST(zstd_checksum_catches_every_flip)
+{
+    const bytes content = volume(1800, 80);
+    const bytes frame = compressed(content, 3, true);
+    std::vector<wave_job> jobs;
+
+    for (size_t bit = 0; bit < 8 * frame.size(); bit += 11) {
+        jobs.push_back(job_of(frame, content.size()));
+        jobs.back().src[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    CHECK(wave_run(jobs, wave_options()).empty());
+    for (const wave_job& j : jobs) {
+        CHECK(j.result.status != DAMACY__JOB_OK || j.out == content);
+    }
+}
+
+TEST(zstd_bad_jobs_leave_their_neighbours_alone)
+{
+    const std::vector<corpus_file> crafted = corpus_load("zstd_crafted");
+    const std::vector<corpus_file> good = corpus_load("D_smallblk_s2001");
+    std::vector<wave_job> jobs;
+    CHECK(!crafted.empty() && !good.empty());
+    for (size_t i = 0; i < 96; i++) {
+        const corpus_file& f = i % 4 ? good[i % 60] : crafted[i * 2 % crafted.size()];
+        jobs.push_back(job_of(f.content, i % 4 ? number(f.row, "bytes") : 1000));
+    }
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        wave_options o;
+        o.seed = seed;
+        CHECK(wave_run(jobs, o).empty());
+        for (size_t i = 0; i < jobs.size(); i++) {
+            CHECK(jobs[i].canary);
+            if (i % 4) {
+                CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+                CHECK_EQ(corpus_crc32c(jobs[i].out.data(), jobs[i].out.size()),
+                         number(good[i % 60].row, "crc32c", 16));
+            }
+        }
+    }
+}
+
+TEST_MAIN

@@ -1,0 +1,247 @@
+// Runs the kernels of the Zstandard decoder on the CPU over a table of jobs, stage by stage, with
+// every table, input and output in an allocation of its own, so that ASan sees each byte too far.
+#pragma once
+#include "tests/simt/simt.h"
+#include "kernels/zstd.cu"
+#include "kernels/zstd_sequences.cu"
+#include "tests/kernel/zstd_corpus.h"
+
+enum { WAVE_LANES = 0, WAVE_SPLIT32 = 1, WAVE_SPLIT128 = 2 };
+
+struct wave_options {
+    int literals = WAVE_LANES;
+    uint32_t flags = DAMACY__ZSTD_EXECUTE_128X2; // of the wave: shapes of fse and execute
+    uint32_t max_blocks = 0, max_frames = 0;     // 0: as many as any data needs
+    uint64_t max_records = 0;
+    uint64_t seed = 1;
+};
+
+struct wave_job {
+    bytes src;
+    uint64_t capacity = 0;
+    uint64_t expected = DAMACY__SIZE_UNKNOWN;
+    uint32_t flags = 0;
+    unsigned skew = 0; // of input and output addresses, 0-15
+    // out
+    damacy__job_result result = {0, 0, 0, 0};
+    bytes out;
+    bool canary = true; // the bytes around the output are untouched
+};
+
+// An allocation that ends where its content ends, `skew` bytes after a multiple of 64.
+struct wave_memory {
+    uint8_t* block = nullptr;
+    uint8_t* ptr = nullptr;
+    wave_memory(size_t size, size_t skew, uint8_t fill)
+    {
+        if (posix_memalign((void**)&block, 64, size + skew ? size + skew : 1) != 0) {
+            abort();
+        }
+        memset(block, fill, size + skew);
+        ptr = block + skew;
+    }
+    wave_memory(const wave_memory&) = delete;
+    wave_memory(wave_memory&& o) noexcept : block(o.block), ptr(o.ptr)
+    {
+        o.block = o.ptr = nullptr;
+    }
+    ~wave_memory()
+    {
+        free(block);
+    }
+};
+
+enum { WAVE_CANARY = 64 };
+
+// The invariants of records that zstd_abi.h promises. Empty, or what is broken.
+static inline std::string wave_check_block(const damacy__zstd_wave& w, const damacy__zstd_block& b)
+{
+    const uint64_t* const records = (const uint64_t*)(uintptr_t)w.records + b.first_record;
+    uint64_t at = 0, literal = 0;
+
+    if (b.n_records > b.record_capacity) {
+        return "more records than capacity";
+    }
+    for (uint32_t i = 0; i < b.n_records; i++) {
+        const uint64_t start = records[i] & 0x1ffff, n = (records[i] >> 17 & 0x1ffff) + 1;
+        const uint64_t d = records[i] >> 34;
+        if (start != at) {
+            return "a record does not start where the last ended";
+        }
+        if (d & DAMACY__ZSTD_D_LITERALS) {
+            if ((d & 0x1ffff) != literal) {
+                return "literal runs are not in order";
+            }
+            literal += n;
+        } else if (d == 0) {
+            return "offset 0";
+        }
+        at += n;
+    }
+    if (at != b.size || literal != b.n_literals || at > b.max_size) {
+        return "the sum of records or literals is wrong";
+    }
+    return "";
+}
+
+static inline std::string wave_check_records(const damacy__zstd_wave& w)
+{
+    const damacy__zstd_counters& c = *damacy__zstd_counts(w);
+    for (uint32_t i = 0; i < c.n_blocks; i++) {
+        const damacy__zstd_block& b = damacy__zstd_blocks(w)[i];
+        const uint32_t job = damacy__zstd_frames(w)[b.frame].job;
+        if (b.type != DAMACY__ZSTD_SEQUENCES ||
+            damacy__zstd_errors(w)[job] != DAMACY__ZSTD_NO_ERROR) {
+            continue;
+        }
+        const std::string wrong = wave_check_block(w, b);
+        if (!wrong.empty()) {
+            return wrong;
+        }
+    }
+    return "";
+}
+
+static inline dim3 wave_grid(uint32_t most) // persistent grids must work at any size
+{
+    return dim3((unsigned)(1 + simt::random() % most));
+}
+
+static inline void wave_literals(const damacy__zstd_wave& w, int how)
+{
+    if (how == WAVE_LANES) {
+        simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES_SHARED(9, 1),
+                     [&] { damacy_zstd_literals_lanes9(w); });
+        simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES_SHARED(10, 1),
+                     [&] { damacy_zstd_literals_lanes10(w); });
+        simt::launch(wave_grid(2), dim3(64), DAMACY__ZSTD_LANES_SHARED(11, 2),
+                     [&] { damacy_zstd_literals_lanes11(w); });
+    } else if (how == WAVE_SPLIT32) {
+        simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_SPLIT_SHARED(32),
+                     [&] { damacy_zstd_literals_split32(w); });
+    } else {
+        simt::launch(wave_grid(3), dim3(512), DAMACY__ZSTD_SPLIT_SHARED(128),
+                     [&] { damacy_zstd_literals_split128(w); });
+    }
+}
+
+// Runs the variants of execution that the wave's flags name.
+static inline void wave_execute(const damacy__zstd_wave& w)
+{
+    if (w.flags & DAMACY__ZSTD_EXECUTE_LINKS) {
+        simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_link(w); });
+        simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_jump(w); });
+    }
+    if (w.flags & DAMACY__ZSTD_EXECUTE_1024X2) {
+        simt::launch(wave_grid(3), dim3(1024), DAMACY__ZSTD_EXECUTE_SHARED(1024, 2, 8192),
+                     [&] { damacy_zstd_execute_1024x2(w); });
+    }
+    if (w.flags & DAMACY__ZSTD_EXECUTE_256X4) {
+        simt::launch(wave_grid(3), dim3(256), DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 4096),
+                     [&] { damacy_zstd_execute_256x4(w); });
+    }
+    if (w.flags & DAMACY__ZSTD_EXECUTE_256X2) {
+        simt::launch(wave_grid(3), dim3(256), DAMACY__ZSTD_EXECUTE_SHARED(256, 2, 4096),
+                     [&] { damacy_zstd_execute_256x2(w); });
+    }
+    if (w.flags & DAMACY__ZSTD_EXECUTE_128X2) {
+        simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 2048),
+                     [&] { damacy_zstd_execute_128x2(w); });
+    }
+}
+
+// Decodes the jobs as one wave. Returns what an invariant between stages says, or "".
+static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_options& o)
+{
+    const uint32_t n = (uint32_t)jobs.size();
+    uint64_t src_size = 0, most_records = 16, most_literals = 32, links_size = 0;
+    std::vector<wave_memory> in, out;
+    std::vector<damacy__job> table(n);
+    damacy__zstd_wave w;
+    std::string wrong;
+
+    for (uint32_t i = 0; i < n; i++) {
+        wave_job& j = jobs[i];
+        in.emplace_back(j.src.size(), j.skew, (uint8_t)0x77);
+        if (!j.src.empty()) {
+            memcpy(in.back().ptr, j.src.data(), j.src.size());
+        }
+        out.emplace_back((size_t)j.capacity + 2 * WAVE_CANARY, j.skew * 7 % 16, (uint8_t)0xa5);
+        table[i].src = (uint64_t)(uintptr_t)in.back().ptr;
+        table[i].src_size = j.src.size();
+        table[i].dst = (uint64_t)(uintptr_t)(out.back().ptr + WAVE_CANARY);
+        table[i].dst_capacity = j.capacity;
+        table[i].expected_size = j.expected;
+        table[i].flags = j.flags;
+        table[i].tag = 0;
+        src_size += j.src.size();
+        links_size += o.flags & DAMACY__ZSTD_EXECUTE_LINKS ? 4 * (j.capacity + 4) : 0;
+        // no legal block has more
+        most_records += (j.src.size() / 5 + 1) * (2 * DAMACY__ZSTD_SEQUENCES_MAX + 17);
+        most_literals += (j.src.size() / 5 + 1) * DAMACY__ZSTD_BLOCK_MAX;
+    }
+    memset(&w, 0, sizeof w);
+    w.max_jobs = n;
+    w.max_frames = o.max_frames ? o.max_frames : (uint32_t)(src_size / 9 + 1);
+    w.max_blocks = o.max_blocks ? o.max_blocks : (uint32_t)(src_size / 4 + 1);
+    w.max_records = o.max_records
+                        ? o.max_records
+                        : std::min<uint64_t>(most_records + most_literals / 8, 16 << 20) & ~15ull;
+    w.flags = o.flags;
+    wave_memory results(n * sizeof(damacy__job_result), 0, 0xee), errors(8ull * n, 0, 0xee);
+    wave_memory spans(n * sizeof(damacy__zstd_span), 0, 0xee);
+    wave_memory counters(sizeof(damacy__zstd_counters), 0, 0xee);
+    wave_memory frames(w.max_frames * sizeof(damacy__zstd_frame), 0, 0xee);
+    wave_memory blocks(w.max_blocks * sizeof(damacy__zstd_block), 0, 0xee);
+    wave_memory trees(w.max_blocks * sizeof(damacy__zstd_tree), 0, 0xee);
+    wave_memory order0(4ull * w.max_blocks, 0, 0xee), order1(4ull * w.max_blocks, 0, 0xee);
+    wave_memory order2(4ull * w.max_blocks, 0, 0xee), order3(4ull * w.max_blocks, 0, 0xee);
+    wave_memory list(4ull * w.max_frames, 0, 0xee);
+    wave_memory pool((size_t)w.max_records * 8 + 128, 0, 0xee);
+    wave_memory links((size_t)links_size, 0, 0xee);
+    w.jobs = (uint64_t)(uintptr_t)table.data();
+    w.n_jobs = (uint64_t)(uintptr_t)&n;
+    w.results = (uint64_t)(uintptr_t)results.ptr;
+    w.errors = (uint64_t)(uintptr_t)errors.ptr;
+    w.spans = (uint64_t)(uintptr_t)spans.ptr;
+    w.counters = (uint64_t)(uintptr_t)counters.ptr;
+    w.frames = (uint64_t)(uintptr_t)frames.ptr;
+    w.blocks = (uint64_t)(uintptr_t)blocks.ptr;
+    w.trees = (uint64_t)(uintptr_t)trees.ptr;
+    w.sequence_order = (uint64_t)(uintptr_t)order0.ptr;
+    w.literal_order[0] = (uint64_t)(uintptr_t)order1.ptr;
+    w.literal_order[1] = (uint64_t)(uintptr_t)order2.ptr;
+    w.literal_order[2] = (uint64_t)(uintptr_t)order3.ptr;
+    w.execute_list = (uint64_t)(uintptr_t)list.ptr;
+    w.links = (uint64_t)(uintptr_t)links.ptr;
+    w.links_size = links_size;
+    w.literals = w.records = (uint64_t)(uintptr_t)pool.ptr + 64;
+
+    simt::g.seed = o.seed * 2 + 1;
+    simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_count(w); });
+    simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
+    simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_fill(w); });
+    simt::launch(wave_grid(3), dim3(32), 0, [&] { damacy_zstd_trees(w); });
+    simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_tables(w); });
+    simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_order(w); });
+    simt::launch(wave_grid(2), dim3(256), DAMACY__SHARED_MAX, [&] { damacy_zstd_fse(w); });
+    simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_resolve(w); });
+    wave_literals(w, o.literals);
+    simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });
+    wrong = wave_check_records(w);
+    wave_execute(w);
+    simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_finish(w); });
+
+    for (uint32_t i = 0; i < n; i++) {
+        wave_job& j = jobs[i];
+        const uint8_t* const p = out[i].ptr;
+        j.result = ((const damacy__job_result*)results.ptr)[i];
+        j.canary = true;
+        for (size_t k = 0; k < WAVE_CANARY; k++) {
+            j.canary = j.canary && p[k] == 0xa5 && p[WAVE_CANARY + j.capacity + k] == 0xa5;
+        }
+        j.out.assign(p + WAVE_CANARY,
+                     p + WAVE_CANARY + (j.result.status == DAMACY__JOB_OK ? j.result.size : 0));
+    }
+    return wrong;
+}
