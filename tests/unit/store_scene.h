@@ -124,12 +124,9 @@ static void write_file(const char* name, uint32_t number, size_t size)
     CHECK(fclose(file) == 0);
 }
 
-static const char* key_of(uint32_t number)
+/* Into key[32]. */
+static const char* key_of(uint32_t number, char* key)
 {
-    static char keys[4][32];
-    static int next;
-    char* key = keys[__atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) & 3];
-
     (void)snprintf(key, 32, "c/%u", number);
     return key;
 }
@@ -156,7 +153,7 @@ static void remove_files(void)
 
 static void start(const damacy_config* config)
 {
-    static const damacy_config zero;
+    static damacy_config zero;
 
     memset(&alloc, 0, sizeof alloc);
     memset(&error, 0, sizeof error);
@@ -183,10 +180,11 @@ static void stop(void)
 static damacy_status read_file(damacy__root* root, uint32_t number, damacy_error* err)
 {
     uint8_t bytes[FILE_SIZE];
+    char key[32];
     damacy__object* object = NULL;
     damacy_status status;
 
-    DAMACY__TRY(damacy__store_open(&store, root, key_of(number), &object, err));
+    DAMACY__TRY(damacy__store_open(&store, root, key_of(number, key), &object, err));
     status = damacy__object_size(object) == FILE_SIZE ? DAMACY_OK : DAMACY_DECODE;
     if (status == DAMACY_OK) {
         status = damacy__store_read(&store, object, 1000, bytes + 1000, FILE_SIZE - 1000, err);

@@ -309,6 +309,7 @@ TEST(store_of_the_caller_gets_prefixed_keys_and_is_not_trusted)
                                         (damacy_status)-1};
     memory_store m;
     damacy_config config;
+    char key[32];
     damacy__root* root = NULL;
     damacy__object* object = NULL;
 
@@ -354,7 +355,7 @@ TEST(store_of_the_caller_gets_prefixed_keys_and_is_not_trusted)
     }
     damacy__store_close(&store, object);
     for (uint32_t i = 0; i < 200; i++) {
-        CHECK_EQ(damacy__store_open(&store, root, key_of(i), &object, &error), DAMACY_OK);
+        CHECK_EQ(damacy__store_open(&store, root, key_of(i, key), &object, &error), DAMACY_OK);
         damacy__store_close(&store, object);
     }
     CHECK(m.n_open <= 64);

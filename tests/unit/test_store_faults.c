@@ -142,6 +142,7 @@ TEST(store_works_with_24_descriptors_and_keeps_its_limit)
     struct rlimit few;
     damacy__object* objects[N_FILES];
     crowd c;
+    char key[32];
     uint8_t byte = 0;
 
     memset(&c, 0, sizeof c);
@@ -157,7 +158,8 @@ TEST(store_works_with_24_descriptors_and_keeps_its_limit)
     store.handles.max_operations = 3;
     CHECK_EQ(damacy__store_root(&store, at("a.zarr"), &c.root, &error), DAMACY_OK);
     for (uint32_t i = 0; i < N_FILES; i++) { /* more open objects than descriptors */
-        CHECK_EQ(damacy__store_open(&store, c.root, key_of(i), &objects[i], &error), DAMACY_OK);
+        CHECK_EQ(damacy__store_open(&store, c.root, key_of(i, key), &objects[i], &error),
+                 DAMACY_OK);
     }
     run_crowd(&c, 8, crowd_read_all);
     for (uint32_t i = 0; i < N_FILES; i++) {
