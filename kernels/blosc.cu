@@ -4,8 +4,8 @@
 #include "kernels/shuffle.cuh"
 #include "kernels/blosc_abi.h"
 
-#define DAMACY__BLOSC_HEADER 16u
-#define DAMACY__BLOSC_PIECE  16384u // output bytes that a CTA of unfilter handles at a time
+#define DAMACY__BLOSC_START 16u    // bytes of the header
+#define DAMACY__BLOSC_PIECE 16384u // output bytes that a CTA of unfilter handles at a time
 
 // A container whose header was accepted.
 typedef struct damacy__container {
@@ -31,19 +31,17 @@ DAMACY__INLINE uint64_t damacy__blosc_error(uint64_t at, uint32_t status)
 DAMACY__INLINE uint64_t damacy__blosc_flags(damacy__container* c)
 {
     const uint32_t flags = c->src[2], codec = flags >> 5;
-    if (c->src[1] != 1)
-        return damacy__blosc_error(1, DAMACY__JOB_UNSUPPORTED);
     if (codec == 1)
-        c->codec = DAMACY__BLOSC_LZ4;
+        c->codec = DAMACY__BLOSC_JOBS_LZ4;
     else if (codec == 4)
-        c->codec = DAMACY__BLOSC_ZSTD;
+        c->codec = DAMACY__BLOSC_JOBS_ZSTD;
     else
-        return damacy__blosc_error(2, codec > 4 ? DAMACY__JOB_BAD_HEADER : DAMACY__JOB_UNSUPPORTED);
-    c->filter = DAMACY__BLOSC_PLAIN;
+        return damacy__blosc_error(2, DAMACY__JOB_UNSUPPORTED);
+    c->filter = DAMACY__BLOSC_FILTER_NONE;
     if (flags & 1 && c->type_size > 1)
-        c->filter = DAMACY__BLOSC_SHUFFLE;
+        c->filter = DAMACY__BLOSC_FILTER_BYTES;
     if (flags & 4)
-        c->filter = DAMACY__BLOSC_BITSHUFFLE;
+        c->filter = DAMACY__BLOSC_FILTER_BITS;
     c->is_split = !(flags & 0x10) && c->type_size <= 16 && c->block_size / c->type_size >= 128;
     // A block of which the streams leave a rest has bytes that no stream gives.
     if (c->is_split && c->block_size % c->type_size != 0)
@@ -57,24 +55,26 @@ DAMACY__INLINE uint64_t damacy__blosc_open(const damacy__job* job, damacy__conta
     const uint8_t* const p = (const uint8_t*)(uintptr_t)job->src;
     c->src = p;
     c->n_blocks = 0;
-    c->filter = DAMACY__BLOSC_PLAIN;
-    c->codec = DAMACY__BLOSC_COPY;
+    c->filter = DAMACY__BLOSC_FILTER_NONE;
+    c->codec = DAMACY__BLOSC_JOBS_NONE;
     c->is_split = false;
     c->size = c->block_size = c->type_size = 0;
     if (job->flags & DAMACY__JOB_SKIP)
         return damacy__blosc_error(0, DAMACY__JOB_SKIPPED);
     if (job->src_size > DAMACY__JOB_SIZE_MAX)
         return damacy__blosc_error(0, DAMACY__JOB_TOO_LARGE);
-    if (job->src_size < DAMACY__BLOSC_HEADER)
+    if (job->src_size < DAMACY__BLOSC_START)
         return damacy__blosc_error(job->src_size, DAMACY__JOB_TRUNCATED);
     if (p[0] != 2) // 3 to 6 are written by c-blosc2
         return damacy__blosc_error(0, p[0] > 2 && p[0] < 7 ? DAMACY__JOB_UNSUPPORTED
                                                            : DAMACY__JOB_BAD_MAGIC);
+    if (p[1] != 1)
+        return damacy__blosc_error(1, DAMACY__JOB_BAD_HEADER);
     c->type_size = p[3];
     c->size = damacy__load_u32(p + 4);
     c->block_size = damacy__load_u32(p + 8);
     c->src_size = damacy__load_u32(p + 12);
-    if (p[2] & 8 || (p[2] & 5) == 5)
+    if (p[2] & 8 || (p[2] & 5) == 5 || p[2] >> 5 > 4)
         return damacy__blosc_error(2, DAMACY__JOB_BAD_HEADER);
     if (c->type_size == 0)
         return damacy__blosc_error(3, DAMACY__JOB_BAD_HEADER);
@@ -88,14 +88,15 @@ DAMACY__INLINE uint64_t damacy__blosc_open(const damacy__job* job, damacy__conta
                                                                    : DAMACY__JOB_TRAILING);
     if (c->size == 0)
         return DAMACY__BLOSC_NO_ERROR;
-    if (c->block_size == 0 || c->block_size > c->size || c->block_size > DAMACY__BLOSC_BLOCK_MAX)
-        return damacy__blosc_error(8, DAMACY__JOB_BAD_HEADER);
     if (p[2] & 2) // stored; the filter flags say nothing then
-        return c->src_size - DAMACY__BLOSC_HEADER == c->size
+        return c->src_size - DAMACY__BLOSC_START == c->size
                    ? DAMACY__BLOSC_NO_ERROR
                    : damacy__blosc_error(12, DAMACY__JOB_SIZE_MISMATCH);
+    if (c->block_size == 0 || c->block_size > c->size ||
+        c->block_size > DAMACY__BLOSC_BLOCK_SIZE_MAX)
+        return damacy__blosc_error(8, DAMACY__JOB_BAD_HEADER);
     c->n_blocks = (c->size - 1) / c->block_size + 1;
-    if (c->n_blocks > (c->src_size - DAMACY__BLOSC_HEADER) / 4)
+    if (c->n_blocks > (c->src_size - DAMACY__BLOSC_START) / 4)
         return damacy__blosc_error(c->src_size, DAMACY__JOB_TRUNCATED);
     return damacy__blosc_flags(c);
 }
@@ -130,13 +131,13 @@ DAMACY__INLINE uint64_t damacy__blosc_block(const damacy__container* c, uint32_t
                                             uint32_t* n_jobs, uint32_t* n_moves,
                                             damacy__blosc_place* place)
 {
-    const uint32_t entry = DAMACY__BLOSC_HEADER + 4 * block;
+    const uint32_t entry = DAMACY__BLOSC_START + 4 * block;
     const uint32_t start = block * c->block_size; // below c->size
     const uint32_t size = damacy__min(c->size - start, c->block_size);
     const uint32_t n_streams = c->is_split && size == c->block_size ? c->type_size : 1;
     const uint32_t stream_size = size / n_streams;
     uint32_t at = damacy__load_u32(c->src + entry);
-    if (at < DAMACY__BLOSC_HEADER + 4 * c->n_blocks || at >= c->src_size)
+    if (at < DAMACY__BLOSC_START + 4 * c->n_blocks || at >= c->src_size)
         return damacy__blosc_error(entry, DAMACY__JOB_BAD_BLOCK);
     for (uint32_t i = 0; i < n_streams; i++) {
         if (c->src_size - at < 4)
@@ -202,13 +203,13 @@ DAMACY__INLINE bool damacy__blosc_reserve(const damacy__blosc_wave* wave,
 {
     damacy__blosc_counters* const counters = (damacy__blosc_counters*)(uintptr_t)wave->counters;
     damacy__job* const jobs =
-        (damacy__job*)(uintptr_t)(c->codec == DAMACY__BLOSC_ZSTD ? wave->zstd_jobs
-                                                                 : wave->lz4_jobs);
+        (damacy__job*)(uintptr_t)(c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->zstd_jobs
+                                                                      : wave->lz4_jobs);
     uint32_t* const n_jobs =
-        (uint32_t*)(uintptr_t)(c->codec == DAMACY__BLOSC_ZSTD ? wave->n_zstd : wave->n_lz4);
-    const uint32_t max_jobs = c->codec == DAMACY__BLOSC_ZSTD ? wave->max_zstd : wave->max_lz4;
+        (uint32_t*)(uintptr_t)(c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->n_zstd : wave->n_lz4);
+    const uint32_t max_jobs = c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->max_zstd : wave->max_lz4;
     s->first_job = s->first_move = 0;
-    if (c->filter != DAMACY__BLOSC_PLAIN) {
+    if (c->filter != DAMACY__BLOSC_FILTER_NONE) {
         const uint64_t size = ((uint64_t)c->size + 255) & ~255ull;
         const uint64_t at = damacy__atomic_add64(&counters->n_scratch_bytes, size);
         if (at > wave->scratch_size || size > wave->scratch_size - at)
@@ -270,14 +271,15 @@ DAMACY__INLINE void damacy__blosc_write(const damacy__blosc_wave* wave, const da
                                         const damacy__blosc_share* s, uint32_t flags, uint32_t tag,
                                         uint32_t lane)
 {
-    damacy__job* jobs = (damacy__job*)(uintptr_t)(c->codec == DAMACY__BLOSC_ZSTD ? wave->zstd_jobs
-                                                                                 : wave->lz4_jobs);
+    damacy__job* jobs =
+        (damacy__job*)(uintptr_t)(c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->zstd_jobs
+                                                                      : wave->lz4_jobs);
     damacy__move* moves = (damacy__move*)(uintptr_t)wave->moves + s->first_move;
     jobs += s->first_job;
     if (c->n_blocks == 0) {
         for (uint32_t at = lane * DAMACY__MOVE_MAX; at < c->size; at += 32 * DAMACY__MOVE_MAX) {
             damacy__move* move = moves + at / DAMACY__MOVE_MAX;
-            damacy__blosc_move(&move, (uint64_t)(uintptr_t)c->src + DAMACY__BLOSC_HEADER + at,
+            damacy__blosc_move(&move, (uint64_t)(uintptr_t)c->src + DAMACY__BLOSC_START + at,
                                s->image + at, damacy__min(c->size - at, DAMACY__MOVE_MAX));
         }
         return;
@@ -365,7 +367,7 @@ extern "C" __global__ __launch_bounds__(128) void damacy_blosc_finish(damacy__bl
     if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))
         return;
     const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];
-    const bool is_zstd = chunk.codec == DAMACY__BLOSC_ZSTD;
+    const bool is_zstd = chunk.codec == DAMACY__BLOSC_JOBS_ZSTD;
     const damacy__job_result* const results =
         (const damacy__job_result*)(uintptr_t)(is_zstd ? wave.zstd_results : wave.lz4_results) +
         chunk.first_job;
@@ -401,7 +403,7 @@ extern "C" __global__ __launch_bounds__(256) void damacy_blosc_unfilter(damacy__
     if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))
         return;
     const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];
-    if (chunk.filter == DAMACY__BLOSC_PLAIN || chunk.size == 0 ||
+    if (chunk.filter == DAMACY__BLOSC_FILTER_NONE || chunk.size == 0 ||
         ((const damacy__job_result*)(uintptr_t)wave.results)[index].status != DAMACY__JOB_OK)
         return;
     uint8_t* const out = (uint8_t*)(uintptr_t)((const damacy__job*)(uintptr_t)wave.jobs)[index].dst;
@@ -421,7 +423,7 @@ extern "C" __global__ __launch_bounds__(256) void damacy_blosc_unfilter(damacy__
         if ((uint64_t)begin * width >= f.size)
             continue;
         const uint32_t end = damacy__min(f.n, begin + piece);
-        const bool is_bits = chunk.filter == DAMACY__BLOSC_BITSHUFFLE;
+        const bool is_bits = chunk.filter == DAMACY__BLOSC_FILTER_BITS;
         const bool is_plain = is_bits && (f.n == 0 || f.n % 8 != 0);
         if (!is_plain && begin < end) {
             if (is_bits)

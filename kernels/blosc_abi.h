@@ -24,18 +24,18 @@ static_assert(sizeof(damacy__move) == 24, "ABI");
 #define DAMACY__MOVE_MAX 65536u
 
 /* Block sizes that c-blosc accepts: (INT_MAX - 255 * 4) / 3. */
-#define DAMACY__BLOSC_BLOCK_MAX 715827542u
+#define DAMACY__BLOSC_BLOCK_SIZE_MAX 715827542u
 
-enum {                         /* damacy__blosc_chunk.codec */
-       DAMACY__BLOSC_COPY = 0, /* no stream needs a decoder */
-       DAMACY__BLOSC_LZ4 = 1,
-       DAMACY__BLOSC_ZSTD = 2
+enum {                              /* damacy__blosc_chunk.codec: the table of its jobs */
+       DAMACY__BLOSC_JOBS_NONE = 0, /* no stream needs a decoder */
+       DAMACY__BLOSC_JOBS_LZ4 = 1,
+       DAMACY__BLOSC_JOBS_ZSTD = 2
 };
 
 enum { /* damacy__blosc_chunk.filter */
-       DAMACY__BLOSC_PLAIN = 0,
-       DAMACY__BLOSC_SHUFFLE = 1,
-       DAMACY__BLOSC_BITSHUFFLE = 2
+       DAMACY__BLOSC_FILTER_NONE = 0,
+       DAMACY__BLOSC_FILTER_BYTES = 1,
+       DAMACY__BLOSC_FILTER_BITS = 2
 };
 
 /* What parse found in a chunk. */

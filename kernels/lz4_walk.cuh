@@ -10,14 +10,13 @@
 // Output positions count from an origin that the caller chooses; the block's first byte is `first`.
 typedef struct damacy__lz4_walk {
     const uint8_t* src;
-    uint32_t size;     // bytes of the block
-    uint32_t at;       // next token
-    uint32_t first;    // output position of the block's first byte
-    uint32_t out;      // output position of the next sequence
-    uint32_t limit;    // output position that must not be passed
-    uint32_t last_run; // output position where the literals before the last match ended
-    uint32_t status;   // DAMACY__JOB_OK, or why the walk ended
-    uint32_t is_done;  // the last sequence was seen
+    uint32_t size;    // bytes of the block
+    uint32_t at;      // next token
+    uint32_t first;   // output position of the block's first byte
+    uint32_t out;     // output position of the next sequence
+    uint32_t limit;   // output position that must not be passed
+    uint32_t status;  // DAMACY__JOB_OK, or why the walk ended
+    uint32_t is_done; // the last sequence was seen
 } damacy__lz4_walk;
 
 // One sequence: literals, then a match. n_match is 0 only in the last one.
@@ -38,7 +37,6 @@ DAMACY__INLINE void damacy__lz4_walk_begin(damacy__lz4_walk* w, const uint8_t* s
     w->first = first;
     w->out = first;
     w->limit = first + n;
-    w->last_run = 0;
     w->status = DAMACY__JOB_OK;
     w->is_done = 0;
 }
@@ -92,10 +90,6 @@ DAMACY__INLINE bool damacy__lz4_walk_next(damacy__lz4_walk* w, damacy__lz4_seque
     if (at == w->size) {
         s->n_match = 0;
         s->offset = 0;
-        if (w->last_run != 0 && (s->n_literals < 5 || run_end - w->last_run < 12)) {
-            w->status = DAMACY__JOB_BAD_BLOCK;
-            return false;
-        }
         w->at = at;
         w->out = run_end;
         w->is_done = 1;
@@ -119,7 +113,6 @@ DAMACY__INLINE bool damacy__lz4_walk_next(damacy__lz4_walk* w, damacy__lz4_seque
         return false;
     }
     w->at = at;
-    w->last_run = run_end;
     w->out = run_end + s->n_match;
     return true;
 }
