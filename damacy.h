@@ -122,6 +122,7 @@ typedef enum damacy_dtype {
 
 /* Bytes per element; 0 for DAMACY_NATIVE and other values. */
 DAMACY_API size_t damacy_dtype_size(damacy_dtype dtype);
+/* "f32", "bf16", "u16", ..., "native". */
 DAMACY_API const char* damacy_dtype_str(damacy_dtype dtype);
 
 /* ---- Hooks the caller may supply --------------------------------------------------------------
@@ -7606,7 +7607,8 @@ static damacy_status damacy__store_read(damacy__store* store, damacy__object* ob
         uint64_t n_capacity;                                                                  \
     } name;                                                                                   \
     /* Room for n_more further items; false when memory is out, with the vector as it was. */ \
-    static bool name##_reserve(name* vector, damacy__alloc* alloc, uint64_t n_more)           \
+    __attribute__((unused)) static bool name##_reserve(name* vector, damacy__alloc* alloc,    \
+                                                       uint64_t n_more)                       \
     {                                                                                         \
         uint64_t n_wanted = vector->n_capacity ? vector->n_capacity : 64;                     \
         type* items;                                                                          \
@@ -7629,7 +7631,7 @@ static damacy_status damacy__store_read(damacy__store* store, damacy__object* ob
         return true;                                                                          \
     }                                                                                         \
     /* A zeroed item at the end, or NULL when memory is out. */                               \
-    static type* name##_push(name* vector, damacy__alloc* alloc)                              \
+    __attribute__((unused)) static type* name##_push(name* vector, damacy__alloc* alloc)      \
     {                                                                                         \
         type* item;                                                                           \
         if (vector->n == vector->n_capacity && !name##_reserve(vector, alloc, 1)) {           \
@@ -8407,15 +8409,6 @@ static void damacy__metric_get(const damacy__metric_clock* clock, damacy_metric*
     out->best_ns = __atomic_load_n(&clock->best_ns, __ATOMIC_RELAXED);
     out->bytes_in = __atomic_load_n(&clock->bytes_in, __ATOMIC_RELAXED);
     out->bytes_out = __atomic_load_n(&clock->bytes_out, __ATOMIC_RELAXED);
-}
-
-static void damacy__metric_reset(damacy__metric_clock* clock)
-{
-    __atomic_store_n(&clock->count, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&clock->total_ns, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&clock->best_ns, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&clock->bytes_in, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&clock->bytes_out, 0, __ATOMIC_RELAXED);
 }
 
 /* ==== src/stage/fetch.h ==== */
@@ -10845,6 +10838,7 @@ typedef struct damacy__core {
     bool has_geometry; /* sample rank and shape are known */
     bool has_slots;    /* the slots' memory is made */
     bool is_finished;
+    bool is_planning; /* samples have left the queue and are not in a running slot yet */
     bool is_stopping;
     bool has_failed;
     damacy_error failure;
@@ -10923,16 +10917,6 @@ static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t c
     }
 }
 
-/* ==== src/stage/crop.h ==== */
-/* A pushed sample until it can be planned: its array's metadata, then the indexes of all objects
- * that it touches.
- *
- * Settling never blocks: it asks the catalog, which fetches ahead, and looks again when woken. */
-
-static bool damacy__crop_settle(damacy__core* core, damacy__crop* crop);
-static void damacy__crop_clear(damacy__core* core, damacy__crop* crop);
-static void damacy__crop_deinit(damacy__core* core, damacy__crop* crop);
-
 /* Drops the pins; keeps the memory. */
 static void damacy__crop_clear(damacy__core* core, damacy__crop* crop)
 {
@@ -10946,6 +10930,15 @@ static void damacy__crop_clear(damacy__core* core, damacy__crop* crop)
         crop->array = NULL;
     }
 }
+
+/* ==== src/stage/crop.h ==== */
+/* A pushed sample until it can be planned: its array's metadata, then the indexes of all objects
+ * that it touches.
+ *
+ * Settling never blocks: it asks the catalog, which fetches ahead, and looks again when woken. */
+
+static bool damacy__crop_settle(damacy__core* core, damacy__crop* crop);
+static void damacy__crop_deinit(damacy__core* core, damacy__crop* crop);
 
 static void damacy__crop_deinit(damacy__core* core, damacy__crop* crop)
 {
@@ -11538,6 +11531,9 @@ static void damacy__slot_finish(damacy__slot* slot)
         }
         slot->delivered[slot->n_delivered++] = i;
     }
+    for (uint32_t i = 0; i < slot->n_samples; i++) {
+        damacy__crop_clear(core, &slot->crops[i]);
+    }
     damacy__lock(&core->mutex);
     slot->state = DAMACY__SLOT_READY;
     core->kicked = true;
@@ -11925,6 +11921,7 @@ static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* sl
 static void damacy__scheduler_fail(damacy__core* core, const damacy_error* error)
 {
     damacy__lock(&core->mutex);
+    core->is_planning = false;
     if (!core->has_failed) {
         core->has_failed = true;
         core->failure = *error;
@@ -11950,6 +11947,10 @@ static void damacy__scheduler_start(damacy__core* core, damacy__slot* slot, uint
         slot->crops[i] = *from;
         *from = used;
     }
+    damacy__lock(&core->mutex);
+    core->queue_first += n;
+    core->is_planning = true;
+    damacy__unlock(&core->mutex);
     slot->n_samples = n;
     slot->n_failed = 0;
     damacy__scheduler_choose_dtype(core, slot);
@@ -11968,7 +11969,7 @@ static void damacy__scheduler_start(damacy__core* core, damacy__slot* slot, uint
         return;
     }
     damacy__lock(&core->mutex);
-    core->queue_first += n;
+    core->is_planning = false;
     slot->id = core->next_planned++;
     slot->state = DAMACY__SLOT_RUNNING;
     damacy__unlock(&core->mutex);
@@ -12145,7 +12146,8 @@ static bool damacy__pop_may_come(damacy__core* core)
     if (damacy__pop_slot(core, core->next_popped)) {
         return true;
     }
-    return damacy__scheduler_batch_size(core) > 0 && damacy__scheduler_free_slot(core) != NULL;
+    return core->is_planning ||
+           (damacy__scheduler_batch_size(core) > 0 && damacy__scheduler_free_slot(core) != NULL);
 }
 
 /* Hands a ready batch out, or its failure. Holds the mutex. */
@@ -12195,7 +12197,7 @@ static damacy_status damacy__pop_look(damacy__core* core, damacy_batch* out, boo
     if (slot && slot->state == DAMACY__SLOT_READY) {
         return damacy__pop_take(core, slot, out, err);
     }
-    if (core->is_finished && !slot && core->queue_first == core->queue_next) {
+    if (core->is_finished && !slot && !core->is_planning && core->queue_first == core->queue_next) {
         return damacy__fail(err, DAMACY_END, "all samples were delivered");
     }
     *may_come = damacy__pop_may_come(core);
@@ -12873,7 +12875,7 @@ DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out)
 
 DAMACY_API void damacy_stats_reset(damacy* d)
 {
-    uint64_t* field;
+    uint64_t* field; /* damacy__counters holds nothing but 64-bit counters */
 
     if (!d) {
         return;

@@ -14,6 +14,7 @@ typedef struct damacy__index {
     damacy__extent* extents; /* n; NULL when the object is not stored */
     uint64_t n;
     uint64_t object_size; /* bytes */
+    uint64_t stamp;       /* tells a replaced object from the one that was indexed */
 } damacy__index;
 
 /* One sample as the planner sees it; its array, box and rank have been checked. */

@@ -10,7 +10,8 @@
         uint64_t n_capacity;                                                                  \
     } name;                                                                                   \
     /* Room for n_more further items; false when memory is out, with the vector as it was. */ \
-    static bool name##_reserve(name* vector, damacy__alloc* alloc, uint64_t n_more)           \
+    __attribute__((unused)) static bool name##_reserve(name* vector, damacy__alloc* alloc,    \
+                                                       uint64_t n_more)                       \
     {                                                                                         \
         uint64_t n_wanted = vector->n_capacity ? vector->n_capacity : 64;                     \
         type* items;                                                                          \
@@ -33,7 +34,7 @@
         return true;                                                                          \
     }                                                                                         \
     /* A zeroed item at the end, or NULL when memory is out. */                               \
-    static type* name##_push(name* vector, damacy__alloc* alloc)                              \
+    __attribute__((unused)) static type* name##_push(name* vector, damacy__alloc* alloc)      \
     {                                                                                         \
         type* item;                                                                           \
         if (vector->n == vector->n_capacity && !name##_reserve(vector, alloc, 1)) {           \

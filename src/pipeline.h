@@ -1,0 +1,481 @@
+/* The order of the stages: push fills a queue, one scheduler thread settles samples, plans batches
+ * and issues reads, pools do the work, pop waits for slots.
+ *
+ * The scheduler never blocks on storage or on a consumer: it looks at everything that may have
+ * changed, does what it can, and sleeps until it is kicked. */
+#pragma once
+#include "stage/crop.h"
+#include "stage/host_run.h"
+
+static void* damacy__scheduler_main(void* context);
+static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_sample* sample,
+                                           damacy_error* err);
+static damacy_status damacy__pipeline_pop(damacy__core* core, bool wait,
+                                          const uint64_t* deadline_ns, damacy_batch* out,
+                                          damacy_error* err);
+
+/* Samples of the next batch that is not planned yet; 0: it cannot be planned now. Holds the mutex.
+ */
+static uint32_t damacy__scheduler_batch_size(const damacy__core* core)
+{
+    const uint64_t n = core->queue_next - core->queue_first;
+
+    if (n >= core->config.samples_per_batch) {
+        return core->config.samples_per_batch;
+    }
+    return core->is_finished ? (uint32_t)n : 0;
+}
+
+static damacy__slot* damacy__scheduler_free_slot(damacy__core* core)
+{
+    for (uint32_t i = 0; i < core->config.batch_slots; i++) {
+        if (core->slots[i].state == DAMACY__SLOT_FREE) {
+            return &core->slots[i];
+        }
+    }
+    return NULL;
+}
+
+/* The slot in which a batch is made or ready. Holds the mutex. */
+static damacy__slot* damacy__pop_slot(damacy__core* core, uint64_t id)
+{
+    for (uint32_t i = 0; i < core->config.batch_slots; i++) {
+        damacy__slot* slot = &core->slots[i];
+        if (slot->id == id &&
+            (slot->state == DAMACY__SLOT_READY || slot->state == DAMACY__SLOT_RUNNING)) {
+            return slot;
+        }
+    }
+    return NULL;
+}
+
+/* Settles what the catalog has answered; true when the first n samples are settled. The entries
+ * between queue_first and `end` belong to this thread, so the mutex is not needed. */
+static bool damacy__scheduler_settle(damacy__core* core, uint64_t first, uint64_t end, uint32_t n)
+{
+    bool all = true;
+
+    for (uint64_t i = first; i != end && !damacy__core_stops(core); i++) {
+        damacy__crop* crop = &core->queue[i % core->config.lookahead_samples];
+        if (crop->state != DAMACY__SAMPLE_SETTLED && !damacy__crop_settle(core, crop) &&
+            i - first < n) {
+            all = false;
+        }
+    }
+    return all;
+}
+
+/* Makes the memory of all slots, once the shape and the type of batches are known. */
+static damacy_status damacy__scheduler_make_slots(damacy__core* core, damacy_error* err)
+{
+    uint64_t voxels;
+    uint64_t size;
+    uint64_t total;
+
+    core->plan_options.out_size = (uint32_t)damacy__dtype_size(core->out_dtype);
+    if (!damacy__product(core->plan_options.shape, core->plan_options.rank, &voxels) ||
+        !damacy__mul(voxels, (uint64_t)core->plan_options.out_size * core->config.samples_per_batch,
+                     &size) ||
+        !damacy__mul(size, core->config.batch_slots, &total)) {
+        return damacy__fail(err, DAMACY_BUDGET, "the size of a batch does not fit 64 bits");
+    }
+    if (core->external && size != core->external_size) {
+        return damacy__fail(err, DAMACY_INVAL, "dst has %" PRIu64 " bytes, the box %" PRIu64,
+                            core->external_size, size);
+    }
+    for (uint32_t i = 0; i < core->config.batch_slots; i++) {
+        damacy__slot* slot = &core->slots[i];
+        slot->size = size;
+        slot->ptr = core->external
+                        ? core->external
+                        : (uint8_t*)damacy__alloc_take(&core->alloc, size ? size : 1, 1, 4096);
+        if (!slot->ptr) {
+            return damacy__fail(err, DAMACY_BUDGET,
+                                "%u batch slots of %" PRIu64 " bytes and %" PRIu64
+                                " bytes of buffers do not fit max_host_bytes %" PRIu64,
+                                core->config.batch_slots, size,
+                                core->staging_size + core->decoded_size,
+                                core->config.max_host_bytes);
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* Output type of a NATIVE pipeline: that of the first sample whose array is known. */
+static void damacy__scheduler_choose_dtype(damacy__core* core, const damacy__slot* slot)
+{
+    for (uint32_t i = 0; i < slot->n_samples && core->out_dtype == DAMACY_NATIVE; i++) {
+        const damacy__crop* crop = &slot->crops[i];
+        if (crop->array && damacy__fetch_state_of(&crop->array->state) == DAMACY__READY) {
+            core->out_dtype = crop->array->fetched.layout->dtype;
+        }
+    }
+}
+
+/* Adds each good sample to the plan; one that fails is marked and left out. */
+static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* slot,
+                                            damacy_error* err)
+{
+    const uint64_t start = damacy__now_ns();
+
+    damacy__plan_clear(&slot->plan);
+    for (uint32_t i = 0; i < slot->n_samples; i++) {
+        damacy__crop* crop = &slot->crops[i];
+        damacy__view view;
+        if (crop->error.status != DAMACY_OK) {
+            slot->n_failed++;
+            damacy__count(&core->counters.samples_failed, 1);
+            continue;
+        }
+        if (core->config.dtype == DAMACY_NATIVE &&
+            crop->array->fetched.layout->dtype != core->out_dtype) {
+            (void)damacy__fail(&crop->error, DAMACY_DTYPE,
+                               "the array is %s, but batches took the type of the first array, %s",
+                               damacy__dtype_str(crop->array->fetched.layout->dtype),
+                               damacy__dtype_str(core->out_dtype));
+            damacy__crop_set_failed(crop);
+            slot->n_failed++;
+            damacy__count(&core->counters.samples_failed, 1);
+            continue;
+        }
+        view.layout = crop->array->fetched.layout;
+        view.box = crop->box;
+        view.indexes = crop->index_views;
+        view.first_object = crop->first_object;
+        view.n_objects = crop->n_objects;
+        view.sample = i;
+        DAMACY__TRY(
+            damacy__plan_sample(&slot->plan, &core->alloc, &core->plan_options, &view, err));
+    }
+    DAMACY__TRY(damacy__plan_reads_make(&slot->plan, &core->alloc, &core->plan_options, err));
+    DAMACY__TRY(damacy__run_prepare(slot, err));
+    damacy__metric_add(&core->counters.plan, damacy__now_ns() - start, 0, 0);
+    damacy__count(&core->counters.chunks_touched, slot->plan.n_touched);
+    damacy__count(&core->counters.chunks_decoded, slot->plan.chunks.n);
+    damacy__count(&core->counters.chunks_missing, slot->plan.n_missing);
+    damacy__count(&core->counters.bytes_wanted, slot->plan.bytes_wanted);
+    damacy__count(&core->counters.bytes_decoded, slot->plan.bytes_decoded);
+    damacy__count(&core->counters.bytes_delivered, slot->plan.bytes_delivered);
+    return DAMACY_OK;
+}
+
+/* Stops the pipeline with an error that is not one sample's. */
+static void damacy__scheduler_fail(damacy__core* core, const damacy_error* error)
+{
+    damacy__lock(&core->mutex);
+    core->is_planning = false;
+    if (!core->has_failed) {
+        core->has_failed = true;
+        core->failure = *error;
+    }
+    damacy__broadcast(&core->pop_wake);
+    damacy__unlock(&core->mutex);
+}
+
+/* Moves n settled samples into a free slot and starts its tasks. The mutex is not held. */
+static void damacy__scheduler_start(damacy__core* core, damacy__slot* slot, uint64_t first,
+                                    uint32_t n)
+{
+    damacy_error error;
+
+    memset(&error, 0, sizeof error);
+    error.sample = error.offset = UINT64_MAX;
+    error.stage = DAMACY_STAGE_PLAN;
+    for (uint32_t i = 0; i < n; i++) {
+        damacy__crop* from = &core->queue[(first + i) % core->config.lookahead_samples];
+        damacy__crop used;
+        damacy__crop_clear(core, &slot->crops[i]);
+        used = slot->crops[i];
+        slot->crops[i] = *from;
+        *from = used;
+    }
+    damacy__lock(&core->mutex);
+    core->queue_first += n;
+    core->is_planning = true;
+    damacy__unlock(&core->mutex);
+    slot->n_samples = n;
+    slot->n_failed = 0;
+    damacy__scheduler_choose_dtype(core, slot);
+    if (!core->has_slots) {
+        if (core->out_dtype == DAMACY_NATIVE) {
+            core->out_dtype = DAMACY_U8; /* every sample failed: any type will do */
+        }
+        if (damacy__scheduler_make_slots(core, &error) != DAMACY_OK) {
+            damacy__scheduler_fail(core, &error);
+            return;
+        }
+        core->has_slots = true;
+    }
+    if (damacy__scheduler_plan(core, slot, &error) != DAMACY_OK) {
+        damacy__scheduler_fail(core, &error);
+        return;
+    }
+    damacy__lock(&core->mutex);
+    core->is_planning = false;
+    slot->id = core->next_planned++;
+    slot->state = DAMACY__SLOT_RUNNING;
+    damacy__unlock(&core->mutex);
+    for (uint32_t i = 0; i < slot->fill_tasks.n; i++) {
+        damacy__pool_submit(&core->workers, &slot->fill_tasks.items[i].task, DAMACY__NORMAL);
+    }
+}
+
+/* Issues the reads of running batches, oldest first; a batch waits for those before it. */
+static void damacy__scheduler_issue(damacy__core* core, uint64_t* next_issued)
+{
+    while (*next_issued < core->next_planned) {
+        damacy__slot* slot;
+        damacy__lock(&core->mutex);
+        slot = damacy__pop_slot(core, *next_issued);
+        damacy__unlock(&core->mutex);
+        if (!slot || !damacy__run_issue(slot)) {
+            return;
+        }
+        ++*next_issued;
+        damacy__run_done(slot, 1);
+    }
+}
+
+/* One look at everything; returns whether to look again at once. */
+static bool damacy__scheduler_step(damacy__core* core, uint64_t* next_issued)
+{
+    damacy__slot* slot;
+    uint64_t first;
+    uint64_t end;
+    uint32_t n;
+    bool settled;
+
+    damacy__lock(&core->mutex);
+    first = core->queue_first;
+    end = core->queue_next;
+    n = damacy__scheduler_batch_size(core);
+    slot = core->has_failed ? NULL : damacy__scheduler_free_slot(core);
+    damacy__unlock(&core->mutex);
+    settled = damacy__scheduler_settle(core, first, end, n);
+    if (n > 0 && settled && slot && !damacy__core_stops(core)) {
+        damacy__scheduler_start(core, slot, first, n);
+        damacy__scheduler_issue(core, next_issued);
+        return true;
+    }
+    damacy__scheduler_issue(core, next_issued);
+    return false;
+}
+
+static void* damacy__scheduler_main(void* context)
+{
+    damacy__core* core = (damacy__core*)context;
+    uint64_t next_issued = 0;
+
+    damacy__lock(&core->mutex);
+    while (!core->is_stopping) {
+        if (!core->kicked) {
+            damacy__wait(&core->scheduler_wake, &core->mutex);
+            continue;
+        }
+        core->kicked = false;
+        damacy__unlock(&core->mutex);
+        while (damacy__scheduler_step(core, &next_issued)) {
+        }
+        damacy__lock(&core->mutex);
+    }
+    damacy__unlock(&core->mutex);
+    return NULL;
+}
+
+/* Fixes the shape of samples, from the configuration or the first sample. Holds the mutex. */
+static void damacy__pipeline_geometry(damacy__core* core, uint32_t rank, const int64_t* shape)
+{
+    core->plan_options.rank = rank;
+    memcpy(core->plan_options.shape, shape, rank * sizeof shape[0]);
+    core->has_geometry = true;
+}
+
+/* Checks a sample against the pipeline's shape. Holds the mutex. */
+static damacy_status damacy__pipeline_check(damacy__core* core, const damacy_sample* sample,
+                                            damacy_error* err)
+{
+    int64_t shape[DAMACY_MAX_RANK];
+    uint64_t voxels;
+
+    for (uint32_t i = 0; i < sample->rank; i++) {
+        const damacy_interval box = sample->box[i];
+        const int64_t limit = INT64_MAX / 4;
+        if (box.begin < -limit || box.end > limit || box.begin >= box.end) {
+            return damacy__fail(err, DAMACY_INVAL,
+                                "axis %u: [%" PRId64 ", %" PRId64 ") is no interval", i, box.begin,
+                                box.end);
+        }
+        shape[i] = box.end - box.begin;
+    }
+    if (!core->has_geometry) {
+        if (!damacy__product(shape, sample->rank, &voxels) ||
+            !damacy__mul(voxels, 8 * (uint64_t)core->config.samples_per_batch, &voxels) ||
+            voxels > INT64_MAX) {
+            return damacy__fail(err, DAMACY_INVAL, "a batch of %u such samples is too large",
+                                core->config.samples_per_batch);
+        }
+        damacy__pipeline_geometry(core, sample->rank, shape);
+        return DAMACY_OK;
+    }
+    if (sample->rank != core->plan_options.rank) {
+        return damacy__fail(err, DAMACY_RANK, "the sample has %u axes, the pipeline %u",
+                            sample->rank, core->plan_options.rank);
+    }
+    for (uint32_t i = 0; i < sample->rank; i++) {
+        if (shape[i] != core->plan_options.shape[i]) {
+            return damacy__fail(err, DAMACY_INVAL,
+                                "axis %u has %" PRId64
+                                " voxels, samples of this pipeline have %" PRId64,
+                                i, shape[i], core->plan_options.shape[i]);
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* Takes one sample; the caller kicks the scheduler afterwards. */
+static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_sample* sample,
+                                           damacy_error* err)
+{
+    damacy__array_entry* array = NULL;
+    damacy_status status;
+
+    if (!sample->uri || sample->uri[0] == '\0') {
+        return damacy__fail(err, DAMACY_INVAL, "the sample has no uri");
+    }
+    if (sample->rank > DAMACY_MAX_RANK) {
+        return damacy__fail(err, DAMACY_RANK, "the sample has %u axes; %d are possible",
+                            sample->rank, DAMACY_MAX_RANK);
+    }
+    damacy__lock(&core->mutex);
+    if (core->is_stopping || core->has_failed || core->is_finished) {
+        status = damacy__fail(err, DAMACY_SHUTDOWN, "the pipeline %s",
+                              core->has_failed ? "has failed" : "takes no more samples");
+    } else if (core->queue_next - core->queue_first >= core->config.lookahead_samples) {
+        status = damacy__fail(err, DAMACY_AGAIN, "%u samples are queued",
+                              core->config.lookahead_samples);
+    } else {
+        status = damacy__pipeline_check(core, sample, err);
+    }
+    damacy__unlock(&core->mutex);
+    if (status != DAMACY_OK) {
+        return status;
+    }
+    DAMACY__TRY(damacy__catalog_array(&core->catalog, sample->uri, &array, err));
+    damacy__lock(&core->mutex);
+    if (core->queue_next - core->queue_first >= core->config.lookahead_samples) {
+        status = damacy__fail(err, DAMACY_AGAIN, "%u samples are queued",
+                              core->config.lookahead_samples);
+    } else {
+        damacy__crop* crop = &core->queue[core->queue_next % core->config.lookahead_samples];
+        memset(&crop->error, 0, sizeof crop->error);
+        crop->error.offset = UINT64_MAX;
+        crop->number = core->queue_next++;
+        crop->array = array;
+        crop->state = DAMACY__SAMPLE_NEW;
+        memcpy(crop->box, sample->box, sample->rank * sizeof sample->box[0]);
+        array = NULL;
+    }
+    damacy__unlock(&core->mutex);
+    if (array) {
+        damacy__catalog_unpin_array(&core->catalog, array);
+    }
+    return status;
+}
+
+/* Whether the next batch can come without another call of the user. Holds the mutex. */
+static bool damacy__pop_may_come(damacy__core* core)
+{
+    if (damacy__pop_slot(core, core->next_popped)) {
+        return true;
+    }
+    return core->is_planning ||
+           (damacy__scheduler_batch_size(core) > 0 && damacy__scheduler_free_slot(core) != NULL);
+}
+
+/* Hands a ready batch out, or its failure. Holds the mutex. */
+static damacy_status damacy__pop_take(damacy__core* core, damacy__slot* slot, damacy_batch* out,
+                                      damacy_error* err)
+{
+    if (slot->n_failed > 0 && core->config.on_error == DAMACY_ON_ERROR_STOP) {
+        for (uint32_t i = 0; i < slot->n_samples && !core->has_failed; i++) {
+            if (slot->crops[i].error.status != DAMACY_OK) {
+                core->failure = slot->crops[i].error;
+                core->has_failed = true;
+            }
+        }
+        damacy__broadcast(&core->pop_wake);
+        *err = core->failure;
+        return err->status;
+    }
+    slot->state = DAMACY__SLOT_HELD;
+    slot->n_refs = 1;
+    core->n_refs++;
+    core->next_popped++;
+    out->core = core;
+    out->id = slot->id;
+    damacy__count(&core->counters.batches_delivered, 1);
+    damacy__broadcast(&core->pop_wake);
+    return DAMACY_OK;
+}
+
+/* What pop returns now, or DAMACY_AGAIN with *may_come set when waiting makes sense. Holds the
+ * mutex. */
+static damacy_status damacy__pop_look(damacy__core* core, damacy_batch* out, bool* may_come,
+                                      damacy_error* err)
+{
+    damacy__slot* slot;
+
+    *may_come = false;
+    if (core->is_stopping) {
+        return damacy__fail(err, DAMACY_SHUTDOWN, "the pipeline is being destroyed");
+    }
+    slot = damacy__pop_slot(core, core->next_popped);
+    if (core->has_failed && !(slot && slot->state == DAMACY__SLOT_READY && slot->n_failed == 0)) {
+        if (!slot || slot->state == DAMACY__SLOT_READY) {
+            *err = core->failure;
+            return err->status;
+        }
+    }
+    if (slot && slot->state == DAMACY__SLOT_READY) {
+        return damacy__pop_take(core, slot, out, err);
+    }
+    if (core->is_finished && !slot && !core->is_planning && core->queue_first == core->queue_next) {
+        return damacy__fail(err, DAMACY_END, "all samples were delivered");
+    }
+    *may_come = damacy__pop_may_come(core);
+    return damacy__fail(err, DAMACY_AGAIN, "no batch is ready");
+}
+
+/* wait false: never blocks. deadline NULL: until something can be said. */
+static damacy_status damacy__pipeline_pop(damacy__core* core, bool wait,
+                                          const uint64_t* deadline_ns, damacy_batch* out,
+                                          damacy_error* err)
+{
+    const uint64_t start = damacy__now_ns();
+    damacy_status status;
+    bool may_come;
+
+    damacy__lock(&core->mutex);
+    core->n_inside++;
+    for (;;) {
+        status = damacy__pop_look(core, out, &may_come, err);
+        if (status != DAMACY_AGAIN || !wait || (!may_come && !deadline_ns)) {
+            break;
+        }
+        if (!deadline_ns) {
+            damacy__wait(&core->pop_wake, &core->mutex);
+        } else if (damacy__now_ns() >= *deadline_ns) {
+            status = damacy__fail(err, DAMACY_TIMEOUT, "no batch within the time given");
+            break;
+        } else {
+            (void)damacy__condition_wait_until(&core->pop_wake, &core->mutex, *deadline_ns);
+        }
+    }
+    core->n_inside--;
+    if (core->is_stopping) {
+        damacy__broadcast(&core->pop_wake);
+    }
+    damacy__unlock(&core->mutex);
+    damacy__metric_add(&core->counters.pop_wait, damacy__now_ns() - start, 0, 0);
+    return status;
+}

@@ -1,0 +1,216 @@
+/* What a consumer does with a batch: look, hold, export, release.
+ *
+ * A batch is named by its core and its id. The id is never used twice, so a stale name is noticed
+ * as long as the pipeline or another batch of it lives. */
+#pragma once
+#include "stage/core.h"
+
+static damacy__slot* damacy__batch_slot(damacy__core* core, uint64_t id);
+static void damacy__core_unref(damacy__core* core);
+static void damacy__core_free(damacy__core* core);
+
+/* The slot that holds a batch, or NULL when it was released. Holds the mutex. */
+static damacy__slot* damacy__batch_slot(damacy__core* core, uint64_t id)
+{
+    for (uint32_t i = 0; i < core->config.batch_slots; i++) {
+        if (core->slots[i].state == DAMACY__SLOT_HELD && core->slots[i].id == id) {
+            return &core->slots[i];
+        }
+    }
+    return NULL;
+}
+
+/* Drops a reference to the core. */
+static void damacy__core_unref(damacy__core* core)
+{
+    bool last;
+
+    damacy__lock(&core->mutex);
+    last = --core->n_refs == 0;
+    damacy__unlock(&core->mutex);
+    if (last) {
+        damacy__core_free(core);
+    }
+}
+
+/* Adds a reference to a batch. */
+static damacy_status damacy__batch_hold(damacy_batch batch)
+{
+    damacy__slot* slot;
+
+    if (!batch.core) {
+        return DAMACY_INVAL;
+    }
+    damacy__lock(&batch.core->mutex);
+    slot = damacy__batch_slot(batch.core, batch.id);
+    if (slot) {
+        slot->n_refs++;
+        batch.core->n_refs++;
+    }
+    damacy__unlock(&batch.core->mutex);
+    return slot ? DAMACY_OK : DAMACY_INVAL;
+}
+
+/* Drops a reference to a batch; the last one frees its slot. */
+static damacy_status damacy__batch_drop(damacy_batch batch)
+{
+    damacy__slot* slot;
+
+    if (!batch.core) {
+        return DAMACY_INVAL;
+    }
+    damacy__lock(&batch.core->mutex);
+    slot = damacy__batch_slot(batch.core, batch.id);
+    if (slot && --slot->n_refs == 0) {
+        slot->state = DAMACY__SLOT_FREE;
+        batch.core->kicked = true;
+        damacy__signal(&batch.core->scheduler_wake);
+        damacy__broadcast(&batch.core->pop_wake);
+    }
+    damacy__unlock(&batch.core->mutex);
+    if (!slot) {
+        return DAMACY_INVAL;
+    }
+    damacy__core_unref(batch.core);
+    return DAMACY_OK;
+}
+
+static damacy_status damacy__batch_describe(damacy_batch batch, damacy_batch_info_t* out)
+{
+    damacy__core* core = batch.core;
+    damacy__slot* slot;
+    damacy_batch_info_t info;
+
+    if (!core || !out) {
+        return DAMACY_INVAL;
+    }
+    memset(&info, 0, sizeof info);
+    damacy__lock(&core->mutex);
+    slot = damacy__batch_slot(core, batch.id);
+    if (slot) {
+        info.ptr = slot->ptr;
+        info.size = slot->size / core->config.samples_per_batch * slot->n_delivered;
+        info.dtype = core->out_dtype;
+        info.device = DAMACY_CPU;
+        info.rank = core->plan_options.rank + 1;
+        info.shape[0] = slot->n_delivered;
+        memcpy(info.shape + 1, core->plan_options.shape, core->plan_options.rank * sizeof(int64_t));
+        info.id = slot->id;
+        info.n_failed = slot->n_failed;
+    }
+    damacy__unlock(&core->mutex);
+    if (!slot) {
+        return DAMACY_INVAL;
+    }
+    *out = info;
+    return DAMACY_OK;
+}
+
+/* ---- DLPack ---- */
+
+/* Both forms of an exported tensor, with the arrays that it points to. */
+typedef struct damacy__export {
+    damacy_dl_managed_versioned versioned;
+    damacy_dl_managed legacy;
+    damacy_batch batch;
+    int64_t shape[DAMACY_MAX_RANK + 1];
+    int64_t strides[DAMACY_MAX_RANK + 1];
+} damacy__export;
+
+static void damacy__export_free(damacy__export* tensor)
+{
+    const damacy_batch batch = tensor->batch;
+    damacy__core* core = batch.core;
+
+    damacy__lock(&core->mutex);
+    core->n_refs++; /* the allocator lives in the core */
+    damacy__unlock(&core->mutex);
+    (void)damacy__batch_drop(batch);
+    damacy__free(&core->alloc, tensor, 1);
+    damacy__core_unref(core);
+}
+
+static void damacy__export_deleter(damacy_dl_managed_versioned* self)
+{
+    if (self) {
+        damacy__export_free((damacy__export*)self->manager_ctx);
+    }
+}
+
+static void damacy__export_legacy_deleter(damacy_dl_managed* self)
+{
+    if (self) {
+        damacy__export_free((damacy__export*)self->manager_ctx);
+    }
+}
+
+/* DLPack's type code of each type. */
+static uint8_t damacy__export_code(damacy_dtype dtype)
+{
+    switch (dtype) {
+    case DAMACY_BF16:
+        return 4;
+    case DAMACY_F32:
+    case DAMACY_F16:
+    case DAMACY_F64:
+        return 2;
+    case DAMACY_BOOL:
+        return 6;
+    case DAMACY_I8:
+    case DAMACY_I16:
+    case DAMACY_I32:
+    case DAMACY_I64:
+        return 0;
+    default:
+        return 1;
+    }
+}
+
+static void damacy__export_fill(damacy__export* tensor, const damacy_batch_info_t* info)
+{
+    damacy_dl_tensor* t = &tensor->versioned.dl_tensor;
+    int64_t stride = 1;
+
+    for (uint32_t i = info->rank; i-- > 0;) {
+        tensor->shape[i] = info->shape[i];
+        tensor->strides[i] = stride;
+        stride *= info->shape[i];
+    }
+    t->data = info->ptr;
+    t->device.device_type = info->device == DAMACY_CPU ? 1 : 2;
+    t->device.device_id = info->device == DAMACY_CPU ? 0 : info->device - 1;
+    t->ndim = (int32_t)info->rank;
+    t->dtype.code = damacy__export_code(info->dtype);
+    t->dtype.bits = (uint8_t)(8 * damacy__dtype_size(info->dtype));
+    t->dtype.lanes = 1;
+    t->shape = tensor->shape;
+    t->strides = tensor->strides;
+    tensor->legacy.dl_tensor = *t;
+    tensor->legacy.manager_ctx = tensor;
+    tensor->legacy.deleter = damacy__export_legacy_deleter;
+    tensor->versioned.version.major = 1;
+    tensor->versioned.manager_ctx = tensor;
+    tensor->versioned.deleter = damacy__export_deleter;
+}
+
+/* A tensor that holds a reference of its own. */
+static damacy_status damacy__export_make(damacy_batch batch, damacy__export** out,
+                                         damacy_error* err)
+{
+    damacy_batch_info_t info;
+    damacy__export* tensor;
+
+    if (damacy__batch_hold(batch) != DAMACY_OK) {
+        return damacy__fail(err, DAMACY_INVAL, "the batch was released");
+    }
+    (void)damacy__batch_describe(batch, &info);
+    tensor = damacy__new(&batch.core->alloc, 1, damacy__export);
+    if (!tensor) {
+        (void)damacy__batch_drop(batch);
+        return damacy__fail(err, DAMACY_OOM, "DLPack tensor");
+    }
+    tensor->batch = batch;
+    damacy__export_fill(tensor, &info);
+    *out = tensor;
+    return DAMACY_OK;
+}

@@ -1,0 +1,234 @@
+/* The records that the stages of one pipeline share: samples, batch slots, and the core that holds
+ * them.
+ *
+ * The core is counted: the handle and every held batch hold one reference, so a batch outlives
+ * damacy_destroy. Everything in it that is not marked otherwise is set at create and then constant.
+ */
+#pragma once
+#include "base/arena.h"
+#include "stage/catalog.h"
+#include "stage/config.h"
+#include "stage/host_assemble.h"
+#include "stage/host_decode.h"
+#include "stage/reads.h"
+
+typedef enum damacy__sample_state {
+    DAMACY__SAMPLE_NEW = 0, /* its array is being fetched */
+    DAMACY__SAMPLE_INDEXES, /* its indexes are being fetched */
+    DAMACY__SAMPLE_SETTLED  /* ready to be planned, or failed */
+} damacy__sample_state;
+
+/* A pushed crop on its way to a batch. Queue: guarded by the core's mutex until it is settled by
+ * the scheduler thread. In a slot: the scheduler's until the batch runs; then error and status are
+ * guarded by the core's mutex. */
+typedef struct damacy__crop {
+    uint64_t number;
+    damacy__array_entry* array;    /* pinned */
+    damacy__index_entry** indexes; /* pinned; C order over the objects that are touched */
+    const damacy__index** index_views;
+    uint64_t n_indexes;
+    uint64_t n_capacity;
+    uint64_t n_settled; /* of the indexes */
+    int64_t first_object[DAMACY_MAX_RANK];
+    int64_t n_objects[DAMACY_MAX_RANK];
+    damacy_interval box[DAMACY_MAX_RANK];
+    uint32_t state;
+    damacy_error error; /* error.status is the sample's status */
+} damacy__crop;
+
+typedef enum damacy__slot_state {
+    DAMACY__SLOT_FREE = 0,
+    DAMACY__SLOT_RUNNING,
+    DAMACY__SLOT_READY,
+    DAMACY__SLOT_HELD
+} damacy__slot_state;
+
+struct damacy__core;
+struct damacy__slot;
+
+/* One read of a batch, and then its chunks. */
+typedef struct damacy__read_task {
+    damacy__task task;
+    struct damacy__slot* slot;
+    uint32_t read;      /* into plan.reads */
+    uint32_t n_pending; /* atomic: chunks that still need the bytes */
+    uint64_t ticket;    /* of the staging ring */
+    uint8_t* bytes;     /* in the staging ring */
+} damacy__read_task;
+
+typedef struct damacy__chunk_task {
+    damacy__task task;
+    struct damacy__slot* slot;
+    uint32_t chunk; /* into plan.chunks */
+} damacy__chunk_task;
+
+/* A run of fills. */
+typedef struct damacy__fill_task {
+    damacy__task task;
+    struct damacy__slot* slot;
+    uint32_t first; /* into plan.fills */
+    uint32_t n;
+} damacy__fill_task;
+
+DAMACY__VECTOR(damacy__read_task, damacy__read_tasks)
+DAMACY__VECTOR(damacy__chunk_task, damacy__chunk_tasks)
+DAMACY__VECTOR(damacy__fill_task, damacy__fill_tasks)
+
+/* The place of one batch, from planning to the consumer's release. */
+typedef struct damacy__slot {
+    struct damacy__core* core;
+    uint32_t state;      /* guarded by core.mutex */
+    uint32_t n_refs;     /* guarded by core.mutex */
+    uint64_t id;         /* of the batch in it; changes under core.mutex while FREE */
+    uint8_t* ptr;        /* voxels */
+    uint64_t size;       /* bytes at ptr */
+    damacy__crop* crops; /* samples_per_batch */
+    uint32_t n_samples;
+    uint32_t n_delivered; /* after SKIP */
+    uint32_t* delivered;  /* crops[delivered[i]] is the batch's i-th sample */
+    uint32_t n_failed;    /* guarded by core.mutex */
+    damacy__plan plan;
+    damacy__read_tasks read_tasks;
+    damacy__chunk_tasks chunk_tasks;
+    damacy__fill_tasks fill_tasks;
+    uint64_t next_read; /* scheduler only: reads that have been issued */
+    uint64_t n_pending; /* atomic: tasks that must end before the batch is ready */
+} damacy__slot;
+
+/* Everything that is counted for damacy_stats; atomic. */
+typedef struct damacy__counters {
+    damacy__metric_clock metadata, plan, read, transfer, decode, assemble, pop_wait;
+    uint64_t samples_pushed, batches_delivered, samples_failed;
+    uint64_t chunks_touched, chunks_decoded, chunks_missing;
+    uint64_t bytes_wanted, bytes_read, bytes_decoded, bytes_delivered, voxels_delivered;
+} damacy__counters;
+
+typedef struct damacy__core {
+    damacy__alloc alloc;
+    damacy_config config;   /* resolved; pointers in it are copies */
+    damacy_dtype out_dtype; /* NATIVE until the first batch is planned */
+    pid_t process;
+    damacy__affine affine;
+    damacy__libraries libraries;
+    damacy__store store;
+    damacy__catalog catalog;
+    damacy__pool io;
+    damacy__pool workers;
+    damacy__decoder* decoders; /* one per worker */
+    pthread_t scheduler;
+    bool has_scheduler;
+    damacy__plan_options plan_options; /* shape: set with the geometry */
+    damacy__counters counters;
+
+    damacy__mutex staging_mutex;
+    uint8_t* staging;
+    uint64_t staging_size;
+    damacy__ring ring; /* guarded by staging_mutex */
+
+    damacy__mutex decode_mutex;
+    damacy__condition decode_wake;
+    uint8_t* decoded;
+    uint64_t decoded_size;
+    damacy__arena arena; /* guarded by decode_mutex */
+
+    damacy__mutex mutex;
+    damacy__condition scheduler_wake;
+    damacy__condition pop_wake;
+    bool kicked; /* guarded by mutex, as is all that follows */
+    uint32_t n_refs;
+    uint32_t n_inside; /* callers inside pop */
+    bool has_geometry; /* sample rank and shape are known */
+    bool has_slots;    /* the slots' memory is made */
+    bool is_finished;
+    bool is_planning; /* samples have left the queue and are not in a running slot yet */
+    bool is_stopping;
+    bool has_failed;
+    damacy_error failure;
+    damacy__crop* queue;  /* a circular buffer of lookahead_samples */
+    uint64_t queue_first; /* sequence numbers */
+    uint64_t queue_next;
+    damacy__slot* slots;   /* batch_slots */
+    uint64_t next_planned; /* batch ids */
+    uint64_t next_popped;
+    uint8_t* external; /* damacy_read: the one slot's memory is the caller's */
+    uint64_t external_size;
+} damacy__core;
+
+static void damacy__core_kick(damacy__core* core);
+static void damacy__core_log(damacy__core* core, damacy_log_level level, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t crop,
+                              const damacy_error* error);
+
+static inline bool damacy__core_stops(damacy__core* core)
+{
+    return __atomic_load_n(&core->is_stopping, __ATOMIC_RELAXED);
+}
+
+static inline void damacy__count(uint64_t* counter, uint64_t n)
+{
+    __atomic_add_fetch(counter, n, __ATOMIC_RELAXED);
+}
+
+/* Wakes the scheduler thread: something that it waits for may have happened. */
+static void damacy__core_kick(damacy__core* core)
+{
+    damacy__lock(&core->mutex);
+    core->kicked = true;
+    damacy__signal(&core->scheduler_wake);
+    damacy__unlock(&core->mutex);
+}
+
+/* Sends a message to the pipeline's logger, if there is one. Holds no lock. */
+static void damacy__core_log(damacy__core* core, damacy_log_level level, const char* format, ...)
+{
+    char text[512];
+    char clean[512];
+    va_list args;
+
+    if (!core->config.logger.log || level < core->config.log_level) {
+        return;
+    }
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    damacy__copy_escaped(clean, sizeof clean, text);
+    core->config.logger.log(core->config.logger.user, level, clean);
+}
+
+/* Marks a sample as failed; the first error of a sample is kept. */
+static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t crop,
+                              const damacy_error* error)
+{
+    damacy__crop* c = &slot->crops[crop];
+    bool first;
+
+    damacy__lock(&core->mutex);
+    first = c->error.status == DAMACY_OK;
+    if (first) {
+        const uint64_t number = c->number;
+        c->error = *error;
+        c->error.sample = number;
+        slot->n_failed++;
+    }
+    damacy__unlock(&core->mutex);
+    if (first) {
+        damacy__count(&core->counters.samples_failed, 1);
+        damacy__core_log(core, DAMACY_LOG_WARN, "sample %" PRIu64 ": %s %s: %s", c->number,
+                         c->error.uri, c->error.chunk, c->error.message);
+    }
+}
+
+/* Drops the pins; keeps the memory. */
+static void damacy__crop_clear(damacy__core* core, damacy__crop* crop)
+{
+    for (uint64_t i = 0; i < crop->n_indexes; i++) {
+        damacy__catalog_unpin_index(&core->catalog, crop->indexes[i]);
+    }
+    crop->n_indexes = 0;
+    crop->n_settled = 0;
+    if (crop->array) {
+        damacy__catalog_unpin_array(&core->catalog, crop->array);
+        crop->array = NULL;
+    }
+}

@@ -1,0 +1,412 @@
+/* Runs a planned batch on the CPU: reader threads fill staging space, workers decode chunks and
+ * copy their voxels into the batch.
+ *
+ * A worker takes decode space while it holds nothing else, and never waits with it, so space always
+ * comes back. A chunk that fails fails only the samples that touch it. */
+#pragma once
+#include "stage/core.h"
+
+static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err);
+static bool damacy__run_issue(damacy__slot* slot);
+static void damacy__run_done(damacy__slot* slot, uint64_t n);
+static void damacy__slot_finish(damacy__slot* slot);
+
+/* Ends n tasks of a batch; the last one finishes it. */
+static void damacy__run_done(damacy__slot* slot, uint64_t n)
+{
+    if (__atomic_sub_fetch(&slot->n_pending, n, __ATOMIC_ACQ_REL) == 0) {
+        damacy__slot_finish(slot);
+    }
+}
+
+/* Fails every sample that a chunk has voxels for. */
+static void damacy__run_chunk_fail(damacy__slot* slot, uint32_t chunk, const damacy_error* error)
+{
+    const damacy__plan_chunk* c = &slot->plan.chunks.items[chunk];
+
+    for (uint32_t i = 0; i < c->n_copies; i++) {
+        const uint32_t copy = slot->plan.order.items[c->first + i];
+        damacy__crop_fail(slot->core, slot, slot->plan.copies.items[copy].sample, error);
+    }
+}
+
+/* An error that names the chunk: its array, its object's key and, in a shard, its place there. */
+static void damacy__run_error_init(const damacy__slot* slot, uint32_t chunk, damacy_stage stage,
+                                   damacy_error* error)
+{
+    const damacy__plan_chunk* c = &slot->plan.chunks.items[chunk];
+    const damacy__array_entry* array = slot->crops[c->sample].array;
+    char key[sizeof error->chunk];
+
+    memset(error, 0, sizeof *error);
+    error->sample = UINT64_MAX;
+    error->offset = UINT64_MAX;
+    damacy__fetch_chunk_name(c->layout, c->position, key, sizeof key);
+    damacy__error_where(error, stage, array->uri, key);
+}
+
+/* Gives a read's staging space back once none of its chunks needs it. */
+static void damacy__run_release(damacy__read_task* read, uint32_t n)
+{
+    damacy__core* core = read->slot->core;
+
+    if (__atomic_sub_fetch(&read->n_pending, n, __ATOMIC_ACQ_REL) == 0) {
+        damacy__lock(&core->staging_mutex);
+        damacy__ring_give(&core->ring, read->ticket);
+        damacy__unlock(&core->staging_mutex);
+        damacy__core_kick(core);
+    }
+}
+
+/* Copies a decoded chunk's voxels to all samples that want them; decoded NULL: the fill value. */
+static void damacy__run_copies(damacy__slot* slot, const damacy__plan_chunk* chunk,
+                               const uint8_t* decoded)
+{
+    damacy__core* core = slot->core;
+    uint64_t n_voxels = 0;
+    const uint64_t start = damacy__now_ns();
+
+    for (uint32_t i = 0; i < chunk->n_copies; i++) {
+        damacy__copy copy = slot->plan.copies.items[slot->plan.order.items[chunk->first + i]].copy;
+        copy.dst += (uint64_t)(uintptr_t)slot->ptr;
+        if (decoded) {
+            copy.src += (uint64_t)(uintptr_t)decoded;
+        } else {
+            copy.flags = DAMACY__COPY_FILL;
+            copy.fill = chunk->layout->fill;
+        }
+        damacy__host_copy(&copy, slot->plan.axes.items + copy.first_axis, core->out_dtype,
+                          core->config.n_channels ? &core->affine : NULL);
+        n_voxels += copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
+    }
+    damacy__metric_add(&core->counters.assemble, damacy__now_ns() - start,
+                       n_voxels * chunk->layout->item_size, n_voxels * core->plan_options.out_size);
+}
+
+/* Space for one decoded chunk; waits for other workers to give theirs back. */
+static uint8_t* damacy__run_space(damacy__core* core, uint64_t size)
+{
+    uint64_t offset = 0;
+
+    damacy__lock(&core->decode_mutex);
+    while (!damacy__arena_take(&core->arena, damacy__align_up(size, 4096), &offset)) {
+        damacy__wait(&core->decode_wake, &core->decode_mutex);
+    }
+    damacy__unlock(&core->decode_mutex);
+    return core->decoded + offset;
+}
+
+static void damacy__run_space_back(damacy__core* core, const uint8_t* space)
+{
+    damacy__lock(&core->decode_mutex);
+    damacy__arena_give(&core->arena, (uint64_t)(space - core->decoded));
+    damacy__broadcast(&core->decode_wake);
+    damacy__unlock(&core->decode_mutex);
+}
+
+/* Decodes one chunk and copies its voxels. */
+static damacy_status damacy__run_decode(damacy__slot* slot, const damacy__plan_chunk* chunk,
+                                        damacy__span stored, uint32_t worker, damacy_error* err)
+{
+    damacy__core* core = slot->core;
+    uint64_t start;
+    uint8_t* space;
+    damacy_status status;
+
+    if (damacy__host_decode_is_identity(chunk->layout)) {
+        if (stored.size != chunk->layout->chunk_size) {
+            return damacy__fail(err, DAMACY_DECODE, "%zu stored bytes; the chunk has %" PRIu64,
+                                stored.size, chunk->layout->chunk_size);
+        }
+        damacy__run_copies(slot, chunk, stored.ptr);
+        return DAMACY_OK;
+    }
+    space = damacy__run_space(core, chunk->layout->chunk_size);
+    start = damacy__now_ns();
+    status = damacy__host_decode(&core->decoders[worker], chunk->layout, stored, space, err);
+    damacy__metric_add(&core->counters.decode, damacy__now_ns() - start, stored.size,
+                       chunk->layout->chunk_size);
+    if (status == DAMACY_OK) {
+        damacy__run_copies(slot, chunk, space);
+    }
+    damacy__run_space_back(core, space);
+    return status;
+}
+
+/* Worker thread: one chunk whose bytes have been read. */
+static void damacy__run_chunk(void* context, uint32_t worker)
+{
+    damacy__chunk_task* task = (damacy__chunk_task*)context;
+    damacy__slot* slot = task->slot;
+    const damacy__plan_chunk* chunk = &slot->plan.chunks.items[task->chunk];
+    damacy__read_task* read = &slot->read_tasks.items[chunk->read];
+    const uint64_t at = chunk->offset - slot->plan.reads.items[chunk->read].offset;
+    damacy_error error;
+
+    if (!damacy__core_stops(slot->core)) {
+        damacy__run_error_init(slot, task->chunk, DAMACY_STAGE_DECODE, &error);
+        if (slot->core->config.debug_bypass_decode) {
+            damacy__run_copies(slot, chunk, NULL);
+        } else if (damacy__run_decode(slot, chunk,
+                                      damacy__span_of(read->bytes + at, (size_t)chunk->size),
+                                      worker, &error) != DAMACY_OK) {
+            if (error.offset != UINT64_MAX) {
+                error.offset += chunk->offset;
+            }
+            damacy__run_chunk_fail(slot, task->chunk, &error);
+        }
+    }
+    damacy__run_release(read, 1);
+    damacy__run_done(slot, 1);
+}
+
+/* Worker thread: voxels that no chunk gives. */
+static void damacy__run_fill(void* context, uint32_t worker)
+{
+    damacy__fill_task* task = (damacy__fill_task*)context;
+    damacy__slot* slot = task->slot;
+    damacy__core* core = slot->core;
+
+    (void)worker;
+    for (uint32_t i = 0; i < task->n && !damacy__core_stops(core); i++) {
+        damacy__copy copy = slot->plan.copies.items[slot->plan.fills.items[task->first + i]].copy;
+        copy.dst += (uint64_t)(uintptr_t)slot->ptr;
+        damacy__host_copy(&copy, slot->plan.axes.items + copy.first_axis, core->out_dtype,
+                          core->config.n_channels ? &core->affine : NULL);
+    }
+    damacy__run_done(slot, 1);
+}
+
+/* Opens the object and reads; the error names the first chunk of the read. */
+static damacy_status damacy__run_fetch(damacy__read_task* task, damacy_error* err)
+{
+    const damacy__slot* slot = task->slot;
+    damacy__core* core = slot->core;
+    const damacy__plan_read* read = &slot->plan.reads.items[task->read];
+    const damacy__plan_chunk* chunk =
+        &slot->plan.chunks.items[slot->plan.by_place.items[read->first]];
+
+    return damacy__fetch_bytes(&core->store, &slot->crops[chunk->sample].array->fetched,
+                               chunk->position, chunk->index, read->offset, task->bytes, read->size,
+                               err);
+}
+
+/* Reader thread: one coalesced read, then a task for each of its chunks. */
+static void damacy__run_read(void* context, uint32_t worker)
+{
+    damacy__read_task* task = (damacy__read_task*)context;
+    damacy__slot* slot = task->slot;
+    damacy__core* core = slot->core;
+    const damacy__plan_read* read = &slot->plan.reads.items[task->read];
+    const uint64_t start = damacy__now_ns();
+    const uint32_t n_chunks = read->n_chunks;
+    damacy_status status = DAMACY_OK;
+    damacy_error error;
+    uint64_t wanted = 0;
+
+    (void)worker;
+    damacy__run_error_init(slot, slot->plan.by_place.items[read->first], DAMACY_STAGE_READ, &error);
+    if (!damacy__core_stops(core)) {
+        status = damacy__run_fetch(task, &error);
+    }
+    for (uint32_t i = 0; i < n_chunks; i++) {
+        wanted += slot->plan.chunks.items[slot->plan.by_place.items[read->first + i]].size;
+    }
+    if (status == DAMACY_OK) {
+        damacy__metric_add(&core->counters.read, damacy__now_ns() - start, read->size, wanted);
+        damacy__count(&core->counters.bytes_read, read->size);
+        for (uint32_t i = 0; i < n_chunks; i++) {
+            const uint32_t chunk = slot->plan.by_place.items[read->first + i];
+            damacy__pool_submit(&core->workers, &slot->chunk_tasks.items[chunk].task,
+                                DAMACY__NORMAL);
+        }
+        return; /* the chunks may have ended already: the slot is not ours any more */
+    }
+    for (uint32_t i = 0; i < n_chunks; i++) {
+        damacy__run_chunk_fail(slot, slot->plan.by_place.items[read->first + i], &error);
+    }
+    damacy__run_release(task, n_chunks);
+    damacy__run_done(slot, n_chunks);
+}
+
+/* Makes the tasks of a planned batch; nothing runs yet. */
+static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
+{
+    enum { DAMACY__FILLS_PER_TASK = 32 };
+    damacy__alloc* alloc = &slot->core->alloc;
+    const damacy__plan* plan = &slot->plan;
+
+    slot->read_tasks.n = slot->chunk_tasks.n = slot->fill_tasks.n = 0;
+    slot->next_read = 0;
+    if (!damacy__read_tasks_reserve(&slot->read_tasks, alloc, plan->reads.n + 1) ||
+        !damacy__chunk_tasks_reserve(&slot->chunk_tasks, alloc, plan->chunks.n + 1) ||
+        !damacy__fill_tasks_reserve(&slot->fill_tasks, alloc, plan->fills.n + 1)) {
+        return damacy__fail(err, DAMACY_OOM, "tasks of a batch of %" PRIu64 " chunks",
+                            plan->chunks.n);
+    }
+    for (uint32_t i = 0; i < plan->reads.n; i++) {
+        damacy__read_task* task = damacy__read_tasks_push(&slot->read_tasks, alloc);
+        task->task.function = damacy__run_read;
+        task->task.context = task;
+        task->slot = slot;
+        task->read = i;
+        task->n_pending = plan->reads.items[i].n_chunks;
+    }
+    for (uint32_t i = 0; i < plan->chunks.n; i++) {
+        damacy__chunk_task* task = damacy__chunk_tasks_push(&slot->chunk_tasks, alloc);
+        task->task.function = damacy__run_chunk;
+        task->task.context = task;
+        task->slot = slot;
+        task->chunk = i;
+    }
+    for (uint32_t i = 0; i < plan->fills.n; i += DAMACY__FILLS_PER_TASK) {
+        damacy__fill_task* task = damacy__fill_tasks_push(&slot->fill_tasks, alloc);
+        task->task.function = damacy__run_fill;
+        task->task.context = task;
+        task->slot = slot;
+        task->first = i;
+        task->n = (uint32_t)DAMACY__MIN(plan->fills.n - i, (uint64_t)DAMACY__FILLS_PER_TASK);
+    }
+    /* One more than there are tasks: the scheduler's own share, until it has issued them all. */
+    slot->n_pending = 1 + plan->chunks.n + slot->fill_tasks.n;
+    return DAMACY_OK;
+}
+
+/* More stored bytes than any encoder makes of a chunk: a damaged or hostile index. */
+static bool damacy__run_is_absurd(const damacy__plan_chunk* chunk)
+{
+    return chunk->size > 2 * chunk->layout->chunk_size + (1 << 20);
+}
+
+/* Fails the chunks of a read that cannot be done. */
+static void damacy__run_refuse(damacy__slot* slot, const damacy__plan_read* read)
+{
+    damacy__core* core = slot->core;
+
+    for (uint32_t i = 0; i < read->n_chunks; i++) {
+        const uint32_t chunk = slot->plan.by_place.items[read->first + i];
+        const damacy__plan_chunk* c = &slot->plan.chunks.items[chunk];
+        damacy_error error;
+        damacy__run_error_init(slot, chunk, DAMACY_STAGE_PLAN, &error);
+        if (damacy__run_is_absurd(c)) {
+            (void)damacy__fail(&error, DAMACY_DECODE,
+                               "%" PRIu64 " stored bytes are too many for a chunk of %" PRIu64,
+                               c->size, c->layout->chunk_size);
+        } else {
+            (void)damacy__fail(&error, DAMACY_BUDGET,
+                               "a chunk of %" PRIu64 " stored and %" PRIu64
+                               " decoded bytes; max_host_bytes %" PRIu64 " leaves room for %" PRIu64
+                               " and %" PRIu64,
+                               c->size, c->layout->chunk_size, core->config.max_host_bytes,
+                               core->staging_size, core->decoded_size);
+        }
+        damacy__run_chunk_fail(slot, chunk, &error);
+    }
+}
+
+static bool damacy__run_fits(const damacy__slot* slot, const damacy__plan_read* read)
+{
+    const damacy__core* core = slot->core;
+
+    for (uint32_t i = 0; i < read->n_chunks; i++) {
+        const damacy__plan_chunk* c =
+            &slot->plan.chunks.items[slot->plan.by_place.items[read->first + i]];
+        if (damacy__run_is_absurd(c) ||
+            (damacy__align_up(c->layout->chunk_size, 4096) > core->decoded_size &&
+             !damacy__host_decode_is_identity(c->layout))) {
+            return false;
+        }
+    }
+    return damacy__align_up(read->size, 64) <= core->staging_size;
+}
+
+/* Issues reads while staging space lasts; true once all are issued. Scheduler thread only. */
+static bool damacy__run_issue(damacy__slot* slot)
+{
+    damacy__core* core = slot->core;
+
+    for (; slot->next_read < slot->plan.issue.n; slot->next_read++) {
+        damacy__read_task* task = &slot->read_tasks.items[slot->plan.issue.items[slot->next_read]];
+        const damacy__plan_read* read = &slot->plan.reads.items[task->read];
+        uint64_t offset = 0;
+        bool ok;
+        if (!damacy__run_fits(slot, read)) {
+            damacy__run_refuse(slot, read);
+            damacy__run_done(slot, read->n_chunks);
+            continue;
+        }
+        damacy__lock(&core->staging_mutex);
+        ok = damacy__ring_take(&core->ring, damacy__align_up(DAMACY__MAX(read->size, 1), 64),
+                               &offset, &task->ticket);
+        damacy__unlock(&core->staging_mutex);
+        if (!ok) {
+            return false;
+        }
+        task->bytes = core->staging + offset;
+        damacy__pool_submit(&core->io, &task->task, DAMACY__NORMAL);
+    }
+    return true;
+}
+
+/* Overwrites one sample's voxels with its array's fill value, or zeros when that is not known. */
+static void damacy__slot_fill_sample(damacy__slot* slot, uint32_t crop)
+{
+    damacy__core* core = slot->core;
+    const uint64_t size = slot->size / core->config.samples_per_batch;
+    const damacy__crop* c = &slot->crops[crop];
+    damacy__axis axis;
+    damacy__copy copy;
+
+    memset(&copy, 0, sizeof copy);
+    axis.src_stride = 0;
+    axis.dst_stride = 1;
+    axis.extent = size / core->plan_options.out_size;
+    copy.dst = (uint64_t)(uintptr_t)(slot->ptr + crop * size);
+    copy.flags = DAMACY__COPY_FILL;
+    copy.src_dtype = (uint32_t)core->out_dtype;
+    copy.n_axes = 1;
+    copy.channel_axis = DAMACY__NO_CHANNEL;
+    copy.n_voxels_low = (uint32_t)axis.extent;
+    copy.n_voxels_high = (uint32_t)(axis.extent >> 32);
+    if (c->array && damacy__fetch_state_of(&c->array->state) == DAMACY__READY) {
+        copy.src_dtype = (uint32_t)c->array->fetched.layout->dtype;
+        copy.fill = c->array->fetched.layout->fill;
+        if (core->config.dtype == DAMACY_NATIVE && copy.src_dtype != (uint32_t)core->out_dtype) {
+            copy.src_dtype = (uint32_t)core->out_dtype;
+            copy.fill = 0;
+        }
+    }
+    damacy__host_copy(&copy, &axis, core->out_dtype, NULL);
+}
+
+/* Applies the error policy and hands the batch to poppers. Runs on the thread that ended last. */
+static void damacy__slot_finish(damacy__slot* slot)
+{
+    damacy__core* core = slot->core;
+    const uint64_t sample_size = slot->size / core->config.samples_per_batch;
+
+    slot->n_delivered = 0;
+    for (uint32_t i = 0; i < slot->n_samples; i++) {
+        const bool failed = slot->crops[i].error.status != DAMACY_OK;
+        if (failed && core->config.on_error == DAMACY_ON_ERROR_SKIP) {
+            continue;
+        }
+        if (failed && core->config.on_error == DAMACY_ON_ERROR_FILL && !damacy__core_stops(core)) {
+            damacy__slot_fill_sample(slot, i);
+        }
+        if (slot->n_delivered != i) {
+            memmove(slot->ptr + slot->n_delivered * sample_size, slot->ptr + i * sample_size,
+                    sample_size);
+        }
+        slot->delivered[slot->n_delivered++] = i;
+    }
+    for (uint32_t i = 0; i < slot->n_samples; i++) {
+        damacy__crop_clear(core, &slot->crops[i]);
+    }
+    damacy__lock(&core->mutex);
+    slot->state = DAMACY__SLOT_READY;
+    core->kicked = true;
+    damacy__broadcast(&core->pop_wake);
+    damacy__signal(&core->scheduler_wake);
+    damacy__unlock(&core->mutex);
+}
