@@ -6,8 +6,8 @@
  * kind: half-random (half the voxels uniform random, half zero), dim, bright, denoised (shot-noise
  * microscopy of blobs: few photons, many photons, few photons with the background set to zero).
  * codec: zstd, blosc-zstd (byte shuffle), mixed (alternating). What is there already is kept. */
-#include "tools/tissue.h"
 #include "tools/zarr_write.h"
+#include <math.h>
 
 enum { TILE = 256, BLOBS = 200 }; /* blobs per tile of TILE cubed */
 
@@ -22,6 +22,13 @@ typedef struct blob {
     float radius;
     float light;
 } blob;
+
+static uint64_t mix(uint64_t value)
+{
+    value = (value ^ value >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    value = (value ^ value >> 27) * UINT64_C(0x94d049bb133111eb);
+    return value ^ value >> 31;
+}
 
 static float unit(uint64_t hash)
 {
@@ -39,8 +46,8 @@ static float normal(uint64_t hash)
 
 static uint64_t voxel_hash(const dataset* d, int64_t z, int64_t y, int64_t x)
 {
-    return tissue_hash(((uint64_t)z << 42 | (uint64_t)y << 21 | (uint64_t)x) + (d->seed << 57) +
-                       d->seed * UINT64_C(0x9e3779b97f4a7c15));
+    return mix(((uint64_t)z << 42 | (uint64_t)y << 21 | (uint64_t)x) + (d->seed << 57) +
+               d->seed * UINT64_C(0x9e3779b97f4a7c15));
 }
 
 static void fill_half_random(const dataset* d, const int64_t begin[3], const int64_t extent[3],
@@ -77,10 +84,10 @@ static void add_blobs(const dataset* d, const int64_t tile[3], const int64_t beg
         int64_t high[3];
 
         for (int axis = 0; axis < 3; axis++) {
-            b.at[axis] = (unit(tissue_hash(++state)) + (float)tile[axis]) * TILE;
+            b.at[axis] = (unit(mix(++state)) + (float)tile[axis]) * TILE;
         }
-        b.radius = 3.0f + 9.0f * unit(tissue_hash(++state));
-        b.light = strength * (0.3f + unit(tissue_hash(++state)));
+        b.radius = 3.0f + 9.0f * unit(mix(++state));
+        b.light = strength * (0.3f + unit(mix(++state)));
         for (int axis = 0; axis < 3; axis++) {
             low[axis] = (int64_t)(b.at[axis] - 3 * b.radius) - begin[axis];
             high[axis] = (int64_t)(b.at[axis] + 3 * b.radius) + 1 - begin[axis];
@@ -136,8 +143,7 @@ static void fill_blobs(const dataset* d, const int64_t begin[3], const int64_t e
         float value;
 
         if (is_dim || is_bright) { /* gain 2, offset 100, read noise 3.2 */
-            value =
-                100.5f + (e + sqrtf(e) * normal(hash)) * 2.0f + 3.2f * normal(tissue_hash(hash));
+            value = 100.5f + (e + sqrtf(e) * normal(hash)) * 2.0f + 3.2f * normal(mix(hash));
         } else {
             value = e + 3.0f * normal(hash) * sqrtf(e > 1 ? e / 50 : 0.02f);
             value = value < 6 ? 0 : value;
