@@ -5007,7 +5007,7 @@ static damacy_status damacy__zstd_walk_blocks(damacy__span src, size_t* at, uint
 static damacy_status damacy__zstd_walk_frame(damacy__span src, size_t* at, uint64_t* content,
                                              bool* is_known, damacy_error* err)
 {
-    damacy__zstd_header header;
+    damacy__zstd_header header = {0};
     uint32_t magic;
 
     if (src.size - *at < 4) {
@@ -10160,7 +10160,7 @@ static damacy_status damacy__decode_blosc(damacy__decoder* decoder, damacy__span
                                           uint64_t capacity, uint64_t* size, damacy_error* err)
 {
     damacy__blosc_tools tools;
-    damacy__blosc blosc;
+    damacy__blosc blosc = {0};
 
     DAMACY__TRY(damacy__blosc_parse(src, UINT64_MAX, &blosc, err));
     if (blosc.size > capacity) {
