@@ -9314,13 +9314,7 @@ DAMACY__INLINE double damacy__f32_to_f64(float value)
         }                                                                    \
         return value <= (double)(low) ? (type)(low) : (type)(value);         \
     }
-DAMACY__F64_TO_INT(u8, uint8_t, 0, 256.0, UINT8_MAX)
-DAMACY__F64_TO_INT(u16, uint16_t, 0, 65536.0, UINT16_MAX)
-DAMACY__F64_TO_INT(u32, uint32_t, 0, 4294967296.0, UINT32_MAX)
 DAMACY__F64_TO_INT(u64, uint64_t, 0, 18446744073709551616.0, UINT64_MAX)
-DAMACY__F64_TO_INT(i8, int8_t, INT8_MIN, 128.0, INT8_MAX)
-DAMACY__F64_TO_INT(i16, int16_t, INT16_MIN, 32768.0, INT16_MAX)
-DAMACY__F64_TO_INT(i32, int32_t, INT32_MIN, 2147483648.0, INT32_MAX)
 DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
 #undef DAMACY__F64_TO_INT
 
@@ -9344,17 +9338,10 @@ DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
     {                                                                    \
         damacy__row_body_##name(dst, src, n);                            \
     }
-/* The same, as vector code for the common pairs; on x86-64 once more for AVX2, chosen at run time.
- */
-#define DAMACY__FAST_ROW_PLAIN(name, S, D, value)                                          \
-    DAMACY__ROW_BODY(name, S, D, value)                                                    \
-    DAMACY__VECTORIZE static void damacy__row_##name(void* dst, const void* src, size_t n) \
-    {                                                                                      \
-        damacy__row_body_##name(dst, src, n);                                              \
-    }
+/* The common ones, on x86-64 once more as vector code for AVX2, which is chosen at run time. */
 #if defined(__x86_64__)
 #define DAMACY__FAST_ROW(name, S, D, value)                                                \
-    DAMACY__FAST_ROW_PLAIN(name, S, D, value)                                              \
+    DAMACY__ROW(name, S, D, value)                                                         \
     DAMACY__VECTORIZE __attribute__((target("avx2"))) static void damacy__row_wide_##name( \
         void* dst, const void* src, size_t n)                                              \
     {                                                                                      \
@@ -9366,8 +9353,13 @@ DAMACY__INLINE bool damacy__cpu_is_wide(void)
     return __builtin_cpu_supports("avx2") != 0;
 }
 #else
-#define DAMACY__FAST_ROW(name, S, D, value) DAMACY__FAST_ROW_PLAIN(name, S, D, value)
-#define DAMACY__WIDE(name)                  damacy__row_##name
+#define DAMACY__FAST_ROW(name, S, D, value)                                                \
+    DAMACY__ROW_BODY(name, S, D, value)                                                    \
+    DAMACY__VECTORIZE static void damacy__row_##name(void* dst, const void* src, size_t n) \
+    {                                                                                      \
+        damacy__row_body_##name(dst, src, n);                                              \
+    }
+#define DAMACY__WIDE(name) damacy__row_##name
 DAMACY__INLINE bool damacy__cpu_is_wide(void)
 {
     return false;
@@ -9376,54 +9368,82 @@ DAMACY__INLINE bool damacy__cpu_is_wide(void)
 #define DAMACY__NARROW(name) damacy__row_##name
 #define DAMACY__PICK(name)   (damacy__cpu_is_wide() ? DAMACY__WIDE(name) : damacy__row_##name)
 
-/* To f32: exact for the first seven, rounded to nearest for the others. */
+/* To f32: exact for the first five, rounded to nearest for the others. */
 DAMACY__FAST_ROW(u8_f32, uint8_t, float, (float)(int32_t)x)
 DAMACY__FAST_ROW(i8_f32, int8_t, float, (float)(int32_t)x)
 DAMACY__FAST_ROW(u16_f32, uint16_t, float, (float)(int32_t)x)
 DAMACY__FAST_ROW(i16_f32, int16_t, float, (float)(int32_t)x)
-DAMACY__FAST_ROW(bool_f32, uint8_t, float, (float)(int32_t)(x != 0))
-DAMACY__FAST_ROW(f16_f32, uint16_t, float, damacy__f16_to_f32(x))
 DAMACY__FAST_ROW(bf16_f32, uint16_t, float, damacy__bf16_to_f32(x))
 DAMACY__FAST_ROW(i32_f32, int32_t, float, (float)x)
-DAMACY__ROW(u32_f32, uint32_t, float, (float)x)
+DAMACY__FAST_ROW(f64_f32, double, float, (float)x)
 DAMACY__ROW(i64_f32, int64_t, float, (float)x)
 DAMACY__ROW(u64_f32, uint64_t, float, (float)x)
-DAMACY__FAST_ROW(f64_f32, double, float, (float)x)
 
 /* To f32, rounded to odd. */
-DAMACY__ROW(i32_odd, int32_t, float, damacy__i64_to_f32_odd(x))
-DAMACY__ROW(u32_odd, uint32_t, float, damacy__u64_to_f32_odd(x))
 DAMACY__ROW(i64_odd, int64_t, float, damacy__i64_to_f32_odd(x))
 DAMACY__ROW(u64_odd, uint64_t, float, damacy__u64_to_f32_odd(x))
 DAMACY__ROW(f64_odd, double, float, damacy__f64_to_f32_odd(x))
 
-DAMACY__FAST_ROW(f32_f16, float, uint16_t, damacy__f32_to_f16(x))
 DAMACY__FAST_ROW(f32_bf16, float, uint16_t, damacy__f32_to_bf16(x))
 DAMACY__ROW(f32_f64, float, double, damacy__f32_to_f64(x))
-
-DAMACY__ROW(i32_f64, int32_t, double, (double)x)
-DAMACY__ROW(u32_f64, uint32_t, double, (double)x)
 DAMACY__ROW(i64_f64, int64_t, double, (double)x)
 DAMACY__ROW(u64_f64, uint64_t, double, (double)x)
 
-DAMACY__ROW(f64_u8, double, uint8_t, damacy__f64_to_u8(x))
-DAMACY__ROW(f64_u16, double, uint16_t, damacy__f64_to_u16(x))
-DAMACY__ROW(f64_u32, double, uint32_t, damacy__f64_to_u32(x))
-DAMACY__ROW(f64_u64, double, uint64_t, damacy__f64_to_u64(x))
-DAMACY__ROW(f64_i8, double, int8_t, damacy__f64_to_i8(x))
-DAMACY__ROW(f64_i16, double, int16_t, damacy__f64_to_i16(x))
-DAMACY__ROW(f64_i32, double, int32_t, damacy__f64_to_i32(x))
-DAMACY__ROW(f64_i64, double, int64_t, damacy__f64_to_i64(x))
-DAMACY__ROW(f64_bool, double, uint8_t, (damacy__f64_bits(x) << 1) != 0)
+#if defined(__x86_64__)
+DAMACY__ROW(f16_f32, uint16_t, float, damacy__f16_to_f32(x))
+DAMACY__ROW(f32_f16, float, uint16_t, damacy__f32_to_f16(x))
+
+/* The processor's own conversions keep the same rules. Every one with AVX2 has them. */
+typedef int16_t damacy__eight_halves __attribute__((vector_size(16)));
+typedef float damacy__eight_floats __attribute__((vector_size(32)));
+
+__attribute__((target("avx2,f16c"))) static void damacy__row_wide_f16_f32(void* dst,
+                                                                          const void* src, size_t n)
+{
+    size_t i = 0;
+
+    for (; n - i >= 8; i += 8) {
+        damacy__eight_halves x;
+        damacy__eight_floats y;
+        memcpy(&x, (const uint8_t*)src + 2 * i, sizeof x);
+        y = __builtin_ia32_vcvtph2ps256(x);
+        memcpy((uint8_t*)dst + 4 * i, &y, sizeof y);
+    }
+    damacy__row_f16_f32((uint8_t*)dst + 4 * i, (const uint8_t*)src + 2 * i, n - i);
+}
+
+__attribute__((target("avx2,f16c"))) static void damacy__row_wide_f32_f16(void* dst,
+                                                                          const void* src, size_t n)
+{
+    size_t i = 0;
+
+    for (; n - i >= 8; i += 8) {
+        damacy__eight_floats x;
+        damacy__eight_halves y;
+        memcpy(&x, (const uint8_t*)src + 4 * i, sizeof x);
+        y = __builtin_ia32_vcvtps2ph256(x, 0); /* 0: to nearest, ties to even */
+        memcpy((uint8_t*)dst + 2 * i, &y, sizeof y);
+    }
+    damacy__row_f32_f16((uint8_t*)dst + 2 * i, (const uint8_t*)src + 4 * i, n - i);
+}
+#else
+DAMACY__FAST_ROW(f16_f32, uint16_t, float, damacy__f16_to_f32(x))
+DAMACY__FAST_ROW(f32_f16, float, uint16_t, damacy__f32_to_f16(x))
+#endif
 
 DAMACY__FAST_ROW(bool_bool, uint8_t, uint8_t, x != 0)
-DAMACY__FAST_ROW(bool_i64, uint8_t, int64_t, x != 0)
-DAMACY__FAST_ROW(u8_i64, uint8_t, int64_t, x)
-DAMACY__FAST_ROW(u16_i64, uint16_t, int64_t, x)
-DAMACY__FAST_ROW(u32_i64, uint32_t, int64_t, x)
-DAMACY__FAST_ROW(i8_i64, int8_t, int64_t, x)
-DAMACY__FAST_ROW(i16_i64, int16_t, int64_t, x)
-DAMACY__FAST_ROW(i32_i64, int32_t, int64_t, x)
+DAMACY__ROW(f64_bool, double, uint8_t, (damacy__f64_bits(x) << 1) != 0)
+DAMACY__ROW(f64_i64, double, int64_t, damacy__f64_to_i64(x))
+DAMACY__ROW(f64_u64, double, uint64_t, damacy__f64_to_u64(x))
+
+/* To i64: exact but for the last, which clamps. */
+DAMACY__ROW(u8_i64, uint8_t, int64_t, x)
+DAMACY__ROW(u16_i64, uint16_t, int64_t, x)
+DAMACY__ROW(u32_i64, uint32_t, int64_t, x)
+DAMACY__ROW(i8_i64, int8_t, int64_t, x)
+DAMACY__ROW(i16_i64, int16_t, int64_t, x)
+DAMACY__ROW(i32_i64, int32_t, int64_t, x)
+DAMACY__ROW(u64_i64, uint64_t, int64_t, x > INT64_MAX ? INT64_MAX : (int64_t)x)
 
 #define DAMACY__CLAMP(type, low, high) \
     (x < (low) ? (type)(low) : x > (high) ? (type)(high) : (type)x)
@@ -9433,26 +9453,15 @@ DAMACY__ROW(i64_u32, int64_t, uint32_t, DAMACY__CLAMP(uint32_t, 0, (int64_t)UINT
 DAMACY__ROW(i64_u64, int64_t, uint64_t, x < 0 ? 0 : (uint64_t)x)
 DAMACY__ROW(i64_i8, int64_t, int8_t, DAMACY__CLAMP(int8_t, INT8_MIN, INT8_MAX))
 DAMACY__ROW(i64_i16, int64_t, int16_t, DAMACY__CLAMP(int16_t, INT16_MIN, INT16_MAX))
-DAMACY__FAST_ROW(i64_i32, int64_t, int32_t, DAMACY__CLAMP(int32_t, INT32_MIN, INT32_MAX))
+DAMACY__ROW(i64_i32, int64_t, int32_t, DAMACY__CLAMP(int32_t, INT32_MIN, INT32_MAX))
 DAMACY__ROW(i64_bool, int64_t, uint8_t, x != 0)
-#undef DAMACY__CLAMP
-
-#define DAMACY__CLAMP(type, high) (x > (uint64_t)(high) ? (type)(high) : (type)x)
-DAMACY__ROW(u64_u8, uint64_t, uint8_t, DAMACY__CLAMP(uint8_t, UINT8_MAX))
-DAMACY__ROW(u64_u16, uint64_t, uint16_t, DAMACY__CLAMP(uint16_t, UINT16_MAX))
-DAMACY__ROW(u64_u32, uint64_t, uint32_t, DAMACY__CLAMP(uint32_t, UINT32_MAX))
-DAMACY__ROW(u64_i8, uint64_t, int8_t, DAMACY__CLAMP(int8_t, INT8_MAX))
-DAMACY__ROW(u64_i16, uint64_t, int16_t, DAMACY__CLAMP(int16_t, INT16_MAX))
-DAMACY__ROW(u64_i32, uint64_t, int32_t, DAMACY__CLAMP(int32_t, INT32_MAX))
-DAMACY__ROW(u64_i64, uint64_t, int64_t, DAMACY__CLAMP(int64_t, INT64_MAX))
-DAMACY__ROW(u64_bool, uint64_t, uint8_t, x != 0)
 #undef DAMACY__CLAMP
 
 DAMACY__FAST_ROW(swap2, uint16_t, uint16_t, __builtin_bswap16(x))
 DAMACY__FAST_ROW(swap4, uint32_t, uint32_t, __builtin_bswap32(x))
 DAMACY__FAST_ROW(swap8, uint64_t, uint64_t, __builtin_bswap64(x))
 
-enum { DAMACY__CAST_STEPS = 3 };
+enum { DAMACY__CAST_STEPS = 4 };
 
 /* A conversion: the output of each step is the source of the next. No step: bits are copied. */
 typedef struct damacy__cast {
@@ -9488,13 +9497,14 @@ static inline bool damacy__cast_is_float(damacy_dtype dtype)
 }
 
 /* Tables in the order of damacy_dtype: f32 bf16 f16 f64, u8 u16 u32 u64, i8 i16 i32 i64, bool. */
+
+/* To f32 in one step; NULL: f32 itself, and what goes through i64 or u8. */
 static damacy__row damacy__row_to_f32(damacy_dtype src)
 {
-#define DAMACY__TABLE(P)                                                                       \
-    {                                                                                          \
-        NULL, P(bf16_f32), P(f16_f32), P(f64_f32), P(u8_f32), P(u16_f32), damacy__row_u32_f32, \
-            damacy__row_u64_f32, P(i8_f32), P(i16_f32), P(i32_f32), damacy__row_i64_f32,       \
-            P(bool_f32)                                                                        \
+#define DAMACY__TABLE(P)                                                                      \
+    {                                                                                         \
+        NULL, P(bf16_f32), P(f16_f32), P(f64_f32), P(u8_f32), P(u16_f32), NULL,               \
+            damacy__row_u64_f32, P(i8_f32), P(i16_f32), P(i32_f32), damacy__row_i64_f32, NULL \
     }
     static const damacy__row rows[2][DAMACY_NATIVE] = {DAMACY__TABLE(DAMACY__NARROW),
                                                        DAMACY__TABLE(DAMACY__WIDE)};
@@ -9503,76 +9513,44 @@ static damacy__row damacy__row_to_f32(damacy_dtype src)
     return rows[damacy__cpu_is_wide()][src];
 }
 
-/* For sources that f32 does not hold exactly; NULL for the others. */
-static damacy__row damacy__row_to_odd(damacy_dtype src)
-{
-    static const damacy__row rows[DAMACY_NATIVE] = {NULL,
-                                                    NULL,
-                                                    NULL,
-                                                    damacy__row_f64_odd,
-                                                    NULL,
-                                                    NULL,
-                                                    damacy__row_u32_odd,
-                                                    damacy__row_u64_odd,
-                                                    NULL,
-                                                    NULL,
-                                                    damacy__row_i32_odd,
-                                                    damacy__row_i64_odd,
-                                                    NULL};
-
-    return rows[src];
-}
-
-/* For sources that go to f64 without passing through f32; NULL for the others. */
-static damacy__row damacy__row_to_f64(damacy_dtype src)
-{
-    static const damacy__row rows[DAMACY_NATIVE] = {NULL,
-                                                    NULL,
-                                                    NULL,
-                                                    NULL,
-                                                    NULL,
-                                                    NULL,
-                                                    damacy__row_u32_f64,
-                                                    damacy__row_u64_f64,
-                                                    NULL,
-                                                    NULL,
-                                                    damacy__row_i32_f64,
-                                                    damacy__row_i64_f64,
-                                                    NULL};
-
-    return rows[src];
-}
-
+/* To i64; NULL for i64 itself and for floats. bool has become 0 or 1 before. */
 static damacy__row damacy__row_to_i64(damacy_dtype src)
 {
-#define DAMACY__TABLE(P)                                                                        \
-    {                                                                                           \
-        NULL, NULL, NULL, NULL, P(u8_i64), P(u16_i64), P(u32_i64), NULL, P(i8_i64), P(i16_i64), \
-            P(i32_i64), NULL, P(bool_i64)                                                       \
-    }
-    static const damacy__row rows[2][DAMACY_NATIVE] = {DAMACY__TABLE(DAMACY__NARROW),
-                                                       DAMACY__TABLE(DAMACY__WIDE)};
-#undef DAMACY__TABLE
+    static const damacy__row rows[DAMACY_NATIVE] = {NULL,
+                                                    NULL,
+                                                    NULL,
+                                                    NULL,
+                                                    damacy__row_u8_i64,
+                                                    damacy__row_u16_i64,
+                                                    damacy__row_u32_i64,
+                                                    damacy__row_u64_i64,
+                                                    damacy__row_i8_i64,
+                                                    damacy__row_i16_i64,
+                                                    damacy__row_i32_i64,
+                                                    NULL,
+                                                    damacy__row_u8_i64};
 
-    return rows[damacy__cpu_is_wide()][src];
+    return rows[src];
 }
 
-/* From f64 (0), i64 (1) or u64 (2) to a whole number or bool. */
-static damacy__row damacy__row_to_int(uint32_t from, damacy_dtype out)
+/* From i64 to a narrower whole number, u64 or bool; NULL for i64 itself and for floats. */
+static damacy__row damacy__row_from_i64(damacy_dtype out)
 {
-#define DAMACY__TABLE(S, TO_U64, TO_I64)                                                \
-    {                                                                                   \
-        NULL, NULL, NULL, NULL, damacy__row_##S##_u8, damacy__row_##S##_u16,            \
-            damacy__row_##S##_u32, TO_U64, damacy__row_##S##_i8, damacy__row_##S##_i16, \
-            damacy__row_##S##_i32, TO_I64, damacy__row_##S##_bool                       \
-    }
-    static const damacy__row rows[3][DAMACY_NATIVE] = {
-        DAMACY__TABLE(f64, damacy__row_f64_u64, damacy__row_f64_i64),
-        DAMACY__TABLE(i64, damacy__row_i64_u64, NULL),
-        DAMACY__TABLE(u64, NULL, damacy__row_u64_i64)};
-#undef DAMACY__TABLE
+    static const damacy__row rows[DAMACY_NATIVE] = {NULL,
+                                                    NULL,
+                                                    NULL,
+                                                    NULL,
+                                                    damacy__row_i64_u8,
+                                                    damacy__row_i64_u16,
+                                                    damacy__row_i64_u32,
+                                                    damacy__row_i64_u64,
+                                                    damacy__row_i64_i8,
+                                                    damacy__row_i64_i16,
+                                                    damacy__row_i64_i32,
+                                                    NULL,
+                                                    damacy__row_i64_bool};
 
-    return rows[from][out];
+    return rows[out];
 }
 
 /* Reverses the bytes of elements of 2, 4 or 8 bytes. */
@@ -9584,11 +9562,20 @@ static damacy__row damacy__row_swap(uint32_t size)
 /* Starts a conversion that first goes to f32, rounded to nearest. */
 static void damacy__cast_choose_f32(damacy__cast* cast, damacy_dtype src)
 {
+    damacy_dtype from = src;
+
     memset(cast, 0, sizeof *cast);
     cast->src_size = damacy__cast_size(src);
     cast->out_size = sizeof(float);
-    if (src != DAMACY_F32) {
-        damacy__cast_add(cast, damacy__row_to_f32(src), sizeof(float));
+    if (src == DAMACY_BOOL) {
+        damacy__cast_add(cast, DAMACY__PICK(bool_bool), 1);
+        from = DAMACY_U8;
+    } else if (src == DAMACY_U32) {
+        damacy__cast_add(cast, damacy__row_u32_i64, 8);
+        from = DAMACY_I64;
+    }
+    if (from != DAMACY_F32) {
+        damacy__cast_add(cast, damacy__row_to_f32(from), sizeof(float));
     }
 }
 
@@ -9605,18 +9592,63 @@ static void damacy__cast_choose_from_f32(damacy__cast* cast, damacy_dtype out)
     }
 }
 
+/* Whole numbers and bool among each other: all through i64. */
 static void damacy__cast_choose_int(damacy__cast* cast, damacy_dtype src, damacy_dtype out)
 {
-    if (src == DAMACY_U64) {
-        damacy__cast_add(cast, damacy__row_to_int(2, out), cast->out_size);
-        return;
+    if (src == DAMACY_BOOL) {
+        damacy__cast_add(cast, DAMACY__PICK(bool_bool), 1);
     }
     if (src != DAMACY_I64) {
         damacy__cast_add(cast, damacy__row_to_i64(src), 8);
     }
     if (out != DAMACY_I64) {
-        damacy__cast_add(cast, damacy__row_to_int(1, out), cast->out_size);
+        damacy__cast_add(cast, damacy__row_from_i64(out), cast->out_size);
     }
+}
+
+/* Floats to whole numbers: f64, then u64, or i64 and narrower. */
+static void damacy__cast_choose_truncate(damacy__cast* cast, damacy_dtype src, damacy_dtype out)
+{
+    if (src != DAMACY_F64) {
+        damacy__cast_choose_f32(cast, src);
+        damacy__cast_add(cast, damacy__row_f32_f64, 8);
+    }
+    cast->out_size = damacy__cast_size(out);
+    if (out == DAMACY_BOOL) {
+        damacy__cast_add(cast, damacy__row_f64_bool, 1);
+    } else if (out == DAMACY_U64) {
+        damacy__cast_add(cast, damacy__row_f64_u64, 8);
+    } else {
+        damacy__cast_add(cast, damacy__row_f64_i64, 8);
+        if (out != DAMACY_I64) {
+            damacy__cast_add(cast, damacy__row_from_i64(out), cast->out_size);
+        }
+    }
+}
+
+/* What f32 does not hold exactly, to another float than f32. False: it does hold the source. */
+static bool damacy__cast_choose_wide(damacy__cast* cast, damacy_dtype src, damacy_dtype out)
+{
+    const bool is_narrow = out != DAMACY_F64;
+
+    if (src == DAMACY_I32 || src == DAMACY_U32) {
+        damacy__cast_add(cast, damacy__row_to_i64(src), 8);
+    } else if (src != DAMACY_I64 && src != DAMACY_U64 && src != DAMACY_F64) {
+        return false;
+    }
+    if (src == DAMACY_F64) {
+        damacy__cast_add(cast, damacy__row_f64_odd, sizeof(float));
+    } else if (src == DAMACY_U64) {
+        damacy__cast_add(cast, is_narrow ? damacy__row_u64_odd : damacy__row_u64_f64,
+                         is_narrow ? sizeof(float) : sizeof(double));
+    } else {
+        damacy__cast_add(cast, is_narrow ? damacy__row_i64_odd : damacy__row_i64_f64,
+                         is_narrow ? sizeof(float) : sizeof(double));
+    }
+    if (is_narrow) {
+        damacy__cast_choose_from_f32(cast, out);
+    }
+    return true;
 }
 
 /* Chooses the steps; neither type is DAMACY_NATIVE. */
@@ -9630,22 +9662,12 @@ static void damacy__cast_choose(damacy__cast* cast, damacy_dtype src, damacy_dty
             damacy__cast_add(cast, DAMACY__PICK(bool_bool), 1);
         }
     } else if (!damacy__cast_is_float(out)) {
-        if (!damacy__cast_is_float(src)) {
+        if (damacy__cast_is_float(src)) {
+            damacy__cast_choose_truncate(cast, src, out);
+        } else {
             damacy__cast_choose_int(cast, src, out);
-            return;
         }
-        if (src != DAMACY_F64) {
-            damacy__cast_choose_f32(cast, src);
-            damacy__cast_add(cast, damacy__row_f32_f64, 8);
-        }
-        cast->out_size = damacy__cast_size(out);
-        damacy__cast_add(cast, damacy__row_to_int(0, out), cast->out_size);
-    } else if (out == DAMACY_F64 && damacy__row_to_f64(src)) {
-        damacy__cast_add(cast, damacy__row_to_f64(src), 8);
-    } else if ((out == DAMACY_F16 || out == DAMACY_BF16) && damacy__row_to_odd(src)) {
-        damacy__cast_add(cast, damacy__row_to_odd(src), sizeof(float));
-        damacy__cast_choose_from_f32(cast, out);
-    } else {
+    } else if (out == DAMACY_F32 || !damacy__cast_choose_wide(cast, src, out)) {
         damacy__cast_choose_f32(cast, src);
         damacy__cast_choose_from_f32(cast, out);
     }
