@@ -1,7 +1,7 @@
 /* Measures the pipeline on a scenario: random crops of the arrays that bench/dataset.c wrote.
  *
  *     pipeline DIR [--arrays=8] [--crop=128,128,128] [--batch=128] [--batches=50] [--warmup=5]
- *              [--seed=1234] [--dtype=f32] [--device=auto|cpu|gpu] [--lookahead=512]
+ *              [--seed=1234] [--dtype=float32] [--device=auto|cpu|gpu] [--lookahead=512]
  * [--io-threads=8]
  *              [--decode-threads=0] [--slots=0] [--gpu-mb=0] [--host-mb=0] [--hold-ms=0] [--bypass]
  *              [--latency=base_ns,mu,sigma,cap_ns,seed]

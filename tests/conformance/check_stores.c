@@ -12,7 +12,8 @@
 
 typedef struct store {
     char path[1024];
-    char word[128]; /* refuse: what the message must hold; empty: the store is fine */
+    char word[128];     /* what the error's message must hold; empty: the store is fine */
+    bool is_unreadable; /* the error comes from reading, not from opening */
     damacy_dtype dtypes[4];
     uint8_t* voxels[4]; /* as dtypes[i], C order */
     uint32_t rank;
@@ -230,10 +231,23 @@ static void check_pipeline(const store* s, int kind, uint64_t* random)
 static void check_refused(const store* s)
 {
     damacy_array* array;
+    damacy_array_info_t info;
     damacy_error err;
-    const damacy_status status = damacy_array_open(NULL, s->path, &array, &err);
+    damacy_status status = damacy_array_open(NULL, s->path, &array, &err);
 
-    if (status == DAMACY_OK) {
+    if (status == DAMACY_OK && s->is_unreadable) {
+        damacy_sample sample = {0};
+        float voxels[16];
+
+        damacy_array_info(array, &info);
+        sample.uri = s->path;
+        sample.rank = info.rank;
+        for (uint32_t axis = 0; axis < info.rank; axis++) {
+            sample.box[axis].end = 1;
+        }
+        status = damacy_read(NULL, &sample, voxels, sizeof voxels[0], &err);
+        damacy_array_close(array);
+    } else if (status == DAMACY_OK) {
         damacy_array_close(array);
     }
     CHECK(status == DAMACY_UNSUPPORTED || status == DAMACY_DTYPE);
@@ -276,7 +290,8 @@ static bool parse(const char* folder, char* line, store* s)
         return false;
     }
     (void)snprintf(s->path, sizeof s->path, "%s/%s", folder, field[1]);
-    if (strcmp(field[0], "refuse") == 0) {
+    s->is_unreadable = strcmp(field[0], "unreadable") == 0;
+    if (strcmp(field[0], "refuse") == 0 || s->is_unreadable) {
         (void)snprintf(s->word, sizeof s->word, "%s", field[2]);
         return true;
     }
