@@ -362,8 +362,9 @@ def refusals(make):
     two = {"zarr_format": 2, "shape": [4], "chunks": [4], "dtype": "<u2", "compressor": None, "fill_value": 0, "order": "C", "filters": None}
     make.refuse("v2", "zarr_format 2", {}, two)
     # The inner codec of blosc is known only from the chunks.
-    for shuffle in ("shuffle", "bitshuffle"):  # without shuffling these voxels are stored as they are
-        make.v3(f"blosclz-{shuffle}", "uint16", (9999,), (9999,), [u2, blosc("blosclz", shuffle, 2)], unreadable="blosclz")
+    for clevel in (3, 5, 9):
+        make.v3(f"blosclz{clevel}", "bool", (9, 10, 7), (5, 6, 4), [bytes_codec("bool"), blosc("blosclz", "noshuffle", 1, clevel)],
+                unreadable="blosclz")
 
 
 def main():
