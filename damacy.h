@@ -2746,7 +2746,7 @@ static bool damacy__json_u64(const damacy__json* json, uint32_t value, uint64_t*
 
 /* A key and where it belongs, for sorting. */
 typedef struct damacy__json_name {
-    uint64_t prefix; /* its first 8 bytes, big-endian, decoded */
+    uint64_t hash; /* of the decoded key; equal ones are compared in full */
     uint32_t object;
     uint32_t key;
 } damacy__json_name;
@@ -2790,14 +2790,29 @@ static int damacy__json_key_order(const damacy__json* json, uint32_t a, uint32_t
     return bytes[0] - bytes[1];
 }
 
+/* FNV-1a of a key, decoded. */
+static uint64_t damacy__json_key_hash(const damacy__json* json, uint32_t key)
+{
+    damacy__json_reader reader;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    int byte;
+
+    memset(&reader, 0, sizeof reader);
+    reader.source = damacy__json_source(json, key);
+    while ((byte = damacy__json_read(&reader)) >= 0) {
+        hash = (hash ^ (uint64_t)byte) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
 static int damacy__json_name_order(const damacy__json* json, const damacy__json_name* a,
                                    const damacy__json_name* b)
 {
     if (a->object != b->object) {
         return a->object < b->object ? -1 : 1;
     }
-    if (a->prefix != b->prefix) {
-        return a->prefix < b->prefix ? -1 : 1;
+    if (a->hash != b->hash) {
+        return a->hash < b->hash ? -1 : 1;
     }
     return damacy__json_key_order(json, a->key, b->key);
 }
@@ -2842,9 +2857,7 @@ static damacy_status damacy__json_refuse_duplicates(const damacy__json* json, da
     for (uint32_t i = 1; i < json->n_tokens; i++) {
         const uint32_t parent = (uint32_t)json->tokens[i].parent;
         if (json->tokens[parent].type == DAMACY__JSMN_OBJECT && json->tokens[parent].size > 1) {
-            char prefix[8] = {0};
-            (void)damacy__json_decode(json, i, prefix, sizeof prefix);
-            names[n].prefix = damacy__load_u64be(prefix);
+            names[n].hash = damacy__json_key_hash(json, i);
             names[n].object = parent;
             names[n].key = i;
             n++;
@@ -9409,6 +9422,7 @@ __attribute__((target("avx2,f16c"))) static void damacy__row_wide_f16_f32(void* 
         y = __builtin_ia32_vcvtph2ps256(x);
         memcpy((uint8_t*)dst + 4 * i, &y, sizeof y);
     }
+    __builtin_ia32_vzeroupper(); /* compilers leave it out before a tail call */
     damacy__row_f16_f32((uint8_t*)dst + 4 * i, (const uint8_t*)src + 2 * i, n - i);
 }
 
@@ -9424,6 +9438,7 @@ __attribute__((target("avx2,f16c"))) static void damacy__row_wide_f32_f16(void* 
         y = __builtin_ia32_vcvtps2ph256(x, 0); /* 0: to nearest, ties to even */
         memcpy((uint8_t*)dst + 2 * i, &y, sizeof y);
     }
+    __builtin_ia32_vzeroupper();
     damacy__row_f32_f16((uint8_t*)dst + 2 * i, (const uint8_t*)src + 4 * i, n - i);
 }
 #else
@@ -9689,6 +9704,11 @@ typedef struct damacy__affine {
     uint32_t n_channels; /* 1: the same for all channels */
 } damacy__affine;
 
+/* A flag beside DAMACY__COPY_SWAP, for the CPU alone: the batch is larger than the caches, so its
+ * lines are written past them. Rows of 64 voxels of f32 come out twice as fast; a small batch that
+ * is used at once is better off without. */
+#define DAMACY__COPY_STREAM 0x80000000u
+
 enum {
     DAMACY__BLOCK = 512,     /* elements that pass through the steps at once: buffers stay in L1 */
     DAMACY__TILE_ROW = 64,   /* elements of a row of a tile */
@@ -9714,6 +9734,7 @@ typedef struct damacy__copy_walk {
     uint32_t tile_rows; /* rows along axis n_axes - 2 that are turned at once; 0: no tiles */
     bool is_direct;     /* one step at most, both sides contiguous along the last axis */
     bool is_splat;      /* a line is one value, again and again */
+    bool is_stream;     /* the output is contiguous along the last axis and bypasses the caches */
 } damacy__copy_walk;
 
 static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes,
@@ -9769,7 +9790,8 @@ static void damacy__turn(void* dst, uint64_t src, uint64_t stride, size_t n, siz
 }
 
 /* n times the size bytes at value. */
-DAMACY__VECTORIZE static void damacy__splat(void* dst, const void* value, size_t n, uint32_t size){
+DAMACY__VECTORIZE static void damacy__splat(void* dst, const void* value, size_t n, uint32_t size)
+{
 #define DAMACY__SPLAT(T)                                              \
     {                                                                 \
         T one;                                                        \
@@ -9782,11 +9804,98 @@ DAMACY__VECTORIZE static void damacy__splat(void* dst, const void* value, size_t
 #undef DAMACY__SPLAT
 }
 
+/* Copies to memory that will not be read soon. The writes are ordered by damacy__stream_end. */
+static void damacy__stream(uint8_t* dst, const uint8_t* src, size_t size)
+{
+#if defined(__x86_64__)
+    typedef float quad __attribute__((vector_size(16)));
+    const size_t head = (size_t)(0 - (uintptr_t)dst) % 64;
+
+    if (size >= head + 64) {
+        memcpy(dst, src, head);
+        dst += head;
+        src += head;
+        size -= head;
+        for (; size >= 64; size -= 64, dst += 64, src += 64) {
+            for (uint32_t i = 0; i < 64; i += 16) {
+                quad x;
+                memcpy(&x, src + i, sizeof x);
+                __asm__ volatile("movntps %1, %0" : "=m"(*(quad*)(void*)(dst + i)) : "x"(x));
+            }
+        }
+    }
+#endif
+    memcpy(dst, src, size);
+}
+
+static void damacy__stream_end(void)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("sfence" : : : "memory");
+#endif
+}
+
+#if defined(__x86_64__)
+/* Past the caches: whole lines of the output are written without being read first. The caller
+ * orders the writes. */
+#define DAMACY__STREAM_ROW(name, size, widen)                                                  \
+    __attribute__((target("avx2"))) static void damacy__row_stream_##name(                     \
+        void* dst, const void* src, size_t n)                                                  \
+    {                                                                                          \
+        const size_t head = (size_t)(0 - (uintptr_t)dst) % 64 / sizeof(float);                 \
+        size_t i = head;                                                                       \
+        if (n < head + 16 || (uintptr_t)dst % sizeof(float) != 0) {                            \
+            damacy__row_wide_##name(dst, src, n);                                              \
+            return;                                                                            \
+        }                                                                                      \
+        if (head) {                                                                            \
+            damacy__row_wide_##name(dst, src, head);                                           \
+        }                                                                                      \
+        for (; n - i >= 16; i += 16) {                                                         \
+            const uint8_t* from = (const uint8_t*)src + i * (size);                            \
+            float* to = (float*)dst + i;                                                       \
+            __asm__ volatile(widen " (%1), %%ymm0\n\t" widen " (%1,%2,8), %%ymm1\n\t"          \
+                                   "vcvtdq2ps %%ymm0, %%ymm0\n\t"                              \
+                                   "vcvtdq2ps %%ymm1, %%ymm1\n\t"                              \
+                                   "vmovntps %%ymm0, (%0)\n\t"                                 \
+                                   "vmovntps %%ymm1, 32(%0)"                                   \
+                             :                                                                 \
+                             : "r"(to), "r"(from), "r"((size_t)(size))                         \
+                             : "xmm0", "xmm1", "memory");                                      \
+        }                                                                                      \
+        __builtin_ia32_vzeroupper();                                                           \
+        if (i < n) {                                                                           \
+            damacy__row_wide_##name((float*)dst + i, (const uint8_t*)src + i * (size), n - i); \
+        }                                                                                      \
+    }
+DAMACY__STREAM_ROW(u8_f32, 1, "vpmovzxbd")
+DAMACY__STREAM_ROW(i8_f32, 1, "vpmovsxbd")
+DAMACY__STREAM_ROW(u16_f32, 2, "vpmovzxwd")
+DAMACY__STREAM_ROW(i16_f32, 2, "vpmovsxwd")
+#undef DAMACY__STREAM_ROW
+#endif
+
+/* From src to f32 past the caches; NULL: there is no such loop. */
+static damacy__row damacy__row_stream(damacy_dtype src)
+{
+#if defined(__x86_64__)
+    if (damacy__cpu_is_wide()) {
+        return src == DAMACY_U16   ? damacy__row_stream_u16_f32
+               : src == DAMACY_U8  ? damacy__row_stream_u8_f32
+               : src == DAMACY_I16 ? damacy__row_stream_i16_f32
+               : src == DAMACY_I8  ? damacy__row_stream_i8_f32
+                                   : NULL;
+    }
+#endif
+    (void)src;
+    return NULL;
+}
+
 /* Multiplying and adding are functions of their own that are never inlined, so that no compiler
  * flag can fuse them: the device rounds twice as well. */
 DAMACY__VECTORIZE
-    __attribute__((noinline)) static void damacy__row_scale(float* row, size_t n,
-                                                            const float* scale, bool is_each)
+__attribute__((noinline)) static void damacy__row_scale(float* row, size_t n, const float* scale,
+                                                        bool is_each)
 {
     if (is_each) {
         for (size_t i = 0; i < n; i++) {
@@ -9852,7 +9961,8 @@ static void damacy__copy_block(const damacy__copy_walk* walk, uint64_t dst, uint
 {
     uint64_t buffers[2][DAMACY__BLOCK];
     const uint64_t dst_stride = walk->dst_stride[walk->n_axes - 1];
-    void* const end = dst_stride == walk->out_size ? (void*)(uintptr_t)dst : NULL;
+    const bool is_row = dst_stride == walk->out_size;
+    void* const end = is_row && !walk->is_stream ? (void*)(uintptr_t)dst : NULL;
     const void* row = (const void*)(uintptr_t)src;
     uint32_t n_left = (walk->swap ? 1u : 0u) + walk->cast.n_steps + walk->tail.n_steps;
     void* to = NULL;
@@ -9884,10 +9994,29 @@ static void damacy__copy_block(const damacy__copy_walk* walk, uint64_t dst, uint
             row = to;
         }
     }
-    if (!end) {
+    if (!is_row) {
         damacy__scatter(dst, dst_stride, row, n, walk->out_size);
+    } else if (walk->is_stream) {
+        damacy__stream((uint8_t*)(uintptr_t)dst, (const uint8_t*)row, n * walk->out_size);
     } else if (row != end) {
         memcpy(end, row, n * walk->out_size);
+    }
+}
+
+/* One line of one value. */
+static void damacy__copy_splat(const damacy__copy_walk* walk, uint64_t dst, uint64_t n)
+{
+    uint64_t block[DAMACY__BLOCK];
+
+    if (!walk->is_stream) {
+        damacy__splat((void*)(uintptr_t)dst, &walk->splat, (size_t)n, walk->out_size);
+        return;
+    }
+    damacy__splat(block, &walk->splat, (size_t)DAMACY__MIN(n, (uint64_t)DAMACY__BLOCK),
+                  walk->out_size);
+    for (uint64_t at = 0; at < n; at += DAMACY__BLOCK) {
+        damacy__stream((uint8_t*)(uintptr_t)(dst + at * walk->out_size), (const uint8_t*)block,
+                       (size_t)DAMACY__MIN(n - at, (uint64_t)DAMACY__BLOCK) * walk->out_size);
     }
 }
 
@@ -9899,11 +10028,14 @@ static void damacy__copy_line(const damacy__copy_walk* walk, uint64_t dst, uint6
     const uint64_t n = walk->extent[last];
 
     if (walk->is_splat) {
-        damacy__splat((void*)(uintptr_t)dst, &walk->splat, (size_t)n, walk->out_size);
+        damacy__copy_splat(walk, dst, n);
         return;
     }
     if (walk->is_direct) {
-        if (walk->cast.n_steps) {
+        if (walk->cast.n_steps == 0 && walk->is_stream) {
+            damacy__stream((uint8_t*)(uintptr_t)dst, (const uint8_t*)(uintptr_t)src,
+                           (size_t)n * walk->out_size);
+        } else if (walk->cast.n_steps) {
             walk->cast.steps[0]((void*)(uintptr_t)dst, (const void*)(uintptr_t)src, (size_t)n);
         } else {
             memcpy((void*)(uintptr_t)dst, (const void*)(uintptr_t)src, (size_t)n * walk->out_size);
@@ -10074,7 +10206,19 @@ static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes
         damacy__copy_block(&walk, (uint64_t)(uintptr_t)&walk.splat, walk.src, walk.cast.src_size, 1,
                            walk.channel);
     }
+    if ((copy->flags & DAMACY__COPY_STREAM) && walk.dst_stride[walk.n_axes - 1] == walk.out_size) {
+        const damacy__row row =
+            out == DAMACY_F32 ? damacy__row_stream((damacy_dtype)copy->src_dtype) : NULL;
+        walk.is_stream = true;
+        walk.is_direct = walk.is_direct && (row || walk.cast.n_steps == 0);
+        if (walk.is_direct && row) {
+            walk.cast.steps[0] = row;
+        }
+    }
     damacy__copy_run(&walk);
+    if (walk.is_stream) {
+        damacy__stream_end();
+    }
 }
 
 /* ==== src/stage/bytes_decode.h ==== */
@@ -10765,6 +10909,7 @@ typedef enum damacy__slot_state {
 
 struct damacy__core;
 struct damacy__slot;
+struct damacy__gpu;
 
 /* One read of a batch, and then its chunks. */
 typedef struct damacy__read_task {
@@ -10776,23 +10921,36 @@ typedef struct damacy__read_task {
     uint8_t* bytes;     /* in the staging ring */
 } damacy__read_task;
 
-typedef struct damacy__chunk_task {
-    damacy__task task;
-    struct damacy__slot* slot;
-    uint32_t chunk; /* into plan.chunks */
-} damacy__chunk_task;
+/* How the voxels of a unit come about. */
+typedef enum damacy__unit_kind {
+    DAMACY__UNIT_HOST = 0, /* a chunk that the host decodes */
+    DAMACY__UNIT_VOXELS,   /* a chunk whose bytes are voxels */
+    DAMACY__UNIT_ZSTD,     /* chunks that a GPU decodes */
+    DAMACY__UNIT_LZ4,
+    DAMACY__UNIT_BLOSC,
+    DAMACY__UNIT_FILL,  /* a run of fills */
+    DAMACY__UNIT_FINISH /* GPU only: the batch's last work */
+} damacy__unit_kind;
 
-/* A run of fills. */
-typedef struct damacy__fill_task {
+/* A piece of work of a batch: a chunk, a run of fills, or the end. */
+typedef struct damacy__unit {
     damacy__task task;
     struct damacy__slot* slot;
-    uint32_t first; /* into plan.fills */
-    uint32_t n;
-} damacy__fill_task;
+    uint32_t kind;
+    uint32_t first; /* a chunk's number in plan.chunks; else into plan.fills */
+    uint32_t n;     /* fills */
+
+    /* GPU only: what is to be sent to the device. */
+    const uint8_t* bytes;
+    uint64_t size;
+    bool is_space;   /* bytes lie in core.decoded and go back there; else in the read's staging */
+    bool is_alone;   /* did not fit the scratch of a shared wave: gets one of its own */
+    uint64_t dst;    /* address of the voxels on the device */
+    uint32_t number; /* in the job table of its kind */
+} damacy__unit;
 
 DAMACY__VECTOR(damacy__read_task, damacy__read_tasks)
-DAMACY__VECTOR(damacy__chunk_task, damacy__chunk_tasks)
-DAMACY__VECTOR(damacy__fill_task, damacy__fill_tasks)
+DAMACY__VECTOR(damacy__unit, damacy__units)
 
 /* The place of one batch, from planning to the consumer's release. */
 typedef struct damacy__slot {
@@ -10809,8 +10967,12 @@ typedef struct damacy__slot {
     uint32_t n_failed;    /* guarded by core.mutex */
     damacy__plan plan;
     damacy__read_tasks read_tasks;
-    damacy__chunk_tasks chunk_tasks;
-    damacy__fill_tasks fill_tasks;
+    damacy__units chunk_units;
+    damacy__units fill_units;
+    damacy__unit finish_unit;
+    uint64_t ready_event; /* GPU: CUevent behind the batch's last work */
+    uint64_t gate_event;  /* GPU: CUevent that the next batch in this slot waits for */
+    bool has_gate;        /* guarded by core.mutex */
     uint64_t next_read; /* scheduler only: reads that have been issued */
     uint64_t n_pending; /* atomic: tasks that must end before the batch is ready */
 } damacy__slot;
@@ -10829,6 +10991,7 @@ typedef struct damacy__core {
     damacy_dtype out_dtype; /* NATIVE until the first batch is planned */
     pid_t process;
     damacy__affine affine;
+    struct damacy__gpu* gpu; /* NULL: the CPU device */
     damacy__libraries libraries;
     damacy__store store;
     damacy__catalog catalog;
@@ -11164,10 +11327,21 @@ static bool damacy__run_issue(damacy__slot* slot);
 static void damacy__run_done(damacy__slot* slot, uint64_t n);
 static void damacy__slot_finish(damacy__slot* slot);
 
+/* Of gpu_run.h: what happens to a chunk whose bytes have come, to a chunk decoded on the host, to fills,
+ * and to a batch whose work is done, when there is a GPU. */
+static void damacy__gpu_take(damacy__unit* unit);
+static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__layout* layout,
+                                     damacy__span* stored, damacy_error* err);
+
 /* Ends n tasks of a batch; the last one finishes it. */
 static void damacy__run_done(damacy__slot* slot, uint64_t n)
 {
-    if (__atomic_sub_fetch(&slot->n_pending, n, __ATOMIC_ACQ_REL) == 0) {
+    if (__atomic_sub_fetch(&slot->n_pending, n, __ATOMIC_ACQ_REL) != 0) {
+        return;
+    }
+    if (slot->core->gpu) {
+        damacy__gpu_take(&slot->finish_unit);
+    } else {
         damacy__slot_finish(slot);
     }
 }
@@ -11286,18 +11460,53 @@ static damacy_status damacy__run_decode(damacy__slot* slot, const damacy__plan_c
     return status;
 }
 
+/* Worker thread of a pipeline with a GPU: decodes on the host what the device cannot, and passes the
+ * voxels on. */
+static void damacy__run_chunk_for_gpu(damacy__unit* unit, damacy__span stored, uint32_t worker)
+{
+    damacy__slot* slot = unit->slot;
+    damacy__core* core = slot->core;
+    const damacy__plan_chunk* chunk = &slot->plan.chunks.items[unit->first];
+    const uint64_t start = damacy__now_ns();
+    damacy_error error;
+    uint8_t* space;
+
+    damacy__run_error_init(slot, unit->first, DAMACY_STAGE_DECODE, &error);
+    space = damacy__run_space(core, chunk->layout->chunk_size);
+    if (damacy__host_decode(&core->decoders[worker], chunk->layout, stored, space, &error) !=
+        DAMACY_OK) {
+        damacy__run_space_back(core, space);
+        damacy__run_chunk_fail(slot, unit->first, &error);
+        damacy__run_release(&slot->read_tasks.items[chunk->read], 1);
+        damacy__run_done(slot, 1);
+        return;
+    }
+    damacy__metric_add(&core->counters.decode, damacy__now_ns() - start, stored.size,
+                       chunk->layout->chunk_size);
+    damacy__run_release(&slot->read_tasks.items[chunk->read], 1);
+    unit->kind = DAMACY__UNIT_VOXELS;
+    unit->bytes = space;
+    unit->size = chunk->layout->chunk_size;
+    unit->is_space = true;
+    damacy__gpu_take(unit);
+}
+
 /* Worker thread: one chunk whose bytes have been read. */
 static void damacy__run_chunk(void* context, uint32_t worker)
 {
-    damacy__chunk_task* task = (damacy__chunk_task*)context;
+    damacy__unit* task = (damacy__unit*)context;
     damacy__slot* slot = task->slot;
-    const damacy__plan_chunk* chunk = &slot->plan.chunks.items[task->chunk];
+    const damacy__plan_chunk* chunk = &slot->plan.chunks.items[task->first];
     damacy__read_task* read = &slot->read_tasks.items[chunk->read];
     const uint64_t at = chunk->offset - slot->plan.reads.items[chunk->read].offset;
     damacy_error error;
 
+    if (slot->core->gpu && !damacy__core_stops(slot->core)) {
+        damacy__run_chunk_for_gpu(task, damacy__span_of(read->bytes + at, (size_t)chunk->size), worker);
+        return;
+    }
     if (!damacy__core_stops(slot->core)) {
-        damacy__run_error_init(slot, task->chunk, DAMACY_STAGE_DECODE, &error);
+        damacy__run_error_init(slot, task->first, DAMACY_STAGE_DECODE, &error);
         if (slot->core->config.debug_bypass_decode) {
             damacy__run_copies(slot, chunk, NULL);
         } else if (damacy__run_decode(slot, chunk,
@@ -11306,7 +11515,7 @@ static void damacy__run_chunk(void* context, uint32_t worker)
             if (error.offset != UINT64_MAX) {
                 error.offset += chunk->offset;
             }
-            damacy__run_chunk_fail(slot, task->chunk, &error);
+            damacy__run_chunk_fail(slot, task->first, &error);
         }
     }
     damacy__run_release(read, 1);
@@ -11316,7 +11525,7 @@ static void damacy__run_chunk(void* context, uint32_t worker)
 /* Worker thread: voxels that no chunk gives. */
 static void damacy__run_fill(void* context, uint32_t worker)
 {
-    damacy__fill_task* task = (damacy__fill_task*)context;
+    damacy__unit* task = (damacy__unit*)context;
     damacy__slot* slot = task->slot;
     damacy__core* core = slot->core;
 
@@ -11344,6 +11553,38 @@ static damacy_status damacy__run_fetch(damacy__read_task* task, damacy_error* er
                                err);
 }
 
+/* Passes a chunk on whose bytes have been read: to a worker, or to the GPU if that can decode it. */
+static void damacy__run_chunk_arrived(damacy__read_task* task, uint32_t chunk)
+{
+    damacy__slot* slot = task->slot;
+    damacy__core* core = slot->core;
+    damacy__unit* unit = &slot->chunk_units.items[chunk];
+    const damacy__plan_chunk* c = &slot->plan.chunks.items[chunk];
+    damacy__span stored;
+    damacy_error error;
+
+    if (!core->gpu) {
+        damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
+        return;
+    }
+    stored = damacy__span_of(task->bytes + (c->offset - slot->plan.reads.items[task->read].offset),
+                             (size_t)c->size);
+    damacy__run_error_init(slot, chunk, DAMACY_STAGE_DECODE, &error);
+    unit->kind = damacy__gpu_classify(core, c->layout, &stored, &error);
+    if (unit->kind == DAMACY__UNIT_FILL) { /* refused */
+        damacy__run_chunk_fail(slot, chunk, &error);
+        damacy__run_release(task, 1);
+        damacy__run_done(slot, 1);
+    } else if (unit->kind == DAMACY__UNIT_HOST) {
+        damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
+    } else {
+        unit->bytes = stored.ptr;
+        unit->size = stored.size;
+        unit->is_space = false;
+        damacy__gpu_take(unit);
+    }
+}
+
 /* Reader thread: one coalesced read, then a task for each of its chunks. */
 static void damacy__run_read(void* context, uint32_t worker)
 {
@@ -11369,9 +11610,7 @@ static void damacy__run_read(void* context, uint32_t worker)
         damacy__metric_add(&core->counters.read, damacy__now_ns() - start, read->size, wanted);
         damacy__count(&core->counters.bytes_read, read->size);
         for (uint32_t i = 0; i < n_chunks; i++) {
-            const uint32_t chunk = slot->plan.by_place.items[read->first + i];
-            damacy__pool_submit(&core->workers, &slot->chunk_tasks.items[chunk].task,
-                                DAMACY__NORMAL);
+            damacy__run_chunk_arrived(task, slot->plan.by_place.items[read->first + i]);
         }
         return; /* the chunks may have ended already: the slot is not ours any more */
     }
@@ -11389,13 +11628,12 @@ static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
     damacy__alloc* alloc = &slot->core->alloc;
     const damacy__plan* plan = &slot->plan;
 
-    slot->read_tasks.n = slot->chunk_tasks.n = slot->fill_tasks.n = 0;
+    slot->read_tasks.n = slot->chunk_units.n = slot->fill_units.n = 0;
     slot->next_read = 0;
     if (!damacy__read_tasks_reserve(&slot->read_tasks, alloc, plan->reads.n + 1) ||
-        !damacy__chunk_tasks_reserve(&slot->chunk_tasks, alloc, plan->chunks.n + 1) ||
-        !damacy__fill_tasks_reserve(&slot->fill_tasks, alloc, plan->fills.n + 1)) {
-        return damacy__fail(err, DAMACY_OOM, "tasks of a batch of %" PRIu64 " chunks",
-                            plan->chunks.n);
+        !damacy__units_reserve(&slot->chunk_units, alloc, plan->chunks.n + 1) ||
+        !damacy__units_reserve(&slot->fill_units, alloc, plan->fills.n + 1)) {
+        return damacy__fail(err, DAMACY_OOM, "tasks of a batch of %" PRIu64 " chunks", plan->chunks.n);
     }
     for (uint32_t i = 0; i < plan->reads.n; i++) {
         damacy__read_task* task = damacy__read_tasks_push(&slot->read_tasks, alloc);
@@ -11406,22 +11644,26 @@ static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
         task->n_pending = plan->reads.items[i].n_chunks;
     }
     for (uint32_t i = 0; i < plan->chunks.n; i++) {
-        damacy__chunk_task* task = damacy__chunk_tasks_push(&slot->chunk_tasks, alloc);
-        task->task.function = damacy__run_chunk;
-        task->task.context = task;
-        task->slot = slot;
-        task->chunk = i;
+        damacy__unit* unit = damacy__units_push(&slot->chunk_units, alloc);
+        unit->task.function = damacy__run_chunk;
+        unit->task.context = unit;
+        unit->slot = slot;
+        unit->first = i;
     }
     for (uint32_t i = 0; i < plan->fills.n; i += DAMACY__FILLS_PER_TASK) {
-        damacy__fill_task* task = damacy__fill_tasks_push(&slot->fill_tasks, alloc);
-        task->task.function = damacy__run_fill;
-        task->task.context = task;
-        task->slot = slot;
-        task->first = i;
-        task->n = (uint32_t)DAMACY__MIN(plan->fills.n - i, (uint64_t)DAMACY__FILLS_PER_TASK);
+        damacy__unit* unit = damacy__units_push(&slot->fill_units, alloc);
+        unit->task.function = damacy__run_fill;
+        unit->task.context = unit;
+        unit->slot = slot;
+        unit->kind = DAMACY__UNIT_FILL;
+        unit->first = i;
+        unit->n = (uint32_t)DAMACY__MIN(plan->fills.n - i, (uint64_t)DAMACY__FILLS_PER_TASK);
     }
+    memset(&slot->finish_unit, 0, sizeof slot->finish_unit);
+    slot->finish_unit.slot = slot;
+    slot->finish_unit.kind = DAMACY__UNIT_FINISH;
     /* One more than there are tasks: the scheduler's own share, until it has issued them all. */
-    slot->n_pending = 1 + plan->chunks.n + slot->fill_tasks.n;
+    slot->n_pending = 1 + plan->chunks.n + slot->fill_units.n;
     return DAMACY_OK;
 }
 
@@ -11501,38 +11743,50 @@ static bool damacy__run_issue(damacy__slot* slot)
     return true;
 }
 
-/* Overwrites one sample's voxels with its array's fill value, or zeros when that is not known. */
-static void damacy__slot_fill_sample(damacy__slot* slot, uint32_t crop)
+/* A record that overwrites one sample's voxels with its array's fill value, or with zeros when that is
+ * not known. One axis, over the whole sample; dst is relative to the batch. */
+static damacy__plan_copy damacy__slot_fill_copy(const damacy__slot* slot, uint32_t crop)
 {
-    damacy__core* core = slot->core;
+    const damacy__core* core = slot->core;
     const uint64_t size = slot->size / core->config.samples_per_batch;
+    const uint64_t n_voxels = size / core->plan_options.out_size;
     const damacy__crop* c = &slot->crops[crop];
-    damacy__axis axis;
-    damacy__copy copy;
+    damacy__plan_copy fill;
 
-    memset(&copy, 0, sizeof copy);
-    axis.src_stride = 0;
-    axis.dst_stride = 1;
-    axis.extent = size / core->plan_options.out_size;
-    copy.dst = (uint64_t)(uintptr_t)(slot->ptr + crop * size);
-    copy.flags = DAMACY__COPY_FILL;
-    copy.src_dtype = (uint32_t)core->out_dtype;
-    copy.n_axes = 1;
-    copy.channel_axis = DAMACY__NO_CHANNEL;
-    copy.n_voxels_low = (uint32_t)axis.extent;
-    copy.n_voxels_high = (uint32_t)(axis.extent >> 32);
-    if (c->array && damacy__fetch_state_of(&c->array->state) == DAMACY__READY) {
-        copy.src_dtype = (uint32_t)c->array->fetched.layout->dtype;
-        copy.fill = c->array->fetched.layout->fill;
-        if (core->config.dtype == DAMACY_NATIVE && copy.src_dtype != (uint32_t)core->out_dtype) {
-            copy.src_dtype = (uint32_t)core->out_dtype;
-            copy.fill = 0;
-        }
+    memset(&fill, 0, sizeof fill);
+    fill.copy.dst = crop * size;
+    fill.copy.flags = DAMACY__COPY_FILL;
+    fill.copy.src_dtype = (uint32_t)core->out_dtype;
+    fill.copy.n_axes = 1;
+    fill.copy.channel_axis = DAMACY__NO_CHANNEL;
+    fill.copy.n_voxels_low = (uint32_t)n_voxels;
+    fill.copy.n_voxels_high = (uint32_t)(n_voxels >> 32);
+    if (c->array && damacy__fetch_state_of(&c->array->state) == DAMACY__READY &&
+        (core->config.dtype != DAMACY_NATIVE ||
+         c->array->fetched.layout->dtype == core->out_dtype)) {
+        fill.copy.src_dtype = (uint32_t)c->array->fetched.layout->dtype;
+        fill.copy.fill = c->array->fetched.layout->fill;
     }
-    damacy__host_copy(&copy, &axis, core->out_dtype, NULL);
+    return fill;
 }
 
-/* Applies the error policy and hands the batch to poppers. Runs on the thread that ended last. */
+/* Hands a batch to poppers; its voxels are final. */
+static void damacy__slot_publish(damacy__slot* slot)
+{
+    damacy__core* core = slot->core;
+
+    for (uint32_t i = 0; i < slot->n_samples; i++) {
+        damacy__crop_clear(core, &slot->crops[i]);
+    }
+    damacy__lock(&core->mutex);
+    slot->state = DAMACY__SLOT_READY;
+    core->kicked = true;
+    damacy__broadcast(&core->pop_wake);
+    damacy__signal(&core->scheduler_wake);
+    damacy__unlock(&core->mutex);
+}
+
+/* Applies the error policy and publishes. Runs on the thread that ended last. */
 static void damacy__slot_finish(damacy__slot* slot)
 {
     damacy__core* core = slot->core;
@@ -11545,7 +11799,14 @@ static void damacy__slot_finish(damacy__slot* slot)
             continue;
         }
         if (failed && core->config.on_error == DAMACY_ON_ERROR_FILL && !damacy__core_stops(core)) {
-            damacy__slot_fill_sample(slot, i);
+            const damacy__plan_copy fill = damacy__slot_fill_copy(slot, i);
+            damacy__copy copy = fill.copy;
+            damacy__axis axis;
+            axis.src_stride = 0;
+            axis.dst_stride = 1;
+            axis.extent = copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
+            copy.dst += (uint64_t)(uintptr_t)slot->ptr;
+            damacy__host_copy(&copy, &axis, core->out_dtype, NULL);
         }
         if (slot->n_delivered != i) {
             memmove(slot->ptr + slot->n_delivered * sample_size, slot->ptr + i * sample_size,
@@ -11553,15 +11814,7 @@ static void damacy__slot_finish(damacy__slot* slot)
         }
         slot->delivered[slot->n_delivered++] = i;
     }
-    for (uint32_t i = 0; i < slot->n_samples; i++) {
-        damacy__crop_clear(core, &slot->crops[i]);
-    }
-    damacy__lock(&core->mutex);
-    slot->state = DAMACY__SLOT_READY;
-    core->kicked = true;
-    damacy__broadcast(&core->pop_wake);
-    damacy__signal(&core->scheduler_wake);
-    damacy__unlock(&core->mutex);
+    damacy__slot_publish(slot);
 }
 
 /* ==== src/stage/batch.h ==== */
@@ -11995,8 +12248,12 @@ static void damacy__scheduler_start(damacy__core* core, damacy__slot* slot, uint
     slot->id = core->next_planned++;
     slot->state = DAMACY__SLOT_RUNNING;
     damacy__unlock(&core->mutex);
-    for (uint32_t i = 0; i < slot->fill_tasks.n; i++) {
-        damacy__pool_submit(&core->workers, &slot->fill_tasks.items[i].task, DAMACY__NORMAL);
+    for (uint32_t i = 0; i < slot->fill_units.n; i++) {
+        if (core->gpu) {
+            damacy__gpu_take(&slot->fill_units.items[i]);
+        } else {
+            damacy__pool_submit(&core->workers, &slot->fill_units.items[i].task, DAMACY__NORMAL);
+        }
     }
 }
 
@@ -12443,8 +12700,8 @@ static void damacy__slot_free(damacy__core* core, damacy__slot* slot)
     damacy__free(alloc, slot->delivered, core->config.samples_per_batch);
     damacy__plan_deinit(&slot->plan, alloc);
     damacy__read_tasks_deinit(&slot->read_tasks, alloc);
-    damacy__chunk_tasks_deinit(&slot->chunk_tasks, alloc);
-    damacy__fill_tasks_deinit(&slot->fill_tasks, alloc);
+    damacy__units_deinit(&slot->chunk_units, alloc);
+    damacy__units_deinit(&slot->fill_units, alloc);
 }
 
 /* Frees a stopped core. */

@@ -356,7 +356,7 @@ static bool damacy__json_u64(const damacy__json* json, uint32_t value, uint64_t*
 
 /* A key and where it belongs, for sorting. */
 typedef struct damacy__json_name {
-    uint64_t prefix; /* its first 8 bytes, big-endian, decoded */
+    uint64_t hash; /* of the decoded key; equal ones are compared in full */
     uint32_t object;
     uint32_t key;
 } damacy__json_name;
@@ -400,14 +400,29 @@ static int damacy__json_key_order(const damacy__json* json, uint32_t a, uint32_t
     return bytes[0] - bytes[1];
 }
 
+/* FNV-1a of a key, decoded. */
+static uint64_t damacy__json_key_hash(const damacy__json* json, uint32_t key)
+{
+    damacy__json_reader reader;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    int byte;
+
+    memset(&reader, 0, sizeof reader);
+    reader.source = damacy__json_source(json, key);
+    while ((byte = damacy__json_read(&reader)) >= 0) {
+        hash = (hash ^ (uint64_t)byte) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
 static int damacy__json_name_order(const damacy__json* json, const damacy__json_name* a,
                                    const damacy__json_name* b)
 {
     if (a->object != b->object) {
         return a->object < b->object ? -1 : 1;
     }
-    if (a->prefix != b->prefix) {
-        return a->prefix < b->prefix ? -1 : 1;
+    if (a->hash != b->hash) {
+        return a->hash < b->hash ? -1 : 1;
     }
     return damacy__json_key_order(json, a->key, b->key);
 }
@@ -452,9 +467,7 @@ static damacy_status damacy__json_refuse_duplicates(const damacy__json* json, da
     for (uint32_t i = 1; i < json->n_tokens; i++) {
         const uint32_t parent = (uint32_t)json->tokens[i].parent;
         if (json->tokens[parent].type == DAMACY__JSMN_OBJECT && json->tokens[parent].size > 1) {
-            char prefix[8] = {0};
-            (void)damacy__json_decode(json, i, prefix, sizeof prefix);
-            names[n].prefix = damacy__load_u64be(prefix);
+            names[n].hash = damacy__json_key_hash(json, i);
             names[n].object = parent;
             names[n].key = i;
             n++;
