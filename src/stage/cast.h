@@ -287,6 +287,7 @@ __attribute__((target("avx2,f16c"))) static void damacy__row_wide_f16_f32(void* 
         y = __builtin_ia32_vcvtph2ps256(x);
         memcpy((uint8_t*)dst + 4 * i, &y, sizeof y);
     }
+    __builtin_ia32_vzeroupper(); /* compilers leave it out before a tail call */
     damacy__row_f16_f32((uint8_t*)dst + 4 * i, (const uint8_t*)src + 2 * i, n - i);
 }
 
@@ -302,6 +303,7 @@ __attribute__((target("avx2,f16c"))) static void damacy__row_wide_f32_f16(void* 
         y = __builtin_ia32_vcvtps2ph256(x, 0); /* 0: to nearest, ties to even */
         memcpy((uint8_t*)dst + 2 * i, &y, sizeof y);
     }
+    __builtin_ia32_vzeroupper();
     damacy__row_f32_f16((uint8_t*)dst + 2 * i, (const uint8_t*)src + 4 * i, n - i);
 }
 #else

@@ -100,12 +100,15 @@ typedef struct scene {
 /* Blocks of just the size that is used, so that a sanitizer sees one byte too many. */
 static void scene_check(scene* s, uint32_t out, bool has_affine)
 {
-    memset(s->got, 0x5a, DST_BYTES);
     memset(s->want, 0x5a, DST_BYTES);
     s->copy.dst = (uint64_t)(uintptr_t)(s->want + 4096);
     naive(&s->copy, s->axes, out, has_affine ? &s->affine : NULL);
     s->copy.dst = (uint64_t)(uintptr_t)(s->got + 4096);
-    damacy__host_copy(&s->copy, s->axes, (damacy_dtype)out, has_affine ? &s->affine : NULL);
+    for (int pass = 0; pass < 2 && memcmp(s->got, s->want, pass ? DST_BYTES : 0) == 0; pass++) {
+        memset(s->got, 0x5a, DST_BYTES);
+        s->copy.flags ^= DAMACY__COPY_STREAM; /* both ways */
+        damacy__host_copy(&s->copy, s->axes, (damacy_dtype)out, has_affine ? &s->affine : NULL);
+    }
     if (memcmp(s->got, s->want, DST_BYTES) != 0) {
         size_t at = 0;
         while (s->got[at] == s->want[at]) {
