@@ -3853,7 +3853,7 @@ typedef enum damacy__node { DAMACY__NODE_ARRAY = 1, DAMACY__NODE_GROUP } damacy_
 /* Texts end with a zero and are NULL where there is none. */
 typedef struct damacy__document {
     uint32_t node;         /* damacy__node */
-    uint32_t zarr_format;  /* 3 */
+    uint32_t zarr_format;  /* 2 or 3 */
     damacy__layout layout; /* of an array, as is what follows, but for attributes */
     damacy__chain chain;   /* all codecs */
     char* attributes;      /* JSON text of an object; "{}" if none */
@@ -3980,9 +3980,10 @@ static damacy_status damacy__zarr_members(const damacy__zarr_parser* parser, dam
     return DAMACY_OK;
 }
 
-static damacy_status damacy__zarr_attributes(const damacy__zarr_parser* parser, damacy_error* err)
+/* value: the attributes, or DAMACY__JSON_NONE. */
+static damacy_status damacy__zarr_attributes(const damacy__zarr_parser* parser, uint32_t value,
+                                             damacy_error* err)
 {
-    const uint32_t value = damacy__json_member(parser->json, 0, "attributes");
     damacy__span source = damacy__span_of("{}", 2);
 
     if (value != DAMACY__JSON_NONE) {
@@ -4047,13 +4048,28 @@ static damacy_status damacy__zarr_type(damacy__zarr_parser* parser, damacy_error
                              &parser->document->data_type, err);
 }
 
+/* Objects are numbered in 64 bits. */
+static damacy_status damacy__zarr_objects(const damacy__layout* layout, damacy_error* err)
+{
+    uint64_t n = 1;
+
+    for (uint32_t i = 0; i < layout->rank; i++) {
+        const uint64_t extent = (uint64_t)layout->shape[i];
+
+        if (!damacy__mul(n, damacy__div_up(extent, (uint64_t)layout->object_shape[i]), &n) ||
+            n > INT64_MAX) {
+            return damacy__fail(err, DAMACY_UNSUPPORTED, "arrays of 2^63 chunks are not supported");
+        }
+    }
+    return DAMACY_OK;
+}
+
 static damacy_status damacy__zarr_grid(const damacy__zarr_parser* parser, damacy_error* err)
 {
     static const char* const known[] = {"chunk_shape", NULL};
     const damacy__json* json = parser->json;
     damacy__layout* const layout = &parser->document->layout;
     damacy__extension extension;
-    uint64_t n_objects = 1;
     char text[64];
 
     DAMACY__TRY(damacy__zarr_extension(parser, "chunk_grid", &extension, err));
@@ -4065,16 +4081,7 @@ static damacy_status damacy__zarr_grid(const damacy__zarr_parser* parser, damacy
     DAMACY__TRY(damacy__extents_parse(
         json, damacy__json_member(json, extension.configuration, "chunk_shape"), "chunk_shape", 1,
         layout->rank, layout->object_shape, err));
-    for (uint32_t i = 0; i < layout->rank; i++) {
-        if (!damacy__mul(
-                n_objects,
-                damacy__div_up((uint64_t)layout->shape[i], (uint64_t)layout->object_shape[i]),
-                &n_objects) ||
-            n_objects > INT64_MAX) {
-            return damacy__fail(err, DAMACY_UNSUPPORTED, "arrays of 2^63 chunks are not supported");
-        }
-    }
-    return DAMACY_OK;
+    return damacy__zarr_objects(layout, err);
 }
 
 static damacy_status damacy__zarr_keys(const damacy__zarr_parser* parser, damacy_error* err)
@@ -4106,12 +4113,23 @@ static damacy_status damacy__zarr_keys(const damacy__zarr_parser* parser, damacy
     return DAMACY_OK;
 }
 
+/* The rest of the layout, and the summary, once the chain is there. */
+static damacy_status damacy__zarr_resolve(damacy__document* document, damacy__alloc* alloc,
+                                          damacy_error* err)
+{
+    char text[512];
+
+    DAMACY__TRY(damacy__layout_resolve(&document->layout, &document->chain, err));
+    damacy__chain_summary(&document->chain, text, sizeof text);
+    document->codecs = damacy__alloc_text(alloc, text, strlen(text));
+    return document->codecs ? DAMACY_OK : damacy__fail(err, DAMACY_OOM, "codecs");
+}
+
 static damacy_status damacy__zarr_codecs(const damacy__zarr_parser* parser, damacy_error* err)
 {
     damacy__document* const document = parser->document;
     damacy__chain_input input = {0};
     uint32_t value;
-    char text[512];
 
     DAMACY__TRY(damacy__zarr_member(parser, "codecs", &value, err));
     input.what = "codecs";
@@ -4119,18 +4137,15 @@ static damacy_status damacy__zarr_codecs(const damacy__zarr_parser* parser, dama
     input.has_byte_order = document->layout.item_size > 1 && !parser->type->is_raw;
     DAMACY__TRY(damacy__codecs_parse(parser->json, value, parser->alloc, &input,
                                      document->layout.object_shape, &document->chain, err));
-    DAMACY__TRY(damacy__layout_resolve(&document->layout, &document->chain, err));
-    damacy__chain_summary(&document->chain, text, sizeof text);
-    document->codecs = damacy__alloc_text(parser->alloc, text, strlen(text));
-    return document->codecs ? DAMACY_OK : damacy__fail(err, DAMACY_OOM, "codecs");
+    return damacy__zarr_resolve(document, parser->alloc, err);
 }
 
-/* dimension_names: a text or null per axis; null as a whole is taken as absent. */
-static damacy_status damacy__zarr_names(const damacy__zarr_parser* parser, damacy_error* err)
+/* A text or null per axis; null as a whole is taken as absent. */
+static damacy_status damacy__zarr_names(const damacy__zarr_parser* parser, uint32_t value,
+                                        damacy_error* err)
 {
     const damacy__json* json = parser->json;
     damacy__document* const document = parser->document;
-    const uint32_t value = damacy__json_member(json, 0, "dimension_names");
     const damacy__json_kind kind = damacy__json_kind_of(json, value);
     uint32_t i = 0;
 
@@ -4182,7 +4197,8 @@ static damacy_status damacy__zarr_root(damacy__zarr_parser* parser, damacy_error
     DAMACY__TRY(damacy__json_refuse_duplicates(parser->json, parser->alloc, err));
     DAMACY__TRY(damacy__zarr_node(parser, err));
     DAMACY__TRY(damacy__zarr_members(parser, err));
-    DAMACY__TRY(damacy__zarr_attributes(parser, err));
+    DAMACY__TRY(
+        damacy__zarr_attributes(parser, damacy__json_member(parser->json, 0, "attributes"), err));
     if (parser->document->node == DAMACY__NODE_GROUP) {
         return DAMACY_OK;
     }
@@ -4191,7 +4207,8 @@ static damacy_status damacy__zarr_root(damacy__zarr_parser* parser, damacy_error
     DAMACY__TRY(damacy__zarr_grid(parser, err));
     DAMACY__TRY(damacy__zarr_keys(parser, err));
     DAMACY__TRY(damacy__zarr_codecs(parser, err));
-    DAMACY__TRY(damacy__zarr_names(parser, err));
+    DAMACY__TRY(
+        damacy__zarr_names(parser, damacy__json_member(parser->json, 0, "dimension_names"), err));
     return damacy__zarr_transformers(parser, err);
 }
 
@@ -7609,6 +7626,10408 @@ static damacy_status damacy__store_read(damacy__store* store, damacy__object* ob
     return status;
 }
 
+/* ==== kernels/zstd_abi.h ==== */
+/* Records of the Zstandard decoder (RFC 8878), shared by the host and the kernels of zstd.cu.
+ *
+ * One wave decodes a table of jobs. The entries run in this order, on one stream, with no
+ * read-back; every count is on the device, so grids are persistent or sized by capacity:
+ *
+ *   count     thread per job: checks every header, counts frames, blocks, literals, records
+ *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
+ *   fill      thread per job: walks the headers again, fills frames, blocks and trees
+ *   trees     Huffman tree descriptions -> weights
+ *   tables    FSE table descriptions -> their places and the place of the bit stream
+ *   order     lists of blocks, most work first
+ *   fse       sequences -> records, block sizes, outgoing repeat offsets
+ *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
+ *   literals  Huffman streams -> scratch, or straight to the output of a block without sequences
+ *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets
+ *   execute   records -> output
+ *   finish    frame checksums, results
+ *
+ * The surprising rule: an error never stops a stage, it lowers the job's word in `errors`
+ * (damacy__zstd_fail) and the next stages find the job's blocks without a place. Words are
+ * minima, so the error reported does not depend on scheduling. */
+
+
+/* Most bytes that a block may regenerate or occupy (RFC 8878 section 3.1.1.2.4). */
+#define DAMACY__ZSTD_BLOCK_MAX 131072u
+/* Most sequences of a legal block: a match is at least 3 bytes. */
+#define DAMACY__ZSTD_SEQUENCES_MAX 43690u
+#define DAMACY__ZSTD_NONE          0xffffffffu
+#define DAMACY__ZSTD_NO_ERROR      0xffffffffffffffffull
+
+/* ---- Record of a segment (one literal run or one match), 8 bytes, in output order:
+ *
+ *   bits  0-16  start: first output byte, relative to the block
+ *   bits 17-33  length - 1
+ *   bits 34-63  D: LITERALS | position of the run in the block's literals (bits 0-16), or the
+ *               offset of a match, 1 ... OFFSET_MAX, or a symbolic offset
+ *
+ * The writer (fse) guarantees, also for hostile data: no empty run, each record starts where the
+ * one before it ended, the first starts at 0, the lengths sum to the block's size, literal runs
+ * lie inside and in order use up exactly the block's literals (the tail after the last sequence
+ * included). A symbolic offset is SYMBOLIC | k << 18 | (2^18 - 1 - d): the block's incoming repeat
+ * offset k (0, 1, 2) minus d, so that both kinds are one less when decremented. `place` rewrites
+ * those to plain ones, so execute sees none. */
+#define DAMACY__ZSTD_D_LITERALS 0x20000000u
+#define DAMACY__ZSTD_D_SYMBOLIC 0x1ff00000u /* bits 18 and 19 are clear */
+#define DAMACY__ZSTD_OFFSET_MAX 0x1fefffffu /* a larger offset is DAMACY__JOB_BAD_OFFSET */
+
+enum { /* damacy__zstd_block.type */
+       DAMACY__ZSTD_RAW = 0,
+       DAMACY__ZSTD_RLE = 1,
+       DAMACY__ZSTD_LITERALS = 2, /* Huffman literals and no sequence: decoded in place */
+       DAMACY__ZSTD_SEQUENCES = 3 /* at least one sequence */
+};
+
+enum { /* damacy__zstd_block.literal_type, as in the literals section header */
+       DAMACY__ZSTD_LITERALS_RAW = 0,
+       DAMACY__ZSTD_LITERALS_RLE = 1,
+       DAMACY__ZSTD_LITERALS_HUFFMAN = 2,
+       DAMACY__ZSTD_LITERALS_TREELESS = 3
+};
+
+enum { DAMACY__ZSTD_LL = 0, DAMACY__ZSTD_OF = 1, DAMACY__ZSTD_ML = 2 }; /* order of the tables */
+
+enum { /* compression mode of a table, 2 bits each in damacy__zstd_block.modes */
+       DAMACY__ZSTD_PREDEFINED = 0,
+       DAMACY__ZSTD_MODE_RLE = 1,
+       DAMACY__ZSTD_MODE_FSE = 2,
+       DAMACY__ZSTD_MODE_REPEAT = 3
+};
+
+/* A frame inside a job; a job may hold several, one after another, and skippable frames, which
+ * leave no record. Frames of a job are neighbours in the table, in order. */
+typedef struct damacy__zstd_frame {
+    uint64_t dst;               /* resolve: address of its first output byte; 0 = dead, skip it */
+    uint64_t content_size;      /* from the header, or DAMACY__SIZE_UNKNOWN */
+    uint64_t checksum;          /* address of the four checksum bytes to verify, or 0 */
+    uint32_t job;               /* index of its job */
+    uint32_t first_block;       /* its blocks are neighbours in the table, in order */
+    uint32_t n_blocks;          /* empty raw and RLE blocks leave no record and do not count */
+    uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */
+    uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */
+    uint32_t n_records;         /* resolve: records of all its blocks */
+} damacy__zstd_frame;
+static_assert(sizeof(damacy__zstd_frame) == 48, "ABI");
+
+/* A block. Fields without a stage name are set by fill and then constant.
+ *
+ * What count has checked: every range lies inside its job's source; n_literals <= max_size <=
+ * BLOCK_MAX; n_sequences <= SEQUENCES_MAX and 3 * n_sequences + n_literals <= max_size; modes have
+ * no reserved bits; a REPEAT table has a defining block in the same frame, whose mode is not
+ * REPEAT; a RLE or FSE table has at least one byte. What it has not: the table descriptions
+ * (tables) and all bit streams. */
+typedef struct damacy__zstd_block {
+    uint64_t src;           /* RAW: bytes. RLE: the byte */
+    uint64_t literals;      /* SEQUENCES: address of the regenerated literals, which the source (raw
+                               literals, any alignment) or scratch (32-byte aligned) holds; they have no
+                               padding in the source. LITERALS: set by resolve to dst */
+    uint64_t literal_src;   /* Huffman: what follows the literals header. RLE literals: the byte */
+    uint64_t sequence_src;  /* what follows the modes byte: table descriptions, then bit stream */
+    uint64_t first_record;  /* SEQUENCES: index of its first record, a multiple of 16 */
+    uint64_t dst;           /* resolve: address of its first output byte; 0 = dead, skip it */
+    uint32_t frame;         /* index of its frame */
+    uint32_t literal_size;  /* bytes at literal_src */
+    uint32_t n_literals;    /* regenerated literals */
+    uint32_t sequence_size; /* bytes at sequence_src up to the end of the block */
+    uint32_t n_sequences;
+    uint32_t max_size;        /* most bytes that the block may regenerate: min(window, BLOCK_MAX) */
+    uint32_t size;            /* regenerated bytes; SEQUENCES: 0 until fse sets it */
+    uint32_t position;        /* resolve: its first output byte, relative to the frame */
+    uint32_t tree;            /* Huffman: index of its tree (its own or an earlier block's) */
+    uint32_t tables[3];       /* SEQUENCES: per table the block that defines it (itself unless mode
+                                 REPEAT); LL, OF, ML */
+    uint32_t table_at[3];     /* tables: place of its own descriptions, relative to sequence_src;
+                                 unused entries are 0 */
+    uint32_t bits_at;         /* tables: place of the bit stream, relative to sequence_src */
+    uint32_t bits_size;       /* tables: bytes of the bit stream, at least 1; 0 = broken, skip it */
+    uint32_t n_records;       /* fse; room is for record_capacity */
+    uint32_t n_symbolic;      /* fse: records from this one on have no symbolic offset */
+    uint32_t record_capacity; /* min(2 * n_sequences, n_sequences + n_literals) + 1: enough */
+    uint32_t repeat_out[3];   /* fse: repeat offsets after the block, plain or symbolic D */
+    uint32_t repeat_in[3];    /* resolve: repeat offsets before the block, plain */
+    uint8_t type;             /* DAMACY__ZSTD_RAW ... */
+    uint8_t literal_type;     /* DAMACY__ZSTD_LITERALS_RAW ... */
+    uint8_t n_streams;        /* Huffman: 1 or 4 */
+    uint8_t modes;            /* own modes: LL in bits 0-1, OF in 2-3, ML in 4-5 */
+    uint32_t zero;
+} damacy__zstd_block;
+static_assert(sizeof(damacy__zstd_block) == 160, "ABI");
+
+/* A Huffman tree description and, after trees, its weights. */
+typedef struct damacy__zstd_tree {
+    uint64_t src;   /* address of the description */
+    uint32_t limit; /* bytes that may be read there: the whole literals section */
+    uint32_t block; /* block that holds it */
+    uint32_t size;  /* trees: bytes of the description; 0 = broken */
+    uint32_t log;   /* trees: table log 1-11; 0 = broken */
+    uint32_t zero[2];
+    uint32_t weights[32]; /* trees: 256 weights of 4 bits, low nibble first */
+} damacy__zstd_tree;
+static_assert(sizeof(damacy__zstd_tree) == 160, "ABI");
+
+/* What count found in a job, and where allocate has put it. A job that is broken or does not fit
+ * has no frames, blocks, trees, literals and records. */
+typedef struct damacy__zstd_span {
+    uint64_t n_literal_bytes, first_literal_byte; /* multiples of 32 */
+    uint64_t n_records, first_record;             /* multiples of 16 */
+    uint32_t n_frames, first_frame;
+    uint32_t n_blocks, first_block;
+    uint32_t n_trees, first_tree;
+    uint32_t zero[2];
+} damacy__zstd_span;
+static_assert(sizeof(damacy__zstd_span) == 64, "ABI");
+
+/* Counts within the tables: what did not fit is not counted. */
+typedef struct damacy__zstd_counters {
+    uint64_t n_literal_bytes;             /* allocate: used of the literal scratch */
+    uint64_t n_records;                   /* allocate: used of the record scratch */
+    uint64_t n_link_bytes;                /* for execute */
+    uint32_t n_frames, n_blocks, n_trees; /* allocate */
+    uint32_t n_sequence_blocks;           /* order: entries of sequence_order */
+    uint32_t n_literal_blocks[3]; /* order: entries of literal_order by table log: <= 9, 10, 11 */
+    uint32_t n_execute;           /* resolve: entries of execute_list */
+    uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
+    uint32_t ticket[7];           /* for persistent grids: 0-3 fse and execute, 4-6 the others */
+} damacy__zstd_counters;
+static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
+
+/* ---- Flags of a wave, and what the host has to know of shapes. */
+
+/* Variants of execution that are launched. Each takes the frames for which it is the best of them;
+ * with one bit set it takes all. */
+#define DAMACY__ZSTD_EXECUTE_LINKS  0x10000u /* a few large frames, all blocks at once */
+#define DAMACY__ZSTD_EXECUTE_1024X2 0x20000u /* up to a few hundred frames */
+#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u /* many short segments */
+#define DAMACY__ZSTD_EXECUTE_256X2  0x80000u
+#define DAMACY__ZSTD_EXECUTE_128X2  0x100000u /* many frames */
+
+#define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
+
+/* Force a shape of fse; neither: by the number of blocks. */
+#define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u
+#define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u
+
+/* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
+#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
+    (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)
+
+/* Shared memory of one warp that decodes literals by lanes, its tables not included. */
+#define DAMACY__ZSTD_LANE_SIZE 5376u
+/* Dynamic shared memory of literals_lanes: two warps with tables of 11 bits, so that three blocks
+ * of threads fill a multiprocessor of 228 KB exactly. It works with 41 KB. */
+#define DAMACY__ZSTD_LANES_SHARED 76800u
+/* The same of literals_split with s lanes a stream, alignment of the tables included. */
+#define DAMACY__ZSTD_SPLIT_SHARED(s) \
+    ((2u << 11) + (2u << 12) + ((s) / 8u) * DAMACY__ZSTD_LANE_SIZE + 32u * (s) + 16u + 7168u)
+
+/* The one parameter of every entry, passed by value. */
+typedef struct damacy__zstd_wave {
+    uint64_t jobs;     /* const damacy__job[max_jobs] */
+    uint64_t n_jobs;   /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
+    uint64_t results;  /* damacy__job_result[max_jobs] */
+    uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR */
+    uint64_t spans;    /* damacy__zstd_span[max_jobs] */
+    uint64_t counters; /* damacy__zstd_counters */
+    uint64_t frames;   /* damacy__zstd_frame[max_frames] */
+    uint64_t blocks;   /* damacy__zstd_block[max_blocks] */
+    uint64_t trees;    /* damacy__zstd_tree[max_blocks] */
+    uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most
+                                sequences first */
+    uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by
+                                table log, largest first */
+    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences */
+    uint64_t literals;    /* scratch for literals and records together, 256-byte aligned: literals
+                             from the front, records from the back; 64 spare bytes on both sides */
+    uint64_t records;     /* uint64_t[max_records]: the same place */
+    uint64_t links;       /* scratch of execute for few large frames, or 0 */
+    uint64_t max_records; /* what that scratch could hold of records alone; a multiple of 16 */
+    uint64_t zero;
+    uint64_t links_size;
+    uint32_t max_jobs, max_frames, max_blocks;
+    uint32_t flags;
+} damacy__zstd_wave;
+static_assert(sizeof(damacy__zstd_wave) == 176, "ABI");
+
+/* ==== kernels/assemble_work.h ==== */
+/* Work of the assemble kernel, made by the host from damacy__copy records (stage/assemble_launch.h)
+ * and shared with assemble.cu.
+ *
+ * A line is a run along the axis of output stride 1, or along the last axis if there is none. A
+ * unit is the part of a line that falls into one aligned 16 bytes of output. A tile is
+ * DAMACY__ASSEMBLE_TILE units of one job, whatever the shape of chunks and crops, so tiles cost
+ * alike. */
+
+
+#define DAMACY__ASSEMBLE_TILE 1024u /* units */
+
+/* An axis that lines are numbered along. Dividing x < 2^31 by extent: (x * magic) >> 32 >> shift,
+ * or, where extent is a power of two, magic is 0 and shift its logarithm. */
+typedef struct damacy__assemble_axis {
+    int64_t src_step; /* bytes */
+    int64_t dst_step; /* bytes */
+    uint32_t extent;
+    uint32_t magic;
+    uint32_t shift;
+    uint32_t zero;
+} damacy__assemble_axis;
+static_assert(sizeof(damacy__assemble_axis) == 32, "ABI");
+
+typedef struct damacy__assemble_job {
+    uint64_t src;     /* address of the first source element, at any alignment; unused for a fill */
+    uint64_t dst;     /* address of the first output voxel, aligned to its size */
+    uint64_t fill;    /* bits in the source type, if DAMACY__COPY_FILL */
+    int64_t src_step; /* bytes between voxels of a line */
+    int64_t dst_step; /* bytes between voxels of a line; the size of a voxel: units are whole */
+    uint32_t n;       /* voxels of a line, below 2^31 */
+    uint32_t units;   /* of a line */
+    uint32_t n_lines; /* units * n_lines is below 2^31 */
+    uint32_t units_magic, units_shift; /* divide by `units`, as above */
+    uint32_t first_axis;
+    uint32_t n_axes;       /* beside that of the line, slowest first */
+    uint32_t src_dtype;    /* damacy_dtype */
+    uint32_t flags;        /* DAMACY__COPY_* */
+    uint32_t channel_axis; /* index among the axes, n_axes for that of the line, or NO_CHANNEL */
+    uint32_t channel;      /* of the first voxel */
+    uint32_t zero;
+} damacy__assemble_job;
+static_assert(sizeof(damacy__assemble_job) == 88, "ABI");
+
+/* The one parameter of damacy_assemble, passed by value. */
+typedef struct damacy__assemble_wave {
+    uint64_t jobs; /* const damacy__assemble_job[n_jobs] */
+    uint64_t axes; /* const damacy__assemble_axis[] */
+    uint64_t
+        first_tile;  /* const uint32_t[n_jobs + 1]: number of each job's first tile, and of all */
+    uint64_t scale;  /* const float[n_channels], or 0: 1 */
+    uint64_t offset; /* const float[n_channels], or 0: 0 */
+    uint32_t n_channels; /* 0: no scaling; 1: the same for all */
+    uint32_t n_jobs;
+    uint32_t n_tiles;
+    uint32_t out_dtype; /* damacy_dtype; a program made for one type must be given that one */
+} damacy__assemble_wave;
+static_assert(sizeof(damacy__assemble_wave) == 56, "ABI");
+
+/* ==== kernels/abi.h ==== */
+__extension__ static const char damacy__source_abi_h[] =
+    "/* Types, job records and status codes shared by the host and every kernel: plain C that is also\n"
+    " * C++ for NVRTC, which has no standard headers. Addresses are uint64_t because the host must not\n"
+    " * dereference them; a kernel casts once, at the top. Sizes are in bytes unless named otherwise.\n"
+    " * Kernels and this file include each other by the path from the repository root. */\n"
+    "#pragma once\n"
+    "\n"
+    "#ifdef __CUDACC_RTC__\n"
+    "typedef signed char int8_t;\n"
+    "typedef unsigned char uint8_t;\n"
+    "typedef short int16_t;\n"
+    "typedef unsigned short uint16_t;\n"
+    "typedef int int32_t;\n"
+    "typedef unsigned int uint32_t;\n"
+    "typedef long long int64_t;\n"
+    "typedef unsigned long long uint64_t;\n"
+    "typedef unsigned long long uintptr_t;\n"
+    "#else\n"
+    "#include <assert.h>\n"
+    "#include <stdint.h>\n"
+    "#endif\n"
+    "\n"
+    "/* A size that is not known before decoding. */\n"
+    "#define DAMACY__SIZE_UNKNOWN 0xffffffffffffffffull\n"
+    "\n"
+    "/* Most bytes that one job may produce or consume. */\n"
+    "#define DAMACY__JOB_SIZE_MAX 0x7fffffffull\n"
+    "\n"
+    "/* One piece of work of a decoder: bytes in, bytes out. Any alignment, any size; neither range may\n"
+    " * overlap the output of another job. A table of jobs may be written by the host or by a kernel\n"
+    " * that runs earlier on the same stream. */\n"
+    "typedef struct damacy__job {\n"
+    "    uint64_t src;      /* device address of the first compressed byte */\n"
+    "    uint64_t dst;      /* device address of the first output byte */\n"
+    "    uint64_t src_size; /* at most DAMACY__JOB_SIZE_MAX */\n"
+    "    uint64_t\n"
+    "        dst_capacity; /* bytes that may be written at dst; more than the maximum is the maximum */\n"
+    "    uint64_t expected_size; /* output bytes demanded exactly, or DAMACY__SIZE_UNKNOWN */\n"
+    "    uint32_t flags;         /* DAMACY__JOB_* flags */\n"
+    "    uint32_t tag;           /* the caller's; kernels do not read it */\n"
+    "} damacy__job;\n"
+    "static_assert(sizeof(damacy__job) == 48, \"ABI\");\n"
+    "\n"
+    "enum {\n"
+    "    DAMACY__JOB_NO_CHECKSUM = 1, /* checksums in the data are not verified */\n"
+    "    DAMACY__JOB_SKIP = 2 /* nothing is read or written; the result says DAMACY__JOB_SKIPPED */\n"
+    "};\n"
+    "\n"
+    "/* What became of a job. The status is written last. */\n"
+    "typedef struct damacy__job_result {\n"
+    "    uint64_t size;         /* output bytes, 0 unless the status is OK; see also NO_SPACE */\n"
+    "    uint64_t error_offset; /* byte of the source at which the first error was noticed */\n"
+    "    uint32_t status;       /* one of DAMACY__JOB_OK ... */\n"
+    "    uint32_t zero;\n"
+    "} damacy__job_result;\n"
+    "static_assert(sizeof(damacy__job_result) == 24, \"ABI\");\n"
+    "\n"
+    "/* Status of a job. Every code but OK leaves the output range with unspecified bytes (never bytes\n"
+    " * from outside the source), and no code ever concerns another job. Ordered: codes below\n"
+    " * TRUNCATED say nothing about the data. */\n"
+    "enum {\n"
+    "    DAMACY__JOB_OK = 0,\n"
+    "    DAMACY__JOB_NOT_RUN = 1,      /* the kernels did not reach the job */\n"
+    "    DAMACY__JOB_SKIPPED = 2,      /* the job asked for it, or what made the job had failed */\n"
+    "    DAMACY__JOB_NEED_SCRATCH = 3, /* scratch was too small: run the job again in a smaller wave */\n"
+    "    DAMACY__JOB_TOO_LARGE = 4,    /* source above DAMACY__JOB_SIZE_MAX */\n"
+    "    DAMACY__JOB_NO_SPACE = 5,     /* output does not fit; size holds the need where it is known */\n"
+    "    DAMACY__JOB_UNSUPPORTED = 6,  /* a legal feature that is not implemented (dictionary, ...) */\n"
+    "    DAMACY__JOB_TRUNCATED = 16,   /* source ends inside a structure */\n"
+    "    DAMACY__JOB_BAD_MAGIC = 17,\n"
+    "    DAMACY__JOB_BAD_HEADER = 18,\n"
+    "    DAMACY__JOB_BAD_BLOCK = 19,\n"
+    "    DAMACY__JOB_BAD_LITERALS = 20,\n"
+    "    DAMACY__JOB_BAD_HUFFMAN = 21,\n"
+    "    DAMACY__JOB_BAD_TABLE = 22,\n"
+    "    DAMACY__JOB_BAD_SEQUENCES = 23,\n"
+    "    DAMACY__JOB_BAD_OFFSET = 24, /* a match starts before the data */\n"
+    "    DAMACY__JOB_SIZE_MISMATCH =\n"
+    "        25, /* decoded size is not the size in the frame or the one demanded */\n"
+    "    DAMACY__JOB_BAD_CHECKSUM = 26,\n"
+    "    DAMACY__JOB_TRAILING = 27 /* bytes after the end that are not a frame */\n"
+    "};\n";
+
+/* ==== kernels/assemble.cu ==== */
+__extension__ static const char damacy__source_assemble_cu[] =
+    "// Copies, casts and scales voxels of decoded chunks, or fill values, into samples: one pass over\n"
+    "// memory.\n"
+    "//\n"
+    "// The grid is of any size; each block takes an equal run of neighbouring tiles, finds the job of\n"
+    "// the first by search and walks on from there. Threads take neighbouring units of 16 output bytes,\n"
+    "// so stores and, along the line, loads are coalesced. Shared memory: a job and its axes, under 1.3\n"
+    "// KiB.\n"
+    "//\n"
+    "// Compiled with DAMACY__ASSEMBLE_SRC and DAMACY__ASSEMBLE_OUT, numbers of damacy_dtype, the kernel\n"
+    "// is for that pair of types and handles whole units. Compiled without, it takes any job, voxel by\n"
+    "// voxel.\n"
+    "#include \"kernels/assemble_unit.cuh\"\n"
+    "\n"
+    "#define DAMACY__ASSEMBLE_AXES 34u // the ranks of an array, and two that splitting makes\n"
+    "\n"
+    "struct damacy__assemble_state {\n"
+    "    damacy__assemble_job job;\n"
+    "    damacy__assemble_axis axes[DAMACY__ASSEMBLE_AXES];\n"
+    "};\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__divide(uint32_t x, uint32_t magic, uint32_t shift)\n"
+    "{\n"
+    "    return (magic ? __umulhi(x, magic) : x) >> shift;\n"
+    "}\n"
+    "\n"
+    "// Where line number `index` starts.\n"
+    "DAMACY__INLINE damacy__line damacy__line_of(const damacy__assemble_state* s, uint32_t index)\n"
+    "{\n"
+    "    damacy__line line;\n"
+    "    line.src = s->job.src;\n"
+    "    line.dst = s->job.dst;\n"
+    "    line.channel = s->job.channel;\n"
+    "    line.channel_step = s->job.channel_axis == s->job.n_axes ? 1 : 0;\n"
+    "    for (uint32_t a = s->job.n_axes; a-- > 0;) {\n"
+    "        const damacy__assemble_axis* const axis = &s->axes[a];\n"
+    "        const uint32_t rest = damacy__divide(index, axis->magic, axis->shift);\n"
+    "        const uint32_t i = index - rest * axis->extent;\n"
+    "        line.src += (uint64_t)((int64_t)i * axis->src_step);\n"
+    "        line.dst += (uint64_t)((int64_t)i * axis->dst_step);\n"
+    "        if (a == s->job.channel_axis)\n"
+    "            line.channel += i;\n"
+    "        index = rest;\n"
+    "    }\n"
+    "    return line;\n"
+    "}\n"
+    "\n"
+    "// The part of unit u that is inside its line, which may begin and end within a unit: positions [a,\n"
+    "// b), of which position 0 is voxel `first`, perhaps one before the line.\n"
+    "struct damacy__assemble_span {\n"
+    "    damacy__line line;\n"
+    "    int64_t first;\n"
+    "    uint32_t a, b;\n"
+    "};\n"
+    "\n"
+    "DAMACY__INLINE damacy__assemble_span damacy__span_of(const damacy__assemble_state* s, uint32_t u,\n"
+    "                                                     uint32_t out_size)\n"
+    "{\n"
+    "    const uint32_t index = damacy__divide(u, s->job.units_magic, s->job.units_shift);\n"
+    "    const uint32_t count = 16 / out_size, at = (u - index * s->job.units) * count;\n"
+    "    damacy__assemble_span r;\n"
+    "    r.line = damacy__line_of(s, index);\n"
+    "    const bool is_run = s->job.dst_step == (int64_t)out_size;\n"
+    "    const uint32_t before = is_run ? (uint32_t)(r.line.dst & 15) / out_size : 0;\n"
+    "    r.first = (int64_t)at - (int64_t)before;\n"
+    "    r.a = at < before ? damacy__min(before - at, count) : 0;\n"
+    "    r.b = at >= s->job.n + before ? r.a : damacy__min(s->job.n + before - at, count);\n"
+    "    return r;\n"
+    "}\n"
+    "\n"
+    "// Units [first, end) of a job whose types are constants.\n"
+    "template <uint32_t S, uint32_t D>\n"
+    "DAMACY__INLINE void damacy__assemble_pair(const damacy__assemble_wave* wave,\n"
+    "                                          const damacy__assemble_state* s, uint32_t first,\n"
+    "                                          uint32_t end)\n"
+    "{\n"
+    "    constexpr uint32_t out_size = damacy__type_size(D);\n"
+    "    const bool is_run = s->job.dst_step == (int64_t)out_size;\n"
+    "    for (uint32_t u = first + threadIdx.x; u < end; u += blockDim.x) {\n"
+    "        const damacy__assemble_span r = damacy__span_of(s, u, out_size);\n"
+    "        if (r.a >= r.b)\n"
+    "            continue;\n"
+    "        if (is_run)\n"
+    "            damacy__unit<S, D>(wave, &s->job, &r.line, r.first, r.a, r.b);\n"
+    "        else\n"
+    "            damacy__unit_slow<S>(wave, &s->job, &r.line, (uint32_t)r.first + r.a,\n"
+    "                                 (uint32_t)r.first + r.b, D);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "#ifndef DAMACY__ASSEMBLE_OUT\n"
+    "// The same for an output type that is known at run time only.\n"
+    "template <uint32_t S>\n"
+    "DAMACY__INLINE void damacy__assemble_units(const damacy__assemble_wave* wave,\n"
+    "                                           const damacy__assemble_state* s, uint32_t first,\n"
+    "                                           uint32_t end)\n"
+    "{\n"
+    "    for (uint32_t u = first + threadIdx.x; u < end; u += blockDim.x) {\n"
+    "        const damacy__assemble_span r = damacy__span_of(s, u, damacy__type_size(wave->out_dtype));\n"
+    "        damacy__unit_slow<S>(wave, &s->job, &r.line, (uint32_t)(r.first + (int64_t)r.a),\n"
+    "                             (uint32_t)(r.first + (int64_t)r.b), wave->out_dtype);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "#define DAMACY__ASSEMBLE_CASE(type)                        \\\n"
+    "    case type:                                             \\\n"
+    "        damacy__assemble_units<type>(wave, s, first, end); \\\n"
+    "        break;\n"
+    "DAMACY__INLINE void damacy__assemble_any(const damacy__assemble_wave* wave,\n"
+    "                                         const damacy__assemble_state* s, uint32_t first,\n"
+    "                                         uint32_t end)\n"
+    "{\n"
+    "    switch (s->job.src_dtype) {\n"
+    "        DAMACY__ASSEMBLE_CASE(0)\n"
+    "        DAMACY__ASSEMBLE_CASE(1)\n"
+    "        DAMACY__ASSEMBLE_CASE(2)\n"
+    "        DAMACY__ASSEMBLE_CASE(3)\n"
+    "        DAMACY__ASSEMBLE_CASE(4)\n"
+    "        DAMACY__ASSEMBLE_CASE(5)\n"
+    "        DAMACY__ASSEMBLE_CASE(6)\n"
+    "        DAMACY__ASSEMBLE_CASE(7)\n"
+    "        DAMACY__ASSEMBLE_CASE(8)\n"
+    "        DAMACY__ASSEMBLE_CASE(9)\n"
+    "        DAMACY__ASSEMBLE_CASE(10)\n"
+    "        DAMACY__ASSEMBLE_CASE(11)\n"
+    "        DAMACY__ASSEMBLE_CASE(12)\n"
+    "    }\n"
+    "}\n"
+    "#endif\n"
+    "\n"
+    "// The job that a tile belongs to: the last one whose first tile is not above it.\n"
+    "DAMACY__INLINE uint32_t damacy__job_of_tile(const uint32_t* first_tile, uint32_t n, uint32_t tile)\n"
+    "{\n"
+    "    uint32_t low = 0;\n"
+    "    while (n > 1) {\n"
+    "        const uint32_t half = n / 2;\n"
+    "        if (first_tile[low + half] <= tile)\n"
+    "            low += half;\n"
+    "        n -= half;\n"
+    "    }\n"
+    "    return low;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__assemble_load(const damacy__assemble_wave* wave, uint32_t index,\n"
+    "                                          damacy__assemble_state* s)\n"
+    "{\n"
+    "    const damacy__assemble_job* const job =\n"
+    "        (const damacy__assemble_job*)(uintptr_t)wave->jobs + index;\n"
+    "    const damacy__assemble_axis* const axes =\n"
+    "        (const damacy__assemble_axis*)(uintptr_t)wave->axes + job->first_axis;\n"
+    "    const uint32_t n_words = sizeof(damacy__assemble_job) / 4;\n"
+    "    const uint32_t n_axis_words = damacy__min(job->n_axes, DAMACY__ASSEMBLE_AXES) *\n"
+    "                                  (uint32_t)sizeof(damacy__assemble_axis) / 4;\n"
+    "    for (uint32_t i = threadIdx.x; i < n_words; i += blockDim.x)\n"
+    "        ((uint32_t*)&s->job)[i] = ((const uint32_t*)job)[i];\n"
+    "    for (uint32_t i = threadIdx.x; i < n_axis_words; i += blockDim.x)\n"
+    "        ((uint32_t*)s->axes)[i] = ((const uint32_t*)axes)[i];\n"
+    "}\n"
+    "\n"
+    "// What a block does; `run` handles units [first, end) of the job in `state`.\n"
+    "template <class F>\n"
+    "DAMACY__INLINE void damacy__assemble_block(const damacy__assemble_wave& wave,\n"
+    "                                           damacy__assemble_state& state, F run)\n"
+    "{\n"
+    "    const uint32_t* const first_tile = (const uint32_t*)(uintptr_t)wave.first_tile;\n"
+    "    const uint64_t n_tiles = wave.n_tiles;\n"
+    "    uint32_t tile = (uint32_t)(n_tiles * blockIdx.x / gridDim.x);\n"
+    "    const uint32_t end_tile = (uint32_t)(n_tiles * (blockIdx.x + 1) / gridDim.x);\n"
+    "    if (tile >= end_tile)\n"
+    "        return;\n"
+    "    for (uint32_t index = damacy__job_of_tile(first_tile, wave.n_jobs, tile); tile < end_tile;\n"
+    "         index++) {\n"
+    "        const uint32_t job_tile = first_tile[index];\n"
+    "        const uint32_t last = damacy__min(first_tile[index + 1], end_tile);\n"
+    "        if (last <= tile)\n"
+    "            continue;\n"
+    "        damacy__sync_block(); // the job before is no longer in use\n"
+    "        damacy__assemble_load(&wave, index, &state);\n"
+    "        damacy__sync_block();\n"
+    "        run((tile - job_tile) * DAMACY__ASSEMBLE_TILE,\n"
+    "            damacy__min((last - job_tile) * DAMACY__ASSEMBLE_TILE,\n"
+    "                        state.job.units * state.job.n_lines));\n"
+    "        tile = last;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "extern \"C\" __global__ __launch_bounds__(256) void damacy_assemble(damacy__assemble_wave wave)\n"
+    "{\n"
+    "    DAMACY__SHARED(damacy__assemble_state, state);\n"
+    "    damacy__assemble_block(wave, state, [&](uint32_t first, uint32_t end) {\n"
+    "#ifdef DAMACY__ASSEMBLE_OUT\n"
+    "        damacy__assemble_pair<DAMACY__ASSEMBLE_SRC, DAMACY__ASSEMBLE_OUT>(&wave, &state, first,\n"
+    "                                                                          end);\n"
+    "#else\n"
+    "        damacy__assemble_any(&wave, &state, first, end);\n"
+    "#endif\n"
+    "    });\n"
+    "}\n";
+
+/* ==== kernels/assemble_abi.h ==== */
+__extension__ static const char damacy__source_assemble_abi_h[] =
+    "/* Records of assembling, shared by the host and the kernels: what goes from a decoded chunk, or\n"
+    " * from a constant, into a sample of a batch. Plain C that is also C++ for NVRTC.\n"
+    " *\n"
+    " * A copy walks n_axes nested axes, the last one fastest. Voxel (i0, i1, ...) comes from source\n"
+    " * element sum(i * src_stride) and goes to output element sum(i * dst_stride), both relative to the\n"
+    " * record's addresses. Crops, transposition, clamping (src_stride 0) and reflection (src_stride < 0)\n"
+    " * are all just strides; the planner guarantees that every element lies inside the chunk and inside\n"
+    " * the sample, and that no two records of a batch write the same output voxel. */\n"
+    "#pragma once\n"
+    "#include \"kernels/abi.h\"\n"
+    "\n"
+    "typedef struct damacy__axis {\n"
+    "    int64_t src_stride; /* elements */\n"
+    "    int64_t dst_stride; /* elements */\n"
+    "    uint64_t extent;    /* voxels, at least 1 */\n"
+    "} damacy__axis;\n"
+    "static_assert(sizeof(damacy__axis) == 24, \"ABI\");\n"
+    "\n"
+    "enum {\n"
+    "    DAMACY__COPY_SWAP = 1, /* source elements are big-endian */\n"
+    "    DAMACY__COPY_FILL = 2  /* no source: the 8 bytes of fill, in the source type, little-endian */\n"
+    "};\n"
+    "#define DAMACY__NO_CHANNEL 0xffffffffu\n"
+    "\n"
+    "typedef struct damacy__copy {\n"
+    "    uint64_t src;          /* address of the element at index 0 of every axis; unused for a fill */\n"
+    "    uint64_t dst;          /* address of the output voxel at index 0 of every axis */\n"
+    "    uint64_t fill;         /* bits of the fill value in the source type, if COPY_FILL */\n"
+    "    uint32_t first_axis;   /* index into the batch's array of damacy__axis */\n"
+    "    uint32_t n_axes;       /* at least 1; adjacent axes that run on have been merged */\n"
+    "    uint32_t src_dtype;    /* damacy_dtype */\n"
+    "    uint32_t flags;        /* DAMACY__COPY_* */\n"
+    "    uint32_t channel_axis; /* which of the n_axes is the channel axis, or DAMACY__NO_CHANNEL */\n"
+    "    uint32_t channel;      /* channel at index 0 of that axis, or the channel of the whole record */\n"
+    "    uint32_t n_voxels_low; /* product of the extents, low and high halves */\n"
+    "    uint32_t n_voxels_high;\n"
+    "} damacy__copy;\n"
+    "static_assert(sizeof(damacy__copy) == 56, \"ABI\");\n";
+
+/* ==== kernels/assemble_unit.cuh ==== */
+__extension__ static const char damacy__source_assemble_unit_cuh[] =
+    "// One unit of the assemble kernel: the source elements that belong to 16 bytes of output are\n"
+    "// loaded, converted and stored. Loads touch the elements' bytes only, at any alignment.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/assemble_abi.h\"\n"
+    "#include \"kernels/assemble_work.h\"\n"
+    "#include \"kernels/bytes.cuh\"\n"
+    "#include \"kernels/cast.cuh\"\n"
+    "\n"
+    "// An element of 1, 2, 4 or 8 bytes at any address.\n"
+    "DAMACY__INLINE uint64_t damacy__load_element(uint64_t at, uint32_t size)\n"
+    "{\n"
+    "    if ((at & (size - 1)) == 0) {\n"
+    "        if (size == 1)\n"
+    "            return *(const uint8_t*)(uintptr_t)at;\n"
+    "        if (size == 2)\n"
+    "            return *(const uint16_t*)(uintptr_t)at;\n"
+    "        if (size == 4)\n"
+    "            return *(const uint32_t*)(uintptr_t)at;\n"
+    "        return *(const uint64_t*)(uintptr_t)at;\n"
+    "    }\n"
+    "    uint64_t raw = 0;\n"
+    "    for (uint32_t i = 0; i < size; i++)\n"
+    "        raw |= (uint64_t) * (const uint8_t*)(uintptr_t)(at + i) << (8 * i);\n"
+    "    return raw;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__store_element(uint64_t at, uint32_t size, uint64_t bits)\n"
+    "{\n"
+    "    if (size == 1)\n"
+    "        *(uint8_t*)(uintptr_t)at = (uint8_t)bits;\n"
+    "    else if (size == 2)\n"
+    "        *(uint16_t*)(uintptr_t)at = (uint16_t)bits;\n"
+    "    else if (size == 4)\n"
+    "        *(uint32_t*)(uintptr_t)at = (uint32_t)bits;\n"
+    "    else\n"
+    "        *(uint64_t*)(uintptr_t)at = bits;\n"
+    "}\n"
+    "\n"
+    "// N words from an address that is no multiple of 4: whole words inside, parts of one before and of\n"
+    "// one after.\n"
+    "template <uint32_t N> DAMACY__INLINE void damacy__load_words_skewed(uint64_t at, uint32_t* w)\n"
+    "{\n"
+    "    const uint32_t skew = (uint32_t)at & 3;\n"
+    "    const uint64_t base = at - skew;\n"
+    "    uint32_t low = 0, high = 0;\n"
+    "    if (skew == 2) {\n"
+    "        low = (uint32_t) * (const uint16_t*)(uintptr_t)at << 16;\n"
+    "        high = *(const uint16_t*)(uintptr_t)(base + 4 * N);\n"
+    "    } else {\n"
+    "        for (uint32_t i = skew; i < 4; i++)\n"
+    "            low |= (uint32_t) * (const uint8_t*)(uintptr_t)(base + i) << (8 * i);\n"
+    "        for (uint32_t i = 0; i < skew; i++)\n"
+    "            high |= (uint32_t) * (const uint8_t*)(uintptr_t)(base + 4 * N + i) << (8 * i);\n"
+    "    }\n"
+    "#pragma unroll\n"
+    "    for (uint32_t i = 0; i < N; i++) {\n"
+    "        const uint32_t next = i + 1 < N ? *(const uint32_t*)(uintptr_t)(base + 4 * (i + 1)) : high;\n"
+    "        w[i] = damacy__funnel_right(low, next, 8 * skew);\n"
+    "        low = next;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// N words from an address at any alignment, touching exactly 4 * N bytes.\n"
+    "template <uint32_t N> DAMACY__INLINE void damacy__load_words(uint64_t at, uint32_t* w)\n"
+    "{\n"
+    "    if constexpr (N % 4 == 0) {\n"
+    "        if ((at & 15) == 0) {\n"
+    "#pragma unroll\n"
+    "            for (uint32_t i = 0; i < N; i += 4) {\n"
+    "                const damacy__u32x4 v = *(const damacy__u32x4*)(uintptr_t)(at + 4 * i);\n"
+    "                w[i] = v.x;\n"
+    "                w[i + 1] = v.y;\n"
+    "                w[i + 2] = v.z;\n"
+    "                w[i + 3] = v.w;\n"
+    "            }\n"
+    "            return;\n"
+    "        }\n"
+    "    }\n"
+    "    if constexpr (N % 2 == 0) {\n"
+    "        if ((at & 7) == 0) {\n"
+    "#pragma unroll\n"
+    "            for (uint32_t i = 0; i < N; i += 2) {\n"
+    "                const damacy__u32x2 v = *(const damacy__u32x2*)(uintptr_t)(at + 4 * i);\n"
+    "                w[i] = v.x;\n"
+    "                w[i + 1] = v.y;\n"
+    "            }\n"
+    "            return;\n"
+    "        }\n"
+    "    }\n"
+    "    if ((at & 3) == 0) {\n"
+    "#pragma unroll\n"
+    "        for (uint32_t i = 0; i < N; i++)\n"
+    "            w[i] = *(const uint32_t*)(uintptr_t)(at + 4 * i);\n"
+    "    } else {\n"
+    "        damacy__load_words_skewed<N>(at, w);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Reverses the low `size` bytes.\n"
+    "DAMACY__INLINE uint64_t damacy__swap_bytes(uint64_t raw, uint32_t size)\n"
+    "{\n"
+    "    const uint32_t low = (uint32_t)raw, high = (uint32_t)(raw >> 32);\n"
+    "    if (size == 2)\n"
+    "        return damacy__bytes(low, 0, 0x4401) & 0xffff;\n"
+    "    if (size == 4)\n"
+    "        return damacy__bytes(low, 0, 0x0123);\n"
+    "    if (size == 8)\n"
+    "        return (uint64_t)damacy__bytes(low, 0, 0x0123) << 32 | damacy__bytes(high, 0, 0x0123);\n"
+    "    return raw;\n"
+    "}\n"
+    "\n"
+    "// Voxels [first, last) of a line: where it starts on both sides, and the channel of its voxel 0.\n"
+    "typedef struct damacy__line {\n"
+    "    uint64_t src;\n"
+    "    uint64_t dst;\n"
+    "    uint32_t channel;\n"
+    "    uint32_t channel_step; // 1 along the line of a channel axis\n"
+    "} damacy__line;\n"
+    "\n"
+    "DAMACY__INLINE damacy__linear damacy__linear_of(const damacy__assemble_wave* wave, uint32_t channel)\n"
+    "{\n"
+    "    const uint32_t c = wave->n_channels > 1 ? channel : 0;\n"
+    "    damacy__linear r;\n"
+    "    r.scale = wave->scale ? ((const float*)(uintptr_t)wave->scale)[c] : 1.0f;\n"
+    "    r.offset = wave->offset ? ((const float*)(uintptr_t)wave->offset)[c] : 0.0f;\n"
+    "    return r;\n"
+    "}\n"
+    "\n"
+    "// A voxel of which the bits are at hand.\n"
+    "template <uint32_t S>\n"
+    "DAMACY__INLINE uint64_t damacy__voxel(const damacy__assemble_wave* wave, uint64_t raw, bool swap,\n"
+    "                                      uint32_t out, const damacy__line* line, uint32_t j)\n"
+    "{\n"
+    "    if (swap)\n"
+    "        raw = damacy__swap_bytes(raw, damacy__type_size(S));\n"
+    "    if (damacy__type_is_float(out) && wave->n_channels != 0)\n"
+    "        return damacy__convert_linear<S>(\n"
+    "            raw, out, damacy__linear_of(wave, line->channel + j * line->channel_step));\n"
+    "    return damacy__convert<S>(raw, out);\n"
+    "}\n"
+    "\n"
+    "// Voxels [first, last) one by one.\n"
+    "template <uint32_t S>\n"
+    "DAMACY__INLINE void damacy__unit_slow(const damacy__assemble_wave* wave,\n"
+    "                                      const damacy__assemble_job* job, const damacy__line* line,\n"
+    "                                      uint32_t first, uint32_t last, uint32_t out)\n"
+    "{\n"
+    "    const bool is_fill = (job->flags & DAMACY__COPY_FILL) != 0;\n"
+    "    const bool swap = !is_fill && (job->flags & DAMACY__COPY_SWAP) != 0;\n"
+    "    for (uint32_t j = first; j < last; j++) {\n"
+    "        const uint64_t raw =\n"
+    "            is_fill ? job->fill\n"
+    "                    : damacy__load_element(line->src + (uint64_t)((int64_t)j * job->src_step),\n"
+    "                                           damacy__type_size(S));\n"
+    "        damacy__store_element(line->dst + (uint64_t)((int64_t)j * job->dst_step),\n"
+    "                              damacy__type_size(out),\n"
+    "                              damacy__voxel<S>(wave, raw, swap, out, line, j));\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// An element at an aligned address.\n"
+    "template <uint32_t SIZE> DAMACY__INLINE uint64_t damacy__load_aligned(uint64_t at)\n"
+    "{\n"
+    "    if constexpr (SIZE == 1)\n"
+    "        return *(const uint8_t*)(uintptr_t)at;\n"
+    "    else if constexpr (SIZE == 2)\n"
+    "        return *(const uint16_t*)(uintptr_t)at;\n"
+    "    else if constexpr (SIZE == 4)\n"
+    "        return *(const uint32_t*)(uintptr_t)at;\n"
+    "    else\n"
+    "        return *(const uint64_t*)(uintptr_t)at;\n"
+    "}\n"
+    "\n"
+    "// Elements [a, b) of a unit, one by one, packed as they would be side by side; the others are 0.\n"
+    "template <uint32_t SIZE, uint32_t COUNT>\n"
+    "DAMACY__INLINE void damacy__gather(uint64_t at, int64_t step, uint32_t a, uint32_t b, uint32_t* in)\n"
+    "{\n"
+    "    constexpr uint32_t n_words = (COUNT * SIZE + 3) / 4;\n"
+    "    const bool is_aligned = (at & (SIZE - 1)) == 0; // a step is a multiple of SIZE\n"
+    "#pragma unroll\n"
+    "    for (uint32_t i = 0; i < n_words; i++)\n"
+    "        in[i] = 0;\n"
+    "#pragma unroll\n"
+    "    for (uint32_t j = 0; j < COUNT; j++) {\n"
+    "        if (j < a || j >= b)\n"
+    "            continue;\n"
+    "        const uint64_t p = at + (uint64_t)((int64_t)j * step);\n"
+    "        const uint64_t raw =\n"
+    "            is_aligned ? damacy__load_aligned<SIZE>(p) : damacy__load_element(p, SIZE);\n"
+    "        in[j * SIZE / 4] |= (uint32_t)raw << (8 * (j * SIZE % 4));\n"
+    "        if constexpr (SIZE == 8)\n"
+    "            in[2 * j + 1] = (uint32_t)(raw >> 32);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Positions [a, b) of the unit of which position 0 is voxel `first` of the line, perhaps one before\n"
+    "// it. The output runs along the line, position 0 at an aligned address.\n"
+    "template <uint32_t S, uint32_t D>\n"
+    "DAMACY__INLINE void damacy__unit(const damacy__assemble_wave* wave, const damacy__assemble_job* job,\n"
+    "                                 const damacy__line* line, int64_t first, uint32_t a, uint32_t b)\n"
+    "{\n"
+    "    constexpr uint32_t size = damacy__type_size(S), out_size = damacy__type_size(D);\n"
+    "    constexpr uint32_t count = 16 / out_size, n_words = (count * size + 3) / 4;\n"
+    "    const bool is_fill = (job->flags & DAMACY__COPY_FILL) != 0;\n"
+    "    const bool swap = !is_fill && (job->flags & DAMACY__COPY_SWAP) != 0;\n"
+    "    const bool is_whole = b - a == count;\n"
+    "    const uint64_t at = line->src + (uint64_t)(first * job->src_step);\n"
+    "    const uint64_t to = line->dst + (uint64_t)(first * (int64_t)out_size);\n"
+    "    uint32_t in[n_words];\n"
+    "    uint32_t result[4] = {0, 0, 0, 0};\n"
+    "    if (is_fill) {\n"
+    "#pragma unroll\n"
+    "        for (uint32_t i = 0; i < n_words; i++)\n"
+    "            in[i] = size == 1   ? (uint32_t)(job->fill & 255) * 0x01010101u\n"
+    "                    : size == 2 ? (uint32_t)(job->fill & 65535) * 0x00010001u\n"
+    "                                : (uint32_t)(size == 8 && i % 2 ? job->fill >> 32 : job->fill);\n"
+    "    } else if (count * size >= 4 && is_whole && job->src_step == (int64_t)size) {\n"
+    "        damacy__load_words<n_words>(at, in);\n"
+    "    } else {\n"
+    "        damacy__gather<size, count>(at, job->src_step, a, b, in);\n"
+    "    }\n"
+    "#pragma unroll\n"
+    "    for (uint32_t j = 0; j < count; j++) {\n"
+    "        uint64_t raw = in[j * size / 4] >> (8 * (j * size % 4));\n"
+    "        if (size == 1)\n"
+    "            raw &= 255;\n"
+    "        if (size == 2)\n"
+    "            raw &= 65535;\n"
+    "        if constexpr (size == 8)\n"
+    "            raw |= (uint64_t)in[2 * j + 1] << 32;\n"
+    "        if (damacy__type_is_float(D) && wave->n_channels > 1 && (j < a || j >= b))\n"
+    "            continue; // no channel to look up\n"
+    "        const uint64_t bits =\n"
+    "            damacy__voxel<S>(wave, raw, swap, D, line, (uint32_t)(first + (int64_t)j));\n"
+    "        if constexpr (out_size == 8) {\n"
+    "            result[2 * j] = (uint32_t)bits;\n"
+    "            result[2 * j + 1] = (uint32_t)(bits >> 32);\n"
+    "        } else {\n"
+    "            const uint32_t mask = out_size == 4 ? ~0u : (1u << (8 * out_size % 32)) - 1;\n"
+    "            result[j * out_size / 4] |= ((uint32_t)bits & mask) << (8 * (j * out_size % 4));\n"
+    "        }\n"
+    "    }\n"
+    "    if (is_whole) {\n"
+    "        damacy__u32x4 v;\n"
+    "        v.x = result[0];\n"
+    "        v.y = result[1];\n"
+    "        v.z = result[2];\n"
+    "        v.w = result[3];\n"
+    "        *(damacy__u32x4*)(uintptr_t)to = v;\n"
+    "        return;\n"
+    "    }\n"
+    "#pragma unroll\n"
+    "    for (uint32_t j = 0; j < count; j++) {\n"
+    "        uint64_t bits = result[j * out_size / 4] >> (8 * (j * out_size % 4));\n"
+    "        if constexpr (out_size == 8)\n"
+    "            bits |= (uint64_t)result[2 * j + 1] << 32;\n"
+    "        if (j >= a && j < b)\n"
+    "            damacy__store_element(to + j * out_size, out_size, bits);\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/assemble_work.h ==== */
+__extension__ static const char damacy__source_assemble_work_h[] =
+    "/* Work of the assemble kernel, made by the host from damacy__copy records (stage/assemble_launch.h)\n"
+    " * and shared with assemble.cu.\n"
+    " *\n"
+    " * A line is a run along the axis of output stride 1, or along the last axis if there is none. A\n"
+    " * unit is the part of a line that falls into one aligned 16 bytes of output. A tile is\n"
+    " * DAMACY__ASSEMBLE_TILE units of one job, whatever the shape of chunks and crops, so tiles cost\n"
+    " * alike. */\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/abi.h\"\n"
+    "\n"
+    "#define DAMACY__ASSEMBLE_TILE 1024u /* units */\n"
+    "\n"
+    "/* An axis that lines are numbered along. Dividing x < 2^31 by extent: (x * magic) >> 32 >> shift,\n"
+    " * or, where extent is a power of two, magic is 0 and shift its logarithm. */\n"
+    "typedef struct damacy__assemble_axis {\n"
+    "    int64_t src_step; /* bytes */\n"
+    "    int64_t dst_step; /* bytes */\n"
+    "    uint32_t extent;\n"
+    "    uint32_t magic;\n"
+    "    uint32_t shift;\n"
+    "    uint32_t zero;\n"
+    "} damacy__assemble_axis;\n"
+    "static_assert(sizeof(damacy__assemble_axis) == 32, \"ABI\");\n"
+    "\n"
+    "typedef struct damacy__assemble_job {\n"
+    "    uint64_t src;     /* address of the first source element, at any alignment; unused for a fill */\n"
+    "    uint64_t dst;     /* address of the first output voxel, aligned to its size */\n"
+    "    uint64_t fill;    /* bits in the source type, if DAMACY__COPY_FILL */\n"
+    "    int64_t src_step; /* bytes between voxels of a line */\n"
+    "    int64_t dst_step; /* bytes between voxels of a line; the size of a voxel: units are whole */\n"
+    "    uint32_t n;       /* voxels of a line, below 2^31 */\n"
+    "    uint32_t units;   /* of a line */\n"
+    "    uint32_t n_lines; /* units * n_lines is below 2^31 */\n"
+    "    uint32_t units_magic, units_shift; /* divide by `units`, as above */\n"
+    "    uint32_t first_axis;\n"
+    "    uint32_t n_axes;       /* beside that of the line, slowest first */\n"
+    "    uint32_t src_dtype;    /* damacy_dtype */\n"
+    "    uint32_t flags;        /* DAMACY__COPY_* */\n"
+    "    uint32_t channel_axis; /* index among the axes, n_axes for that of the line, or NO_CHANNEL */\n"
+    "    uint32_t channel;      /* of the first voxel */\n"
+    "    uint32_t zero;\n"
+    "} damacy__assemble_job;\n"
+    "static_assert(sizeof(damacy__assemble_job) == 88, \"ABI\");\n"
+    "\n"
+    "/* The one parameter of damacy_assemble, passed by value. */\n"
+    "typedef struct damacy__assemble_wave {\n"
+    "    uint64_t jobs; /* const damacy__assemble_job[n_jobs] */\n"
+    "    uint64_t axes; /* const damacy__assemble_axis[] */\n"
+    "    uint64_t\n"
+    "        first_tile;  /* const uint32_t[n_jobs + 1]: number of each job's first tile, and of all */\n"
+    "    uint64_t scale;  /* const float[n_channels], or 0: 1 */\n"
+    "    uint64_t offset; /* const float[n_channels], or 0: 0 */\n"
+    "    uint32_t n_channels; /* 0: no scaling; 1: the same for all */\n"
+    "    uint32_t n_jobs;\n"
+    "    uint32_t n_tiles;\n"
+    "    uint32_t out_dtype; /* damacy_dtype; a program made for one type must be given that one */\n"
+    "} damacy__assemble_wave;\n"
+    "static_assert(sizeof(damacy__assemble_wave) == 56, \"ABI\");\n";
+
+/* ==== kernels/bits.cuh ==== */
+__extension__ static const char damacy__source_bits_cuh[] =
+    "// Loads of little-endian numbers at any address, never outside the bytes they are told to read.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/warp.cuh\"\n"
+    "\n"
+    "// The first n (0-8) bytes at p as a number.\n"
+    "DAMACY__INLINE uint64_t damacy__load_le(const uint8_t* p, uint32_t n)\n"
+    "{\n"
+    "    uint64_t v = 0;\n"
+    "    for (uint32_t i = 0; i < n; i++)\n"
+    "        v |= (uint64_t)p[i] << (8 * i);\n"
+    "    return v;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__load_u32(const uint8_t* p)\n"
+    "{\n"
+    "    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;\n"
+    "}\n"
+    "\n"
+    "// Up to 4 bytes from p below end, the rest zero.\n"
+    "DAMACY__INLINE uint32_t damacy__load_u32_until(const uint8_t* p, const uint8_t* end)\n"
+    "{\n"
+    "    uint32_t v = 0;\n"
+    "    for (uint32_t i = 0; i < 4; i++)\n"
+    "        if (p + i < end)\n"
+    "            v |= (uint32_t)p[i] << (8 * i);\n"
+    "    return v;\n"
+    "}\n"
+    "\n"
+    "// The aligned word at address a (a multiple of 4) with the bytes outside [lo, hi) zero and unread.\n"
+    "DAMACY__INLINE uint32_t damacy__load_word_within(uint64_t a, uint64_t lo, uint64_t hi)\n"
+    "{\n"
+    "    uint32_t v = 0;\n"
+    "    if (a >= lo && a + 4 <= hi)\n"
+    "        return *(const uint32_t*)(uintptr_t)a;\n"
+    "    for (uint32_t i = 0; i < 4; i++)\n"
+    "        if (a + i >= lo && a + i < hi)\n"
+    "            v |= (uint32_t) * (const uint8_t*)(uintptr_t)(a + i) << (8 * i);\n"
+    "    return v;\n"
+    "}\n"
+    "\n"
+    "// The 16 aligned bytes at address a (a multiple of 16), as above. Not inlined: for edges.\n"
+    "static __device__ __noinline__ damacy__u32x4 damacy__load_u32x4_within(uint64_t a, uint64_t lo,\n"
+    "                                                                       uint64_t hi)\n"
+    "{\n"
+    "    damacy__u32x4 v;\n"
+    "    if (a >= lo && a + 16 <= hi)\n"
+    "        return *(const damacy__u32x4*)(uintptr_t)a;\n"
+    "    v.x = damacy__load_word_within(a, lo, hi);\n"
+    "    v.y = damacy__load_word_within(a + 4, lo, hi);\n"
+    "    v.z = damacy__load_word_within(a + 8, lo, hi);\n"
+    "    v.w = damacy__load_word_within(a + 12, lo, hi);\n"
+    "    return v;\n"
+    "}\n";
+
+/* ==== kernels/blosc.cu ==== */
+__extension__ static const char damacy__source_blosc_cu[] =
+    "// blosc1 containers: headers and block tables -> jobs of the LZ4 and Zstandard decoders and moves;\n"
+    "// afterwards statuses, and the filters. See blosc_abi.h for the order of the entries.\n"
+    "#include \"kernels/bits.cuh\"\n"
+    "#include \"kernels/shuffle.cuh\"\n"
+    "#include \"kernels/blosc_abi.h\"\n"
+    "\n"
+    "#define DAMACY__BLOSC_START 16u    // bytes of the header\n"
+    "#define DAMACY__BLOSC_PIECE 16384u // output bytes that a CTA of unfilter handles at a time\n"
+    "\n"
+    "// A container whose header was accepted.\n"
+    "typedef struct damacy__container {\n"
+    "    const uint8_t* src;\n"
+    "    uint32_t src_size; // as the header says it, too\n"
+    "    uint32_t size;     // decoded\n"
+    "    uint32_t block_size;\n"
+    "    uint32_t n_blocks; // 0: the bytes after the header are the chunk, or it is empty\n"
+    "    uint32_t type_size;\n"
+    "    uint32_t filter;\n"
+    "    uint32_t codec;\n"
+    "    bool is_split; // every whole block has a stream per byte of an element\n"
+    "} damacy__container;\n"
+    "\n"
+    "// First error of a container: byte << 8 | status. The smallest counts.\n"
+    "DAMACY__INLINE uint64_t damacy__blosc_error(uint64_t at, uint32_t status)\n"
+    "{\n"
+    "    return at << 8 | status;\n"
+    "}\n"
+    "#define DAMACY__BLOSC_NO_ERROR 0xffffffffffffffffull\n"
+    "\n"
+    "// Codec, shuffle and splitting, from the flags.\n"
+    "DAMACY__INLINE uint64_t damacy__blosc_flags(damacy__container* c)\n"
+    "{\n"
+    "    const uint32_t flags = c->src[2], codec = flags >> 5;\n"
+    "    if (codec == 1)\n"
+    "        c->codec = DAMACY__BLOSC_JOBS_LZ4;\n"
+    "    else if (codec == 4)\n"
+    "        c->codec = DAMACY__BLOSC_JOBS_ZSTD;\n"
+    "    else\n"
+    "        return damacy__blosc_error(2, DAMACY__JOB_UNSUPPORTED);\n"
+    "    c->filter = DAMACY__BLOSC_FILTER_NONE;\n"
+    "    if (flags & 1 && c->type_size > 1)\n"
+    "        c->filter = DAMACY__BLOSC_FILTER_BYTES;\n"
+    "    if (flags & 4)\n"
+    "        c->filter = DAMACY__BLOSC_FILTER_BITS;\n"
+    "    c->is_split = !(flags & 0x10) && c->type_size <= 16 && c->block_size / c->type_size >= 128;\n"
+    "    // A block of which the streams leave a rest has bytes that no stream gives.\n"
+    "    if (c->is_split && c->block_size % c->type_size != 0)\n"
+    "        return damacy__blosc_error(3, DAMACY__JOB_BAD_HEADER);\n"
+    "    return DAMACY__BLOSC_NO_ERROR;\n"
+    "}\n"
+    "\n"
+    "// Checks the header against the job and fills *c.\n"
+    "DAMACY__INLINE uint64_t damacy__blosc_open(const damacy__job* job, damacy__container* c)\n"
+    "{\n"
+    "    const uint8_t* const p = (const uint8_t*)(uintptr_t)job->src;\n"
+    "    c->src = p;\n"
+    "    c->n_blocks = 0;\n"
+    "    c->filter = DAMACY__BLOSC_FILTER_NONE;\n"
+    "    c->codec = DAMACY__BLOSC_JOBS_NONE;\n"
+    "    c->is_split = false;\n"
+    "    c->size = c->block_size = c->type_size = 0;\n"
+    "    if (job->flags & DAMACY__JOB_SKIP)\n"
+    "        return damacy__blosc_error(0, DAMACY__JOB_SKIPPED);\n"
+    "    if (job->src_size > DAMACY__JOB_SIZE_MAX)\n"
+    "        return damacy__blosc_error(0, DAMACY__JOB_TOO_LARGE);\n"
+    "    if (job->src_size < DAMACY__BLOSC_START)\n"
+    "        return damacy__blosc_error(job->src_size, DAMACY__JOB_TRUNCATED);\n"
+    "    if (p[0] != 2) // 3 to 6 are written by c-blosc2\n"
+    "        return damacy__blosc_error(0, p[0] > 2 && p[0] < 7 ? DAMACY__JOB_UNSUPPORTED\n"
+    "                                                           : DAMACY__JOB_BAD_MAGIC);\n"
+    "    if (p[1] != 1)\n"
+    "        return damacy__blosc_error(1, DAMACY__JOB_BAD_HEADER);\n"
+    "    c->type_size = p[3];\n"
+    "    c->size = damacy__load_u32(p + 4);\n"
+    "    c->block_size = damacy__load_u32(p + 8);\n"
+    "    c->src_size = damacy__load_u32(p + 12);\n"
+    "    if (p[2] & 8 || (p[2] & 5) == 5 || p[2] >> 5 > 4)\n"
+    "        return damacy__blosc_error(2, DAMACY__JOB_BAD_HEADER);\n"
+    "    if (c->type_size == 0)\n"
+    "        return damacy__blosc_error(3, DAMACY__JOB_BAD_HEADER);\n"
+    "    if (c->size > DAMACY__JOB_SIZE_MAX ||\n"
+    "        (job->expected_size != DAMACY__SIZE_UNKNOWN && c->size != job->expected_size))\n"
+    "        return damacy__blosc_error(4, DAMACY__JOB_SIZE_MISMATCH);\n"
+    "    if (c->size > job->dst_capacity)\n"
+    "        return damacy__blosc_error(4, DAMACY__JOB_NO_SPACE);\n"
+    "    if (c->src_size != job->src_size)\n"
+    "        return damacy__blosc_error(12, c->src_size > job->src_size ? DAMACY__JOB_TRUNCATED\n"
+    "                                                                   : DAMACY__JOB_TRAILING);\n"
+    "    if (c->size == 0)\n"
+    "        return DAMACY__BLOSC_NO_ERROR;\n"
+    "    if (p[2] & 2) // stored; the filter flags say nothing then\n"
+    "        return c->src_size - DAMACY__BLOSC_START == c->size\n"
+    "                   ? DAMACY__BLOSC_NO_ERROR\n"
+    "                   : damacy__blosc_error(12, DAMACY__JOB_SIZE_MISMATCH);\n"
+    "    if (c->block_size == 0 || c->block_size > c->size ||\n"
+    "        c->block_size > DAMACY__BLOSC_BLOCK_SIZE_MAX)\n"
+    "        return damacy__blosc_error(8, DAMACY__JOB_BAD_HEADER);\n"
+    "    c->n_blocks = (c->size - 1) / c->block_size + 1;\n"
+    "    if (c->n_blocks > (c->src_size - DAMACY__BLOSC_START) / 4)\n"
+    "        return damacy__blosc_error(c->src_size, DAMACY__JOB_TRUNCATED);\n"
+    "    return damacy__blosc_flags(c);\n"
+    "}\n"
+    "\n"
+    "// What parse reserved for a chunk, and what is still free of it.\n"
+    "typedef struct damacy__blosc_place {\n"
+    "    damacy__job* jobs;\n"
+    "    damacy__move* moves;\n"
+    "    uint64_t image;\n"
+    "    uint32_t flags, tag; // of every job\n"
+    "} damacy__blosc_place;\n"
+    "\n"
+    "// Appends a move, in parts.\n"
+    "DAMACY__INLINE void damacy__blosc_move(damacy__move** moves, uint64_t src, uint64_t dst,\n"
+    "                                       uint32_t size)\n"
+    "{\n"
+    "    for (uint32_t at = 0; at < size; at += DAMACY__MOVE_MAX) {\n"
+    "        damacy__move* const move = (*moves)++;\n"
+    "        move->src = src + at;\n"
+    "        move->dst = dst + at;\n"
+    "        move->size = damacy__min(size - at, DAMACY__MOVE_MAX);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__blosc_n_moves(uint32_t size)\n"
+    "{\n"
+    "    return (size + DAMACY__MOVE_MAX - 1) / DAMACY__MOVE_MAX;\n"
+    "}\n"
+    "\n"
+    "// Walks the streams of one block: counts them, or, with a place, writes their jobs and moves.\n"
+    "DAMACY__INLINE uint64_t damacy__blosc_block(const damacy__container* c, uint32_t block,\n"
+    "                                            uint32_t* n_jobs, uint32_t* n_moves,\n"
+    "                                            damacy__blosc_place* place)\n"
+    "{\n"
+    "    const uint32_t entry = DAMACY__BLOSC_START + 4 * block;\n"
+    "    const uint32_t start = block * c->block_size; // below c->size\n"
+    "    const uint32_t size = damacy__min(c->size - start, c->block_size);\n"
+    "    const uint32_t n_streams = c->is_split && size == c->block_size ? c->type_size : 1;\n"
+    "    const uint32_t stream_size = size / n_streams;\n"
+    "    uint32_t at = damacy__load_u32(c->src + entry);\n"
+    "    if (at < DAMACY__BLOSC_START + 4 * c->n_blocks || at >= c->src_size)\n"
+    "        return damacy__blosc_error(entry, DAMACY__JOB_BAD_BLOCK);\n"
+    "    for (uint32_t i = 0; i < n_streams; i++) {\n"
+    "        if (c->src_size - at < 4)\n"
+    "            return damacy__blosc_error(at, DAMACY__JOB_TRUNCATED);\n"
+    "        const uint32_t packed = damacy__load_u32(c->src + at);\n"
+    "        if (packed == 0 || packed > DAMACY__JOB_SIZE_MAX)\n"
+    "            return damacy__blosc_error(at, DAMACY__JOB_BAD_BLOCK);\n"
+    "        if (packed > c->src_size - at - 4)\n"
+    "            return damacy__blosc_error(at, DAMACY__JOB_TRUNCATED);\n"
+    "        at += 4;\n"
+    "        const uint64_t src = (uint64_t)(uintptr_t)c->src + at;\n"
+    "        const bool is_stored = packed == stream_size;\n"
+    "        if (place) {\n"
+    "            const uint64_t dst = place->image + start + (uint64_t)i * stream_size;\n"
+    "            if (is_stored) {\n"
+    "                damacy__blosc_move(&place->moves, src, dst, packed);\n"
+    "            } else {\n"
+    "                damacy__job* const job = place->jobs++;\n"
+    "                job->src = src;\n"
+    "                job->dst = dst;\n"
+    "                job->src_size = packed;\n"
+    "                job->dst_capacity = stream_size;\n"
+    "                job->expected_size = stream_size;\n"
+    "                job->flags = place->flags;\n"
+    "                job->tag = place->tag;\n"
+    "            }\n"
+    "        }\n"
+    "        if (is_stored)\n"
+    "            *n_moves += damacy__blosc_n_moves(packed);\n"
+    "        else\n"
+    "            *n_jobs += 1;\n"
+    "        at += packed;\n"
+    "    }\n"
+    "    return DAMACY__BLOSC_NO_ERROR;\n"
+    "}\n"
+    "\n"
+    "// Takes n of a count that may not pass max. One lane calls it.\n"
+    "DAMACY__INLINE bool damacy__blosc_take(uint32_t* count, uint32_t n, uint32_t max, uint32_t* first)\n"
+    "{\n"
+    "    uint32_t seen = *(volatile uint32_t*)count;\n"
+    "    for (;;) { // each turn of another caller makes the count grow\n"
+    "        if (seen > max || n > max - seen)\n"
+    "            return false;\n"
+    "        const uint32_t old = damacy__atomic_cas(count, seen, seen + n);\n"
+    "        if (old == seen)\n"
+    "            break;\n"
+    "        seen = old;\n"
+    "    }\n"
+    "    *first = seen;\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// A chunk's share of each table.\n"
+    "typedef struct damacy__blosc_share {\n"
+    "    uint64_t image;\n"
+    "    uint32_t first_job, n_jobs;\n"
+    "    uint32_t first_move, n_moves;\n"
+    "} damacy__blosc_share;\n"
+    "\n"
+    "// Reserves what the chunk needs, all or nothing. One lane calls it.\n"
+    "DAMACY__INLINE bool damacy__blosc_reserve(const damacy__blosc_wave* wave,\n"
+    "                                          const damacy__container* c, damacy__blosc_share* s)\n"
+    "{\n"
+    "    damacy__blosc_counters* const counters = (damacy__blosc_counters*)(uintptr_t)wave->counters;\n"
+    "    damacy__job* const jobs =\n"
+    "        (damacy__job*)(uintptr_t)(c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->zstd_jobs\n"
+    "                                                                      : wave->lz4_jobs);\n"
+    "    uint32_t* const n_jobs =\n"
+    "        (uint32_t*)(uintptr_t)(c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->n_zstd : wave->n_lz4);\n"
+    "    const uint32_t max_jobs = c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->max_zstd : wave->max_lz4;\n"
+    "    s->first_job = s->first_move = 0;\n"
+    "    if (c->filter != DAMACY__BLOSC_FILTER_NONE) {\n"
+    "        const uint64_t size = ((uint64_t)c->size + 255) & ~255ull;\n"
+    "        const uint64_t at = damacy__atomic_add64(&counters->n_scratch_bytes, size);\n"
+    "        if (at > wave->scratch_size || size > wave->scratch_size - at)\n"
+    "            return false;\n"
+    "        s->image = wave->scratch + at;\n"
+    "    }\n"
+    "    if (s->n_jobs && !damacy__blosc_take(n_jobs, s->n_jobs, max_jobs, &s->first_job))\n"
+    "        return false;\n"
+    "    if (s->n_moves &&\n"
+    "        !damacy__blosc_take(&counters->n_moves, s->n_moves, wave->max_moves, &s->first_move)) {\n"
+    "        for (uint32_t i = 0; i < s->n_jobs; i++)\n"
+    "            jobs[s->first_job + i].flags = DAMACY__JOB_SKIP;\n"
+    "        return false;\n"
+    "    }\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// Sum of v over the lanes below, and over all.\n"
+    "DAMACY__INLINE uint32_t damacy__blosc_sum_below(uint32_t v, uint32_t lane, uint32_t* total)\n"
+    "{\n"
+    "    uint32_t sum = v;\n"
+    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "        const uint32_t other = damacy__shfl_up(sum, d);\n"
+    "        if (lane >= d)\n"
+    "            sum += other;\n"
+    "    }\n"
+    "    *total = damacy__shfl(sum, 31);\n"
+    "    return sum - v;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint64_t damacy__blosc_least(uint64_t v)\n"
+    "{\n"
+    "    for (uint32_t d = 16; d != 0; d /= 2) {\n"
+    "        const uint64_t other = damacy__shfl_xor(v, d);\n"
+    "        v = other < v ? other : v;\n"
+    "    }\n"
+    "    return v;\n"
+    "}\n"
+    "\n"
+    "// Counts the streams of all blocks, a lane each, and finds the first error.\n"
+    "DAMACY__INLINE uint64_t damacy__blosc_count(const damacy__container* c, uint32_t lane,\n"
+    "                                            damacy__blosc_share* s)\n"
+    "{\n"
+    "    uint64_t error = DAMACY__BLOSC_NO_ERROR;\n"
+    "    uint32_t n_jobs = 0, n_moves = 0;\n"
+    "    for (uint32_t b = lane; b < c->n_blocks; b += 32) {\n"
+    "        const uint64_t e = damacy__blosc_block(c, b, &n_jobs, &n_moves, nullptr);\n"
+    "        error = e < error ? e : error;\n"
+    "    }\n"
+    "    if (c->n_blocks == 0 && lane == 0)\n"
+    "        n_moves = damacy__blosc_n_moves(c->size);\n"
+    "    (void)damacy__blosc_sum_below(n_jobs, lane, &s->n_jobs);\n"
+    "    (void)damacy__blosc_sum_below(n_moves, lane, &s->n_moves);\n"
+    "    return damacy__blosc_least(error);\n"
+    "}\n"
+    "\n"
+    "// Writes the jobs and moves of all blocks, in order.\n"
+    "DAMACY__INLINE void damacy__blosc_write(const damacy__blosc_wave* wave, const damacy__container* c,\n"
+    "                                        const damacy__blosc_share* s, uint32_t flags, uint32_t tag,\n"
+    "                                        uint32_t lane)\n"
+    "{\n"
+    "    damacy__job* jobs =\n"
+    "        (damacy__job*)(uintptr_t)(c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->zstd_jobs\n"
+    "                                                                      : wave->lz4_jobs);\n"
+    "    damacy__move* moves = (damacy__move*)(uintptr_t)wave->moves + s->first_move;\n"
+    "    jobs += s->first_job;\n"
+    "    if (c->n_blocks == 0) {\n"
+    "        for (uint32_t at = lane * DAMACY__MOVE_MAX; at < c->size; at += 32 * DAMACY__MOVE_MAX) {\n"
+    "            damacy__move* move = moves + at / DAMACY__MOVE_MAX;\n"
+    "            damacy__blosc_move(&move, (uint64_t)(uintptr_t)c->src + DAMACY__BLOSC_START + at,\n"
+    "                               s->image + at, damacy__min(c->size - at, DAMACY__MOVE_MAX));\n"
+    "        }\n"
+    "        return;\n"
+    "    }\n"
+    "    for (uint32_t first = 0; first < c->n_blocks; first += 32) {\n"
+    "        const uint32_t b = first + lane;\n"
+    "        uint32_t n_jobs = 0, n_moves = 0, all_jobs, all_moves;\n"
+    "        if (b < c->n_blocks)\n"
+    "            (void)damacy__blosc_block(c, b, &n_jobs, &n_moves, nullptr);\n"
+    "        damacy__blosc_place place;\n"
+    "        place.jobs = jobs + damacy__blosc_sum_below(n_jobs, lane, &all_jobs);\n"
+    "        place.moves = moves + damacy__blosc_sum_below(n_moves, lane, &all_moves);\n"
+    "        place.image = s->image;\n"
+    "        place.flags = flags;\n"
+    "        place.tag = tag;\n"
+    "        if (b < c->n_blocks)\n"
+    "            (void)damacy__blosc_block(c, b, &n_jobs, &n_moves, &place);\n"
+    "        jobs += all_jobs;\n"
+    "        moves += all_moves;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "extern \"C\" __global__ __launch_bounds__(32) void damacy_blosc_begin(damacy__blosc_wave wave)\n"
+    "{\n"
+    "    if (threadIdx.x != 0)\n"
+    "        return;\n"
+    "    damacy__blosc_counters* const counters = (damacy__blosc_counters*)(uintptr_t)wave.counters;\n"
+    "    counters->n_scratch_bytes = 0;\n"
+    "    counters->n_moves = 0;\n"
+    "    counters->zero = 0;\n"
+    "    if (wave.n_lz4)\n"
+    "        *(uint32_t*)(uintptr_t)wave.n_lz4 = wave.first_lz4;\n"
+    "    if (wave.n_zstd)\n"
+    "        *(uint32_t*)(uintptr_t)wave.n_zstd = wave.first_zstd;\n"
+    "}\n"
+    "\n"
+    "// Warp per chunk, four a CTA.\n"
+    "extern \"C\" __global__ __launch_bounds__(128) void damacy_blosc_parse(damacy__blosc_wave wave)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), index = blockIdx.x * 4 + (threadIdx.x >> 5);\n"
+    "    if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
+    "        return;\n"
+    "    const damacy__job job = ((const damacy__job*)(uintptr_t)wave.jobs)[index];\n"
+    "    damacy__container c;\n"
+    "    damacy__blosc_share share;\n"
+    "    share.image = job.dst;\n"
+    "    share.first_job = share.n_jobs = share.first_move = share.n_moves = 0;\n"
+    "    uint64_t error = damacy__blosc_open(&job, &c);\n"
+    "    if (error == DAMACY__BLOSC_NO_ERROR)\n"
+    "        error = damacy__blosc_count(&c, lane, &share);\n"
+    "    if (error == DAMACY__BLOSC_NO_ERROR) {\n"
+    "        bool fits = true;\n"
+    "        if (lane == 0)\n"
+    "            fits = damacy__blosc_reserve(&wave, &c, &share);\n"
+    "        share.image = damacy__shfl(share.image, 0);\n"
+    "        share.first_job = damacy__shfl(share.first_job, 0);\n"
+    "        share.first_move = damacy__shfl(share.first_move, 0);\n"
+    "        if (damacy__all(fits))\n"
+    "            damacy__blosc_write(&wave, &c, &share, job.flags & DAMACY__JOB_NO_CHECKSUM, index,\n"
+    "                                lane);\n"
+    "        else\n"
+    "            error = damacy__blosc_error(0, DAMACY__JOB_NEED_SCRATCH);\n"
+    "    }\n"
+    "    if (lane == 0) {\n"
+    "        damacy__blosc_chunk* const chunk = (damacy__blosc_chunk*)(uintptr_t)wave.chunks + index;\n"
+    "        const bool failed = error != DAMACY__BLOSC_NO_ERROR;\n"
+    "        chunk->image = share.image;\n"
+    "        chunk->size = c.size;\n"
+    "        chunk->block_size = c.block_size;\n"
+    "        chunk->type_size = c.type_size;\n"
+    "        chunk->filter = c.filter;\n"
+    "        chunk->codec = c.codec;\n"
+    "        chunk->first_job = share.first_job;\n"
+    "        chunk->n_jobs = failed ? 0 : share.n_jobs;\n"
+    "        chunk->status = failed ? (uint32_t)(error & 255) : (uint32_t)DAMACY__JOB_OK;\n"
+    "        chunk->error_offset = failed ? (uint32_t)(error >> 8) : 0;\n"
+    "        chunk->zero = 0;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Warp per chunk, four a CTA: the chunk's result from those of its streams.\n"
+    "extern \"C\" __global__ __launch_bounds__(128) void damacy_blosc_finish(damacy__blosc_wave wave)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), index = blockIdx.x * 4 + (threadIdx.x >> 5);\n"
+    "    if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
+    "        return;\n"
+    "    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];\n"
+    "    const bool is_zstd = chunk.codec == DAMACY__BLOSC_JOBS_ZSTD;\n"
+    "    const damacy__job_result* const results =\n"
+    "        (const damacy__job_result*)(uintptr_t)(is_zstd ? wave.zstd_results : wave.lz4_results) +\n"
+    "        chunk.first_job;\n"
+    "    uint64_t first = DAMACY__BLOSC_NO_ERROR;\n"
+    "    for (uint32_t i = lane; i < chunk.n_jobs; i += 32)\n"
+    "        if (results[i].status != DAMACY__JOB_OK && i < first)\n"
+    "            first = i;\n"
+    "    first = damacy__blosc_least(first);\n"
+    "    if (lane == 0) {\n"
+    "        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave.jobs + index;\n"
+    "        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave.results + index;\n"
+    "        uint32_t status = chunk.status;\n"
+    "        uint64_t at = chunk.error_offset;\n"
+    "        if (first != DAMACY__BLOSC_NO_ERROR) {\n"
+    "            const damacy__job* const job =\n"
+    "                (const damacy__job*)(uintptr_t)(is_zstd ? wave.zstd_jobs : wave.lz4_jobs) +\n"
+    "                chunk.first_job + first;\n"
+    "            status = results[first].status;\n"
+    "            at = job->src - source->src + results[first].error_offset;\n"
+    "        }\n"
+    "        result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk.size : 0;\n"
+    "        result->error_offset = at;\n"
+    "        result->zero = 0;\n"
+    "        result->status = status;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// wave.parts CTAs per chunk, each taking every parts-th piece of about 16 KiB. Reads are coalesced\n"
+    "// in every plane, writes are 16 bytes a thread. No shared memory.\n"
+    "extern \"C\" __global__ __launch_bounds__(256) void damacy_blosc_unfilter(damacy__blosc_wave wave)\n"
+    "{\n"
+    "    const uint32_t index = blockIdx.x / wave.parts;\n"
+    "    if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
+    "        return;\n"
+    "    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];\n"
+    "    if (chunk.filter == DAMACY__BLOSC_FILTER_NONE || chunk.size == 0 ||\n"
+    "        ((const damacy__job_result*)(uintptr_t)wave.results)[index].status != DAMACY__JOB_OK)\n"
+    "        return;\n"
+    "    uint8_t* const out = (uint8_t*)(uintptr_t)((const damacy__job*)(uintptr_t)wave.jobs)[index].dst;\n"
+    "    const uint32_t width = chunk.type_size;\n"
+    "    const uint32_t piece = damacy__piece_elements(width, DAMACY__BLOSC_PIECE); // elements\n"
+    "    const uint32_t n_pieces = (chunk.block_size - 1) / (piece * width) + 1;    // of a block\n"
+    "    const uint32_t n_blocks = (chunk.size - 1) / chunk.block_size + 1;\n"
+    "    for (uint64_t i = blockIdx.x % wave.parts; i < (uint64_t)n_pieces * n_blocks; i += wave.parts) {\n"
+    "        const uint32_t start = (uint32_t)(i / n_pieces) * chunk.block_size;\n"
+    "        damacy__filtered f;\n"
+    "        f.src = (const uint8_t*)(uintptr_t)chunk.image + start;\n"
+    "        f.dst = out + start;\n"
+    "        f.size = damacy__min(chunk.size - start, chunk.block_size);\n"
+    "        f.width = width;\n"
+    "        f.n = f.size / width;\n"
+    "        const uint32_t begin = (uint32_t)(i % n_pieces) * piece;\n"
+    "        if ((uint64_t)begin * width >= f.size)\n"
+    "            continue;\n"
+    "        const uint32_t end = damacy__min(f.n, begin + piece);\n"
+    "        const bool is_bits = chunk.filter == DAMACY__BLOSC_FILTER_BITS;\n"
+    "        const bool is_plain = is_bits && (f.n == 0 || f.n % 8 != 0);\n"
+    "        if (!is_plain && begin < end) {\n"
+    "            if (is_bits)\n"
+    "                damacy__unbitshuffle_piece(&f, begin, end);\n"
+    "            else\n"
+    "                damacy__unshuffle_piece(&f, begin, end);\n"
+    "        }\n"
+    "        // what was not shuffled: all of a plain block, or the bytes after the last element\n"
+    "        const uint32_t from = is_plain ? begin * width : end * width;\n"
+    "        const uint32_t to = is_plain && f.size - from > piece * width ? from + piece * width\n"
+    "                            : end == f.n || is_plain                  ? f.size\n"
+    "                                                                      : from;\n"
+    "        if (from < to)\n"
+    "            damacy__copy_group(f.dst + from, f.src + from, to - from, threadIdx.x, blockDim.x);\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/blosc_abi.h ==== */
+__extension__ static const char damacy__source_blosc_abi_h[] =
+    "/* Records of the blosc1 decoder, shared by the host, blosc.cu and copy.cu.\n"
+    " *\n"
+    " * A wave turns a table of containers into jobs of other decoders. In this order, on one stream:\n"
+    " *\n"
+    " *   begin     zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and\n"
+    " * first_zstd parse     warp per chunk: checks the container, appends its streams to the three\n"
+    " * tables (the LZ4 and Zstandard decoders on their tables, damacy_copy on the table of copies)\n"
+    " *   finish    warp per chunk: the status of a chunk is that of its first stream that failed\n"
+    " *   unfilter  undoes byte and bit shuffle, scratch -> output\n"
+    " *\n"
+    " * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing\n"
+    " * and gets NEED_SCRATCH, so every count stays within its table. */\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/abi.h\"\n"
+    "\n"
+    "/* Bytes that move from one place to another that does not overlap it, at any alignment. */\n"
+    "typedef struct damacy__move {\n"
+    "    uint64_t src;\n"
+    "    uint64_t dst;\n"
+    "    uint64_t size; /* parse makes none above MOVE_MAX, for balance; damacy_copy takes any size */\n"
+    "} damacy__move;\n"
+    "static_assert(sizeof(damacy__move) == 24, \"ABI\");\n"
+    "#define DAMACY__MOVE_MAX 65536u\n"
+    "\n"
+    "/* Block sizes that c-blosc accepts: (INT_MAX - 255 * 4) / 3. */\n"
+    "#define DAMACY__BLOSC_BLOCK_SIZE_MAX 715827542u\n"
+    "\n"
+    "enum {                              /* damacy__blosc_chunk.codec: the table of its jobs */\n"
+    "       DAMACY__BLOSC_JOBS_NONE = 0, /* no stream needs a decoder */\n"
+    "       DAMACY__BLOSC_JOBS_LZ4 = 1,\n"
+    "       DAMACY__BLOSC_JOBS_ZSTD = 2\n"
+    "};\n"
+    "\n"
+    "enum { /* damacy__blosc_chunk.filter */\n"
+    "       DAMACY__BLOSC_FILTER_NONE = 0,\n"
+    "       DAMACY__BLOSC_FILTER_BYTES = 1,\n"
+    "       DAMACY__BLOSC_FILTER_BITS = 2\n"
+    "};\n"
+    "\n"
+    "/* What parse found in a chunk. */\n"
+    "typedef struct damacy__blosc_chunk {\n"
+    "    uint64_t image;      /* where its streams go: the output, or scratch when there is a filter */\n"
+    "    uint32_t size;       /* decoded bytes */\n"
+    "    uint32_t block_size; /* decoded bytes of every block but perhaps the last */\n"
+    "    uint32_t type_size;\n"
+    "    uint32_t filter;\n"
+    "    uint32_t codec;\n"
+    "    uint32_t\n"
+    "        first_job; /* in the codec's table; its jobs are neighbours, in the order of the data */\n"
+    "    uint32_t n_jobs;\n"
+    "    uint32_t status; /* DAMACY__JOB_OK, or why there are no jobs */\n"
+    "    uint32_t error_offset;\n"
+    "    uint32_t zero;\n"
+    "} damacy__blosc_chunk;\n"
+    "static_assert(sizeof(damacy__blosc_chunk) == 48, \"ABI\");\n"
+    "\n"
+    "typedef struct damacy__blosc_counters {\n"
+    "    uint64_t n_scratch_bytes; /* used of the scratch, multiples of 256 */\n"
+    "    uint32_t n_moves;\n"
+    "    uint32_t zero;\n"
+    "} damacy__blosc_counters;\n"
+    "static_assert(sizeof(damacy__blosc_counters) == 16, \"ABI\");\n"
+    "\n"
+    "/* The one parameter of every entry, passed by value. */\n"
+    "typedef struct damacy__blosc_wave {\n"
+    "    uint64_t jobs;         /* const damacy__job[max_jobs]: containers */\n"
+    "    uint64_t n_jobs;       /* const uint32_t; above max_jobs counts as max_jobs */\n"
+    "    uint64_t results;      /* damacy__job_result[max_jobs] */\n"
+    "    uint64_t chunks;       /* damacy__blosc_chunk[max_jobs] */\n"
+    "    uint64_t counters;     /* damacy__blosc_counters */\n"
+    "    uint64_t moves;        /* damacy__move[max_moves] */\n"
+    "    uint64_t lz4_jobs;     /* damacy__job[max_lz4]; entries below first_lz4 are not ours */\n"
+    "    uint64_t n_lz4;        /* uint32_t */\n"
+    "    uint64_t lz4_results;  /* damacy__job_result[max_lz4] */\n"
+    "    uint64_t zstd_jobs;    /* damacy__job[max_zstd]; entries below first_zstd are not ours */\n"
+    "    uint64_t n_zstd;       /* uint32_t */\n"
+    "    uint64_t zstd_results; /* damacy__job_result[max_zstd] */\n"
+    "    uint64_t scratch;      /* 256-byte aligned */\n"
+    "    uint64_t\n"
+    "        scratch_size; /* bytes; the sum of the decoded sizes, each rounded up to 256, is enough */\n"
+    "    uint32_t max_jobs, max_moves, max_lz4, max_zstd;\n"
+    "    uint32_t first_lz4, first_zstd;\n"
+    "    uint32_t parts; /* unfilter: blocks of the grid per chunk */\n"
+    "    uint32_t zero;\n"
+    "} damacy__blosc_wave;\n"
+    "static_assert(sizeof(damacy__blosc_wave) == 144, \"ABI\");\n";
+
+/* ==== kernels/bytes.cuh ==== */
+__extension__ static const char damacy__source_bytes_cuh[] =
+    "// Loads and copies at any alignment that touch no byte outside the range they are given: aligned\n"
+    "// words in the interior, single bytes at the edges.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/warp.cuh\"\n"
+    "\n"
+    "// The n bytes at p, 1 to 8 of them, little-endian; what lies above them is unspecified. Reads only\n"
+    "// inside [low, high), which holds those bytes.\n"
+    "DAMACY__INLINE damacy__u32x2 damacy__gather8(const uint8_t* p, uint32_t n, const uint8_t* low,\n"
+    "                                             const uint8_t* high)\n"
+    "{\n"
+    "    const uint64_t at = (uint64_t)(uintptr_t)p;\n"
+    "    const uint32_t skew = (uint32_t)(at & 3);\n"
+    "    damacy__u32x2 r;\n"
+    "    if (at - skew >= (uint64_t)(uintptr_t)low && at - skew + 12 <= (uint64_t)(uintptr_t)high) {\n"
+    "        const uint32_t* words = (const uint32_t*)(uintptr_t)(at - skew);\n"
+    "        const uint32_t w0 = words[0];\n"
+    "        uint32_t w1 = 0, w2 = 0;\n"
+    "        if (skew + n > 4)\n"
+    "            w1 = words[1];\n"
+    "        if (skew + n > 8)\n"
+    "            w2 = words[2];\n"
+    "        r.x = damacy__funnel_right(w0, w1, 8 * skew);\n"
+    "        r.y = damacy__funnel_right(w1, w2, 8 * skew);\n"
+    "        return r;\n"
+    "    }\n"
+    "    r.x = r.y = 0;\n"
+    "    for (uint32_t i = 0; i < n; i++) {\n"
+    "        if (i < 4)\n"
+    "            r.x |= (uint32_t)p[i] << (8 * i);\n"
+    "        else\n"
+    "            r.y |= (uint32_t)p[i] << (8 * i - 32);\n"
+    "    }\n"
+    "    return r;\n"
+    "}\n"
+    "\n"
+    "// n bytes, 1 to 8, to dst at any alignment.\n"
+    "DAMACY__INLINE void damacy__scatter8(uint8_t* dst, damacy__u32x2 v, uint32_t n)\n"
+    "{\n"
+    "    dst[0] = (uint8_t)v.x;\n"
+    "    if (n > 1)\n"
+    "        dst[1] = (uint8_t)(v.x >> 8);\n"
+    "    if (n > 2)\n"
+    "        dst[2] = (uint8_t)(v.x >> 16);\n"
+    "    if (n > 3)\n"
+    "        dst[3] = (uint8_t)(v.x >> 24);\n"
+    "    if (n > 4) {\n"
+    "        dst[4] = (uint8_t)v.y;\n"
+    "        if (n > 5)\n"
+    "            dst[5] = (uint8_t)(v.y >> 8);\n"
+    "        if (n > 6)\n"
+    "            dst[6] = (uint8_t)(v.y >> 16);\n"
+    "        if (n > 7)\n"
+    "            dst[7] = (uint8_t)(v.y >> 24);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Sixteen bytes at any p with low <= p and p + 16 <= high. Reads only inside [low, high).\n"
+    "DAMACY__INLINE damacy__u32x4 damacy__load16(const uint8_t* p, const uint8_t* low,\n"
+    "                                            const uint8_t* high)\n"
+    "{\n"
+    "    const uint64_t at = (uint64_t)(uintptr_t)p;\n"
+    "    const uint32_t skew = (uint32_t)(at & 3);\n"
+    "    damacy__u32x4 r;\n"
+    "    if ((at & 15) == 0)\n"
+    "        return *(const damacy__u32x4*)p;\n"
+    "    if (at - skew >= (uint64_t)(uintptr_t)low && at + 20 - skew <= (uint64_t)(uintptr_t)high) {\n"
+    "        const uint32_t* words = (const uint32_t*)(uintptr_t)(at - skew);\n"
+    "        const uint32_t w0 = words[0], w1 = words[1], w2 = words[2], w3 = words[3], w4 = words[4];\n"
+    "        r.x = damacy__funnel_right(w0, w1, 8 * skew);\n"
+    "        r.y = damacy__funnel_right(w1, w2, 8 * skew);\n"
+    "        r.z = damacy__funnel_right(w2, w3, 8 * skew);\n"
+    "        r.w = damacy__funnel_right(w3, w4, 8 * skew);\n"
+    "        return r;\n"
+    "    }\n"
+    "    uint32_t w[4] = {0, 0, 0, 0};\n"
+    "    for (uint32_t i = 0; i < 16; i++)\n"
+    "        w[i / 4] |= (uint32_t)p[i] << (8 * (i % 4));\n"
+    "    r.x = w[0];\n"
+    "    r.y = w[1];\n"
+    "    r.z = w[2];\n"
+    "    r.w = w[3];\n"
+    "    return r;\n"
+    "}\n"
+    "\n"
+    "// Threads 0 ... step - 1, of which the caller is `me`, copy size bytes between ranges that do not\n"
+    "// overlap.\n"
+    "DAMACY__INLINE void damacy__copy_group(uint8_t* dst, const uint8_t* src, uint64_t size, uint32_t me,\n"
+    "                                       uint32_t step)\n"
+    "{\n"
+    "    uint64_t head = (0 - (uint64_t)(uintptr_t)dst) & 15;\n"
+    "    if (head > size)\n"
+    "        head = size;\n"
+    "    for (uint64_t i = me; i < head; i += step)\n"
+    "        dst[i] = src[i];\n"
+    "    const uint64_t n_units = (size - head) / 16;\n"
+    "    const uint8_t* const high = src + size;\n"
+    "#pragma unroll 2\n"
+    "    for (uint64_t i = me; i < n_units; i += step)\n"
+    "        *(damacy__u32x4*)(dst + head + 16 * i) = damacy__load16(src + head + 16 * i, src, high);\n"
+    "    for (uint64_t i = head + 16 * n_units + me; i < size; i += step)\n"
+    "        dst[i] = src[i];\n"
+    "}\n";
+
+/* ==== kernels/cast.cuh ==== */
+__extension__ static const char damacy__source_cast_cuh[] =
+    "// Converts one voxel, bit for bit as src/stage/cast.h says. A voxel travels as its bits, in 32 bits\n"
+    "// or, for types of 8 bytes, in 64. Every source first becomes a number of one of five kinds, which\n"
+    "// hold it exactly; the output is rounded once, from there.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/warp.cuh\"\n"
+    "\n"
+    "enum { // damacy_dtype\n"
+    "    DAMACY__TYPE_F32 = 0,\n"
+    "    DAMACY__TYPE_BF16 = 1,\n"
+    "    DAMACY__TYPE_F16 = 2,\n"
+    "    DAMACY__TYPE_F64 = 3,\n"
+    "    DAMACY__TYPE_U8 = 4,\n"
+    "    DAMACY__TYPE_U16 = 5,\n"
+    "    DAMACY__TYPE_U32 = 6,\n"
+    "    DAMACY__TYPE_U64 = 7,\n"
+    "    DAMACY__TYPE_I8 = 8,\n"
+    "    DAMACY__TYPE_I16 = 9,\n"
+    "    DAMACY__TYPE_I32 = 10,\n"
+    "    DAMACY__TYPE_I64 = 11,\n"
+    "    DAMACY__TYPE_BOOL = 12,\n"
+    "    DAMACY__TYPES = 13\n"
+    "};\n"
+    "\n"
+    "enum {                    // kinds of number\n"
+    "    DAMACY__KIND_I32 = 0, // i8, i16, i32, u8, u16, bool\n"
+    "    DAMACY__KIND_I64 = 1, // i64, u32\n"
+    "    DAMACY__KIND_U64 = 2,\n"
+    "    DAMACY__KIND_F32 = 3, // f32, f16, bf16, as the bits of an f32\n"
+    "    DAMACY__KIND_F64 = 4\n"
+    "};\n"
+    "\n"
+    "#ifdef __CUDACC__\n"
+    "#define DAMACY__CONSTEXPR static __device__ constexpr\n"
+    "#else\n"
+    "#define DAMACY__CONSTEXPR static constexpr\n"
+    "#endif\n"
+    "\n"
+    "DAMACY__CONSTEXPR uint32_t damacy__type_size(uint32_t type)\n"
+    "{\n"
+    "    return type == DAMACY__TYPE_U8 || type == DAMACY__TYPE_I8 || type == DAMACY__TYPE_BOOL ? 1\n"
+    "           : type == DAMACY__TYPE_U16 || type == DAMACY__TYPE_I16 || type == DAMACY__TYPE_F16 ||\n"
+    "                   type == DAMACY__TYPE_BF16\n"
+    "               ? 2\n"
+    "           : type == DAMACY__TYPE_U64 || type == DAMACY__TYPE_I64 || type == DAMACY__TYPE_F64 ? 8\n"
+    "                                                                                              : 4;\n"
+    "}\n"
+    "\n"
+    "DAMACY__CONSTEXPR bool damacy__type_is_float(uint32_t type)\n"
+    "{\n"
+    "    return type <= DAMACY__TYPE_F64;\n"
+    "}\n"
+    "\n"
+    "DAMACY__CONSTEXPR uint32_t damacy__type_kind(uint32_t type)\n"
+    "{\n"
+    "    return type == DAMACY__TYPE_F64                               ? DAMACY__KIND_F64\n"
+    "           : type <= DAMACY__TYPE_F16                             ? DAMACY__KIND_F32\n"
+    "           : type == DAMACY__TYPE_U64                             ? DAMACY__KIND_U64\n"
+    "           : type == DAMACY__TYPE_U32 || type == DAMACY__TYPE_I64 ? DAMACY__KIND_I64\n"
+    "                                                                  : DAMACY__KIND_I32;\n"
+    "}\n"
+    "\n"
+    "// ---- reinterpretation ---------------------------------------------------------------------------\n"
+    "DAMACY__INLINE float damacy__as_f32(uint32_t bits)\n"
+    "{\n"
+    "    return __uint_as_float(bits);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__of_f32(float value)\n"
+    "{\n"
+    "    return __float_as_uint(value);\n"
+    "}\n"
+    "DAMACY__INLINE double damacy__as_f64(uint64_t bits)\n"
+    "{\n"
+    "    return __longlong_as_double((long long)bits);\n"
+    "}\n"
+    "DAMACY__INLINE uint64_t damacy__of_f64(double value)\n"
+    "{\n"
+    "    return (uint64_t)__double_as_longlong(value);\n"
+    "}\n"
+    "\n"
+    "// ---- floats to floats, NaN by hand: the hardware makes them all one\n"
+    "// ------------------------------\n"
+    "DAMACY__INLINE uint32_t damacy__half_to_f32(uint32_t half)\n"
+    "{\n"
+    "    const uint32_t rest = half & 0x7fffu;\n"
+    "    const uint32_t normal = (rest << 13) + (112u << 23);\n"
+    "    const uint32_t subnormal = damacy__of_f32((float)(int32_t)rest * 5.9604644775390625e-8f);\n"
+    "    const uint32_t finite = rest < 0x400u ? subnormal : normal;\n"
+    "    const uint32_t special = 0x7f800000u | rest << 13 | (rest > 0x7c00u ? 0x400000u : 0u);\n"
+    "    return (half & 0x8000u) << 16 | (rest >= 0x7c00u ? special : finite);\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__f32_to_half(uint32_t bits)\n"
+    "{\n"
+    "    const uint32_t rest = bits & 0x7fffffffu;\n"
+    "    const uint32_t nan = (bits >> 16 & 0x8000u) | 0x7e00u | (rest >> 13 & 0x3ffu);\n"
+    "#ifdef __CUDACC__\n"
+    "    uint16_t rounded;\n"
+    "    asm(\"cvt.rn.f16.f32 %0,%1;\" : \"=h\"(rounded) : \"f\"(damacy__as_f32(bits)));\n"
+    "    return rest > 0x7f800000u ? nan : (uint32_t)rounded;\n"
+    "#else\n"
+    "    const uint32_t normal = (rest + 0xfffu + (rest >> 13 & 1u) - (112u << 23)) >> 13;\n"
+    "    // 0.5 has the ulp of a subnormal half: the sum's mantissa is the rounded result\n"
+    "    const uint32_t subnormal = damacy__of_f32(damacy__as_f32(rest) + 0.5f) - 0x3f000000u;\n"
+    "    const uint32_t finite = rest < 0x38800000u ? subnormal : normal;\n"
+    "    const uint32_t bounded = rest >= 0x47800000u ? 0x7c00u : finite;\n"
+    "    return rest > 0x7f800000u ? nan : (bits >> 16 & 0x8000u) | bounded;\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__bfloat_to_f32(uint32_t bfloat)\n"
+    "{\n"
+    "    const uint32_t bits = bfloat << 16;\n"
+    "    return bits | ((bits & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0u);\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__f32_to_bfloat(uint32_t bits)\n"
+    "{\n"
+    "    const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;\n"
+    "    return (bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x40u : rounded;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint64_t damacy__f32_to_double(uint32_t bits)\n"
+    "{\n"
+    "    const uint32_t rest = bits & 0x7fffffffu;\n"
+    "    if (rest > 0x7f800000u)\n"
+    "        return (uint64_t)(bits & 0x80000000u) << 32 | 0x7ff8000000000000ull |\n"
+    "               (uint64_t)(rest & 0x7fffffu) << 29;\n"
+    "    return damacy__of_f64((double)damacy__as_f32(bits));\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__double_to_f32(uint64_t bits)\n"
+    "{\n"
+    "    if (bits << 1 > 0xffe0000000000000ull)\n"
+    "        return (uint32_t)(bits >> 32 & 0x80000000u) | 0x7fc00000u |\n"
+    "               ((uint32_t)(bits >> 29) & 0x3fffffu);\n"
+    "    return damacy__of_f32((float)damacy__as_f64(bits));\n"
+    "}\n"
+    "\n"
+    "// ---- rounding to odd: the smaller magnitude, with the last bit set when anything was lost\n"
+    "// --------\n"
+    "DAMACY__INLINE uint32_t damacy__double_to_f32_odd(uint64_t bits)\n"
+    "{\n"
+    "    const uint64_t mantissa = bits & 0xfffffffffffffull;\n"
+    "    const uint32_t sign = (uint32_t)(bits >> 32) & 0x80000000u;\n"
+    "    const int32_t exponent = (int32_t)(bits >> 52 & 0x7ff) - (1023 - 127);\n"
+    "    uint32_t rest;\n"
+    "    if (exponent == 0x7ff - (1023 - 127)) {\n"
+    "        rest = 0x7f800000u | (mantissa ? 0x400000u | (uint32_t)(mantissa >> 29) : 0u);\n"
+    "    } else if (exponent >= 255) {\n"
+    "        rest = 0x7f7fffffu;\n"
+    "    } else if (exponent >= 1) {\n"
+    "        rest = (uint32_t)exponent << 23 | (uint32_t)(mantissa >> 29) |\n"
+    "               ((mantissa & 0x1fffffffu) != 0 ? 1u : 0u);\n"
+    "    } else if (exponent > -34) {\n"
+    "        const uint64_t whole = mantissa | 1ull << 52;\n"
+    "        const uint32_t shift = (uint32_t)(30 - exponent);\n"
+    "        rest = (uint32_t)(whole >> shift) | ((whole & ((1ull << shift) - 1)) != 0 ? 1u : 0u);\n"
+    "    } else {\n"
+    "        rest = bits << 1 != 0 ? 1u : 0u;\n"
+    "    }\n"
+    "    return sign | rest;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__u64_to_f32_odd(uint64_t value)\n"
+    "{\n"
+    "    if (value < 1u << 24)\n"
+    "        return damacy__of_f32((float)(int32_t)value);\n"
+    "    const uint32_t high = (uint32_t)(value >> 32);\n"
+    "    const uint32_t zeros = high ? damacy__clz(high) : 32 + damacy__clz((uint32_t)value);\n"
+    "    const uint32_t shift = 40u - zeros;\n"
+    "    const bool is_even = (value >> shift & 1) == 0;\n"
+    "    const bool is_lossy = (value & ((1ull << shift) - 1)) != 0;\n"
+    "    return ((shift + 23u + 127u) << 23) + ((uint32_t)(value >> shift) & 0x7fffffu) +\n"
+    "           (is_even && is_lossy ? 1u : 0u);\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__i64_to_f32_odd(int64_t value)\n"
+    "{\n"
+    "    return value < 0 ? 0x80000000u | damacy__u64_to_f32_odd(0 - (uint64_t)value)\n"
+    "                     : damacy__u64_to_f32_odd((uint64_t)value);\n"
+    "}\n"
+    "\n"
+    "// ---- a source to its number\n"
+    "// ---------------------------------------------------------------------- The number of a 32-bit\n"
+    "// source (kinds I32 and F32), and of any source, widened to 64 bits.\n"
+    "template <uint32_t S> DAMACY__INLINE uint32_t damacy__number32(uint32_t raw)\n"
+    "{\n"
+    "    if constexpr (S == DAMACY__TYPE_F16)\n"
+    "        return damacy__half_to_f32(raw);\n"
+    "    else if constexpr (S == DAMACY__TYPE_BF16)\n"
+    "        return damacy__bfloat_to_f32(raw);\n"
+    "    else if constexpr (S == DAMACY__TYPE_I8)\n"
+    "        return (uint32_t)(int32_t)(int8_t)raw;\n"
+    "    else if constexpr (S == DAMACY__TYPE_I16)\n"
+    "        return (uint32_t)(int32_t)(int16_t)raw;\n"
+    "    else if constexpr (S == DAMACY__TYPE_BOOL)\n"
+    "        return raw != 0;\n"
+    "    else\n"
+    "        return raw;\n"
+    "}\n"
+    "\n"
+    "// ---- a number to an output\n"
+    "// ----------------------------------------------------------------------- Truncates towards zero\n"
+    "// and clamps; NaN is 0. limit is the first whole number above the range.\n"
+    "template <class T> DAMACY__INLINE T damacy__truncate(double value, double low, double limit, T high)\n"
+    "{\n"
+    "    if (damacy__of_f64(value) << 1 > 0xffe0000000000000ull)\n"
+    "        return 0;\n"
+    "    if (value >= limit)\n"
+    "        return high;\n"
+    "    return value <= low ? (T)low : (T)value;\n"
+    "}\n"
+    "\n"
+    "template <class T> DAMACY__INLINE T damacy__truncate32(float value, float low, float limit, T high)\n"
+    "{\n"
+    "    if ((damacy__of_f32(value) & 0x7fffffffu) > 0x7f800000u)\n"
+    "        return 0;\n"
+    "    if (value >= limit)\n"
+    "        return high;\n"
+    "    return value <= low ? (T)low : (T)value;\n"
+    "}\n"
+    "\n"
+    "template <uint32_t K> DAMACY__INLINE uint64_t damacy__number_to_int(uint64_t x, uint32_t out)\n"
+    "{\n"
+    "    // ranges of u8 ... i64, in the order of damacy_dtype\n"
+    "    const bool is_signed = out >= DAMACY__TYPE_I8;\n"
+    "    const uint32_t bits = 8 * damacy__type_size(out);\n"
+    "    const uint64_t most = ~0ull >> (64 - bits + (is_signed ? 1 : 0));\n"
+    "    const int64_t least = is_signed ? -(int64_t)most - 1 : 0;\n"
+    "    if constexpr (K == DAMACY__KIND_I32 || K == DAMACY__KIND_I64) {\n"
+    "        const int64_t v = K == DAMACY__KIND_I32 ? (int64_t)(int32_t)(uint32_t)x : (int64_t)x;\n"
+    "        if (v < least)\n"
+    "            return (uint64_t)least;\n"
+    "        return v > 0 && (uint64_t)v > most ? most : (uint64_t)v;\n"
+    "    } else if constexpr (K == DAMACY__KIND_U64) {\n"
+    "        return x > most ? most : x;\n"
+    "    } else if constexpr (K == DAMACY__KIND_F32) {\n"
+    "        const float v = damacy__as_f32((uint32_t)x),\n"
+    "                    limit = (float)most + (bits < 24 ? 1.0f : 0.0f);\n"
+    "        if (is_signed)\n"
+    "            return (uint64_t)damacy__truncate32<int64_t>(v, (float)least, limit, (int64_t)most);\n"
+    "        return damacy__truncate32<uint64_t>(v, 0.0f, limit, most);\n"
+    "    } else {\n"
+    "        const double v = damacy__as_f64(x), limit = (double)most + (bits < 53 ? 1.0 : 0.0);\n"
+    "        if (is_signed)\n"
+    "            return (uint64_t)damacy__truncate<int64_t>(v, (double)least, limit, (int64_t)most);\n"
+    "        return damacy__truncate<uint64_t>(v, 0.0, limit, most);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// To the bits of an f32: to nearest, or to odd for what will be rounded once more.\n"
+    "template <uint32_t K, bool ODD> DAMACY__INLINE uint32_t damacy__number_to_f32(uint64_t x)\n"
+    "{\n"
+    "    if constexpr (K == DAMACY__KIND_F32) {\n"
+    "        return (uint32_t)x;\n"
+    "    } else if constexpr (ODD) {\n"
+    "        if constexpr (K == DAMACY__KIND_F64)\n"
+    "            return damacy__double_to_f32_odd(x);\n"
+    "        else if constexpr (K == DAMACY__KIND_U64)\n"
+    "            return damacy__u64_to_f32_odd(x);\n"
+    "        else\n"
+    "            return damacy__i64_to_f32_odd(K == DAMACY__KIND_I32 ? (int64_t)(int32_t)(uint32_t)x\n"
+    "                                                                : (int64_t)x);\n"
+    "    } else {\n"
+    "        if constexpr (K == DAMACY__KIND_F64)\n"
+    "            return damacy__double_to_f32(x);\n"
+    "        else if constexpr (K == DAMACY__KIND_U64)\n"
+    "            return damacy__of_f32((float)x);\n"
+    "        else if constexpr (K == DAMACY__KIND_I64)\n"
+    "            return damacy__of_f32((float)(int64_t)x);\n"
+    "        else\n"
+    "            return damacy__of_f32((float)(int32_t)(uint32_t)x);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// The bits of an f32 to a float output.\n"
+    "DAMACY__INLINE uint64_t damacy__f32_to_out(uint32_t bits, uint32_t out)\n"
+    "{\n"
+    "    if (out == DAMACY__TYPE_F16)\n"
+    "        return damacy__f32_to_half(bits);\n"
+    "    if (out == DAMACY__TYPE_BF16)\n"
+    "        return damacy__f32_to_bfloat(bits);\n"
+    "    if (out == DAMACY__TYPE_F64)\n"
+    "        return damacy__f32_to_double(bits);\n"
+    "    return bits;\n"
+    "}\n"
+    "\n"
+    "// A number of kind K to the bits of an output of another type than the source.\n"
+    "template <uint32_t K> DAMACY__INLINE uint64_t damacy__number_to_out(uint64_t x, uint32_t out)\n"
+    "{\n"
+    "    if (out == DAMACY__TYPE_BOOL) {\n"
+    "        if (K == DAMACY__KIND_F32)\n"
+    "            return (uint32_t)x << 1 != 0;\n"
+    "        return K == DAMACY__KIND_F64 ? x << 1 != 0 : x != 0;\n"
+    "    }\n"
+    "    if (!damacy__type_is_float(out))\n"
+    "        return damacy__number_to_int<K>(x, out);\n"
+    "    if (out == DAMACY__TYPE_F64) {\n"
+    "        if constexpr (K == DAMACY__KIND_F64)\n"
+    "            return x;\n"
+    "        else if constexpr (K == DAMACY__KIND_F32)\n"
+    "            return damacy__f32_to_double((uint32_t)x);\n"
+    "        else if constexpr (K == DAMACY__KIND_U64)\n"
+    "            return damacy__of_f64((double)x);\n"
+    "        else if constexpr (K == DAMACY__KIND_I64)\n"
+    "            return damacy__of_f64((double)(int64_t)x);\n"
+    "        else\n"
+    "            return damacy__of_f64((double)(int32_t)(uint32_t)x);\n"
+    "    }\n"
+    "    if (out == DAMACY__TYPE_F32)\n"
+    "        return damacy__number_to_f32<K, false>(x);\n"
+    "    return damacy__f32_to_out(damacy__number_to_f32<K, true>(x), out);\n"
+    "}\n"
+    "\n"
+    "// ---- a voxel\n"
+    "// ------------------------------------------------------------------------------------- Scale and\n"
+    "// offset of one voxel: an f32 times scale, rounded, plus offset, rounded.\n"
+    "typedef struct damacy__linear {\n"
+    "    float scale;\n"
+    "    float offset;\n"
+    "} damacy__linear;\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__apply(uint32_t bits, damacy__linear linear)\n"
+    "{\n"
+    "    const float scaled = __fmul_rn(damacy__as_f32(bits), linear.scale);\n"
+    "    const uint32_t r = damacy__of_f32(__fadd_rn(scaled, linear.offset));\n"
+    "    return (r & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : r;\n"
+    "}\n"
+    "\n"
+    "// The bits of a voxel of type S, in the low bytes of raw, to those of type `out`.\n"
+    "template <uint32_t S> DAMACY__INLINE uint64_t damacy__convert(uint64_t raw, uint32_t out)\n"
+    "{\n"
+    "    constexpr uint32_t K = damacy__type_kind(S);\n"
+    "    if (S == out)\n"
+    "        return S == DAMACY__TYPE_BOOL ? (uint64_t)(raw != 0) : raw;\n"
+    "    if constexpr (K == DAMACY__KIND_I32 || K == DAMACY__KIND_F32) {\n"
+    "        // what fits 16 bits is exact in f32: no rounding to odd\n"
+    "        if (damacy__type_size(S) <= 2 && damacy__type_is_float(out) && out != DAMACY__TYPE_F64)\n"
+    "            return damacy__f32_to_out(\n"
+    "                damacy__number_to_f32<K, false>(damacy__number32<S>((uint32_t)raw)), out);\n"
+    "        return damacy__number_to_out<K>(damacy__number32<S>((uint32_t)raw), out);\n"
+    "    } else {\n"
+    "        return damacy__number_to_out<K>(raw, out);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "template <uint32_t S>\n"
+    "DAMACY__INLINE uint64_t damacy__convert_linear(uint64_t raw, uint32_t out, damacy__linear linear)\n"
+    "{\n"
+    "    constexpr uint32_t K = damacy__type_kind(S);\n"
+    "    uint32_t bits;\n"
+    "    if constexpr (K == DAMACY__KIND_I32 || K == DAMACY__KIND_F32)\n"
+    "        bits = damacy__number_to_f32<K, false>(damacy__number32<S>((uint32_t)raw));\n"
+    "    else\n"
+    "        bits = damacy__number_to_f32<K, false>(raw);\n"
+    "    return damacy__f32_to_out(damacy__apply(bits, linear), out);\n"
+    "}\n";
+
+/* ==== kernels/copy.cu ==== */
+__extension__ static const char damacy__source_copy_cu[] =
+    "// Moves bytes between device addresses at any alignment: stored streams and chunks without a codec.\n"
+    "// Also clears the output of chunks that failed, so that nothing of an earlier chunk shows.\n"
+    "#include \"kernels/bytes.cuh\"\n"
+    "#include \"kernels/blosc_abi.h\"\n"
+    "\n"
+    "// A CTA per move, over a grid of any size. *n above max counts as max.\n"
+    "extern \"C\" __global__ __launch_bounds__(256) void damacy_copy(uint64_t moves, uint64_t n,\n"
+    "                                                              uint32_t max)\n"
+    "{\n"
+    "    const uint32_t count = damacy__min(*(const uint32_t*)(uintptr_t)n, max);\n"
+    "    for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {\n"
+    "        const damacy__move move = ((const damacy__move*)(uintptr_t)moves)[i];\n"
+    "        damacy__copy_group((uint8_t*)(uintptr_t)move.dst, (const uint8_t*)(uintptr_t)move.src,\n"
+    "                           move.size, threadIdx.x, blockDim.x);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// A CTA per job, over a grid of any size: zeroes the expected output of jobs whose status is not\n"
+    "// OK.\n"
+    "extern \"C\" __global__ __launch_bounds__(256) void damacy_clear_failed(uint64_t jobs,\n"
+    "                                                                      uint64_t results, uint64_t n,\n"
+    "                                                                      uint32_t max)\n"
+    "{\n"
+    "    const uint32_t count = damacy__min(*(const uint32_t*)(uintptr_t)n, max);\n"
+    "    for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {\n"
+    "        const damacy__job job = ((const damacy__job*)(uintptr_t)jobs)[i];\n"
+    "        if (((const damacy__job_result*)(uintptr_t)results)[i].status == DAMACY__JOB_OK)\n"
+    "            continue;\n"
+    "        const uint64_t size =\n"
+    "            job.expected_size < job.dst_capacity ? job.expected_size : job.dst_capacity;\n"
+    "        uint8_t* const dst = (uint8_t*)(uintptr_t)job.dst;\n"
+    "        for (uint64_t k = threadIdx.x; k < size; k += blockDim.x)\n"
+    "            dst[k] = 0;\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/crc32c.cu ==== */
+__extension__ static const char damacy__source_crc32c_cu[] =
+    "// CRC-32C (RFC 3720 appendix B.4) at the end of ranges of bytes, a CTA of eight warps per range.\n"
+    "//\n"
+    "// A checksum without its initial value is linear, and zeros before a message do not change it. So\n"
+    "// each warp takes a run of aligned words, in rows of 32 of which the last is full, lane l the words\n"
+    "// l, l + 32,\n"
+    "// ...: a step multiplies the lane's state by x^1024, with four table look-ups, and adds a word. At\n"
+    "// the end states are multiplied by the power of x that belongs to what follows them, and added.\n"
+    "// Polynomials are reflected: bit 31 is x^0. Shared memory: 4.3 KiB. Grid: of any size.\n"
+    "#include \"kernels/bits.cuh\"\n"
+    "\n"
+    "#define DAMACY__CRC_POLYNOMIAL 0x82f63b78u\n"
+    "#define DAMACY__CRC_ONE        0x80000000u\n"
+    "#define DAMACY__CRC_WARPS      8u\n"
+    "\n"
+    "// x^(8 * 2^k)\n"
+    "__constant__ uint32_t damacy__crc_powers[32] = {\n"
+    "    0x00800000u, 0x00008000u, 0x82f63b78u, 0x6ea2d55cu, 0x18b8ea18u, 0x510ac59au, 0xb82be955u,\n"
+    "    0xb8fdb1e7u, 0x88e56f72u, 0x74c360a4u, 0xe4172b16u, 0x0d65762au, 0x35d73a62u, 0x28461564u,\n"
+    "    0xbf455269u, 0xe2ea32dcu, 0xfe7740e6u, 0xf946610bu, 0x3c204f8fu, 0x538586e3u, 0x59726915u,\n"
+    "    0x734d5309u, 0xbc1ac763u, 0x7d0722ccu, 0xd289cabeu, 0xe94ca9bcu, 0x05b74f3fu, 0xa51e1f42u,\n"
+    "    0x40000000u, 0x20000000u, 0x08000000u, 0x00800000u};\n"
+    "\n"
+    "struct damacy__crc_state {\n"
+    "    uint32_t rows[4][256]; // rows[k][b]: byte b at place k of a state, times x^1024\n"
+    "    uint32_t bits[32];     // bit k of a state, times x^1024\n"
+    "    uint32_t sums[DAMACY__CRC_WARPS];\n"
+    "};\n"
+    "\n"
+    "// a * b modulo the polynomial.\n"
+    "DAMACY__INLINE uint32_t damacy__crc_multiply(uint32_t a, uint32_t b)\n"
+    "{\n"
+    "    uint32_t sum = 0;\n"
+    "    for (uint32_t i = 0; i < 32; i++) {\n"
+    "        if (a & 0x80000000u)\n"
+    "            sum ^= b;\n"
+    "        a <<= 1;\n"
+    "        b = b >> 1 ^ (b & 1 ? DAMACY__CRC_POLYNOMIAL : 0);\n"
+    "    }\n"
+    "    return sum;\n"
+    "}\n"
+    "\n"
+    "// x^(8 * n): every lane takes one bit of n, and the factors are multiplied pairwise. By the whole\n"
+    "// warp.\n"
+    "DAMACY__INLINE uint32_t damacy__crc_power(uint32_t n, uint32_t lane)\n"
+    "{\n"
+    "    uint32_t factor = n >> lane & 1 ? damacy__crc_powers[lane] : DAMACY__CRC_ONE;\n"
+    "    for (uint32_t d = 16; d != 0; d /= 2)\n"
+    "        factor = damacy__crc_multiply(factor, damacy__shfl_xor(factor, d));\n"
+    "    return factor;\n"
+    "}\n"
+    "\n"
+    "// Fills the rows. All threads.\n"
+    "DAMACY__INLINE void damacy__crc_tables(damacy__crc_state* s)\n"
+    "{\n"
+    "    if (threadIdx.x < 32)\n"
+    "        s->bits[threadIdx.x] = damacy__crc_multiply(1u << threadIdx.x, damacy__crc_powers[7]);\n"
+    "    damacy__sync_block();\n"
+    "    for (uint32_t i = threadIdx.x; i < 4 * 256; i += blockDim.x) {\n"
+    "        uint32_t sum = 0;\n"
+    "        for (uint32_t k = 0; k < 8; k++)\n"
+    "            if (i >> k & 1)\n"
+    "                sum ^= s->bits[i / 256 * 8 + k];\n"
+    "        s->rows[i / 256][i % 256] = sum;\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__crc_step(const damacy__crc_state* s, uint32_t state)\n"
+    "{\n"
+    "    return s->rows[0][state & 255] ^ s->rows[1][state >> 8 & 255] ^ s->rows[2][state >> 16 & 255] ^\n"
+    "           s->rows[3][state >> 24];\n"
+    "}\n"
+    "\n"
+    "// The linear checksum of n words, by a warp; the same in every lane.\n"
+    "DAMACY__INLINE uint32_t damacy__crc_words(const damacy__crc_state* s, const uint32_t* words,\n"
+    "                                          uint32_t n, uint32_t lane)\n"
+    "{\n"
+    "    const uint32_t n_rows = (n + 31) / 32, missing = n_rows * 32 - n; // zeros in front\n"
+    "    uint32_t state = n_rows != 0 && lane >= missing ? words[lane - missing] : 0;\n"
+    "    uint32_t factor = DAMACY__CRC_ONE;\n"
+    "#pragma unroll 8\n"
+    "    for (uint32_t i = 32 + lane - missing; i < n; i += 32)\n"
+    "        state = damacy__crc_step(s, state) ^ words[i];\n"
+    "    for (uint32_t k = 0; k < 6; k++) // the word itself and what follows it in the last row\n"
+    "        if ((32 - lane) >> k & 1)\n"
+    "            factor = damacy__crc_multiply(factor, damacy__crc_powers[2 + k]);\n"
+    "    state = damacy__crc_multiply(state, factor);\n"
+    "    for (uint32_t d = 16; d != 0; d /= 2)\n"
+    "        state ^= damacy__shfl_xor(state, d);\n"
+    "    return state;\n"
+    "}\n"
+    "\n"
+    "// The checksum of size bytes; right in thread 0. All threads.\n"
+    "DAMACY__INLINE uint32_t damacy__crc_range(damacy__crc_state* s, const uint8_t* src, uint32_t size)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), warp = threadIdx.x >> 5;\n"
+    "    const uint32_t head = damacy__min((0u - (uint32_t)(uintptr_t)src) & 3, size);\n"
+    "    const uint32_t n = (size - head) / 4, tail = (size - head) % 4;\n"
+    "    const uint32_t* const words = (const uint32_t*)(uintptr_t)(src + head);\n"
+    "    const uint32_t run = (n / 32 / DAMACY__CRC_WARPS + 1) * 32;\n"
+    "    const uint32_t begin = damacy__min(warp * run, n), end = damacy__min(begin + run, n);\n"
+    "    uint32_t sum = damacy__crc_words(s, words + begin, end - begin, lane);\n"
+    "    sum = damacy__crc_multiply(sum, damacy__crc_power(4 * (n - end), lane));\n"
+    "    if (lane == 0)\n"
+    "        s->sums[warp] = sum;\n"
+    "    damacy__sync_block();\n"
+    "    if (warp != 0)\n"
+    "        return 0;\n"
+    "    // the bytes before the words, as a word that begins with zeros\n"
+    "    const uint32_t first = (uint32_t)(damacy__load_le(src, head) << (8 * (4 - head)));\n"
+    "    sum = damacy__crc_multiply(first, damacy__crc_power(4 * n + 4, lane));\n"
+    "    for (uint32_t w = 0; w < DAMACY__CRC_WARPS; w++)\n"
+    "        sum ^= s->sums[w];\n"
+    "    for (uint32_t i = 0; i < tail; i++) {\n"
+    "        sum ^= src[size - tail + i];\n"
+    "        for (uint32_t k = 0; k < 8; k++)\n"
+    "            sum = sum >> 1 ^ (sum & 1 ? DAMACY__CRC_POLYNOMIAL : 0);\n"
+    "    }\n"
+    "    return ~(sum ^ damacy__crc_multiply(~0u, damacy__crc_power(size, lane)));\n"
+    "}\n"
+    "\n"
+    "// Compares the last four bytes of each source, little-endian, with the checksum of those before.\n"
+    "// size of a good result: the bytes before. Nothing is written to outputs.\n"
+    "extern \"C\" __global__ __launch_bounds__(256) void damacy_crc32c(uint64_t jobs, uint64_t results,\n"
+    "                                                                uint64_t n, uint32_t max)\n"
+    "{\n"
+    "    DAMACY__SHARED(damacy__crc_state, state);\n"
+    "    const uint32_t count = damacy__min(*(const uint32_t*)(uintptr_t)n, max);\n"
+    "    if (blockIdx.x >= count)\n"
+    "        return;\n"
+    "    damacy__crc_tables(&state);\n"
+    "    for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {\n"
+    "        const damacy__job job = ((const damacy__job*)(uintptr_t)jobs)[i];\n"
+    "        const uint8_t* const src = (const uint8_t*)(uintptr_t)job.src;\n"
+    "        uint32_t status = DAMACY__JOB_OK;\n"
+    "        if (job.flags & DAMACY__JOB_SKIP)\n"
+    "            status = DAMACY__JOB_SKIPPED;\n"
+    "        else if (job.src_size > DAMACY__JOB_SIZE_MAX)\n"
+    "            status = DAMACY__JOB_TOO_LARGE;\n"
+    "        else if (job.src_size < 4)\n"
+    "            status = DAMACY__JOB_TRUNCATED;\n"
+    "        const uint32_t size = status == DAMACY__JOB_OK ? (uint32_t)job.src_size - 4 : 0;\n"
+    "        if (status == DAMACY__JOB_OK && !(job.flags & DAMACY__JOB_NO_CHECKSUM)) {\n"
+    "            const uint32_t sum = damacy__crc_range(&state, src, size);\n"
+    "            if (threadIdx.x == 0 && sum != damacy__load_u32(src + size))\n"
+    "                status = DAMACY__JOB_BAD_CHECKSUM;\n"
+    "        }\n"
+    "        if (threadIdx.x == 0) {\n"
+    "            damacy__job_result* const result = (damacy__job_result*)(uintptr_t)results + i;\n"
+    "            result->size = status == DAMACY__JOB_OK ? size : 0;\n"
+    "            result->error_offset = status == DAMACY__JOB_OK ? 0 : size;\n"
+    "            result->zero = 0;\n"
+    "            result->status = status;\n"
+    "        }\n"
+    "        damacy__sync_block(); // the sums have been read\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/lz4.cu ==== */
+__extension__ static const char damacy__source_lz4_cu[] =
+    "// LZ4 blocks: parse lists the tokens, a thread per block; execute copies, a CTA per block. See\n"
+    "// lz4_abi.h.\n"
+    "#include \"kernels/lz4_execute.cuh\"\n"
+    "#include \"kernels/lz4_parse.cuh\"\n"
+    "\n"
+    "extern \"C\" __global__ __launch_bounds__(32) void damacy_lz4_begin(damacy__lz4_wave wave)\n"
+    "{\n"
+    "    if (threadIdx.x == 0)\n"
+    "        *(uint64_t*)(uintptr_t)wave.n_tokens = 0;\n"
+    "}\n"
+    "\n"
+    "// Grid: 32 jobs a CTA, which is one warp, so that few jobs still use all multiprocessors.\n"
+    "extern \"C\" __global__ __launch_bounds__(32) void damacy_lz4_parse(damacy__lz4_wave wave)\n"
+    "{\n"
+    "    const uint32_t n_jobs = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);\n"
+    "    if (blockIdx.x * 32 < n_jobs)\n"
+    "        damacy__lz4_parse_job(&wave, blockIdx.x * 32 + threadIdx.x, n_jobs, threadIdx.x);\n"
+    "}\n"
+    "\n"
+    "// Grid: a CTA per entry of the job table. Shared memory: 5.9 KiB.\n"
+    "extern \"C\" __global__ __launch_bounds__(128) void damacy_lz4_execute(damacy__lz4_wave wave)\n"
+    "{\n"
+    "    DAMACY__SHARED(damacy__lz4_shared<4>, shared);\n"
+    "    if (blockIdx.x < damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
+    "        damacy__lz4_execute_job<4>(&wave, &shared, blockIdx.x);\n"
+    "}\n"
+    "\n"
+    "// The same for few jobs: 16 warps each. Shared memory: 23 KiB.\n"
+    "extern \"C\" __global__ __launch_bounds__(512) void damacy_lz4_execute_few(damacy__lz4_wave wave)\n"
+    "{\n"
+    "    DAMACY__SHARED(damacy__lz4_shared<16>, shared);\n"
+    "    if (blockIdx.x < damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
+    "        damacy__lz4_execute_job<16>(&wave, &shared, blockIdx.x);\n"
+    "}\n";
+
+/* ==== kernels/lz4_abi.h ==== */
+__extension__ static const char damacy__source_lz4_abi_h[] =
+    "/* Records of the LZ4 block decoder, shared by the host and lz4.cu. A job's source is one LZ4 block,\n"
+    " * or, with DAMACY__LZ4_SIZE_PREFIX, its decoded size as 32 bits little-endian and then the block.\n"
+    " *\n"
+    " * A wave, in this order, on one stream:\n"
+    " *\n"
+    " *   begin     zeroes the counter\n"
+    " *   parse     thread per job: finds the sequences of the block and checks all but the offsets\n"
+    " *   execute   CTA per job: copies literals and matches, checks offsets, writes the results */\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/abi.h\"\n"
+    "\n"
+    "enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */\n"
+    "\n"
+    "/* What parse found in a job. */\n"
+    "typedef struct damacy__lz4_block {\n"
+    "    uint64_t first; /* index of its first token */\n"
+    "    uint32_t n_tokens;\n"
+    "    uint32_t n;      /* decoded bytes; with NO_SPACE the need */\n"
+    "    uint32_t status; /* DAMACY__JOB_OK, or why there is nothing to execute */\n"
+    "    uint32_t error_offset;\n"
+    "} damacy__lz4_block;\n"
+    "static_assert(sizeof(damacy__lz4_block) == 24, \"ABI\");\n"
+    "\n"
+    "/* Most tokens of a block: each but the last takes 3 bytes and makes 4. A job's tokens take a\n"
+    " * multiple of 4 places. */\n"
+    "#define DAMACY__LZ4_TOKENS(src_size, n) \\\n"
+    "    ((((src_size) / 3 < (n) / 4 ? (src_size) / 3 : (n) / 4) + 5) & ~(uint64_t)3)\n"
+    "\n"
+    "/* The one parameter of every entry, passed by value. */\n"
+    "typedef struct damacy__lz4_wave {\n"
+    "    uint64_t jobs;     /* const damacy__job[max_jobs] */\n"
+    "    uint64_t n_jobs;   /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */\n"
+    "    uint64_t results;  /* damacy__job_result[max_jobs] */\n"
+    "    uint64_t blocks;   /* damacy__lz4_block[max_jobs] */\n"
+    "    uint64_t tokens;   /* uint32_t[max_tokens]: places of tokens in their blocks; 16-byte aligned */\n"
+    "    uint64_t n_tokens; /* uint64_t: places taken; may pass max_tokens */\n"
+    "    uint64_t max_tokens; /* the sum of LZ4_TOKENS is enough; a job that finds no room gets\n"
+    "                            NEED_SCRATCH */\n"
+    "    uint32_t max_jobs;\n"
+    "    uint32_t zero;\n"
+    "} damacy__lz4_wave;\n"
+    "static_assert(sizeof(damacy__lz4_wave) == 64, \"ABI\");\n";
+
+/* ==== kernels/lz4_execute.cuh ==== */
+__extension__ static const char damacy__source_lz4_execute_cuh[] =
+    "// Executes the sequences of one LZ4 block with a CTA: a thread per sequence. Literals, and matches\n"
+    "// that reach back before the tile, are gathered from global memory into a tile of shared memory\n"
+    "// that holds the newest output; then one warp runs the matches that read the tile itself, in order;\n"
+    "// then the tile goes out, 16 bytes a thread. parse has proved all but the offsets.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/bytes.cuh\"\n"
+    "#include \"kernels/lz4_abi.h\"\n"
+    "\n"
+    "#define DAMACY__LZ4_LONG  256u // a longer sequence goes straight to the output, by the whole CTA\n"
+    "#define DAMACY__LZ4_SHORT 16u  // a longer run is copied by a warp, a shorter one by its thread\n"
+    "#define DAMACY__LZ4_NONE  0xffffffffu\n"
+    "\n"
+    "template <uint32_t WARPS> struct damacy__lz4_shared {\n"
+    "    static constexpr uint32_t tile_size = WARPS * 512; // bytes that a batch may make\n"
+    "    damacy__u32x4 tiles[2][tile_size / 16 + 1];        // the newest bytes; used in turn\n"
+    "    uint32_t near_out[WARPS * 32];                     // matches that read the tile\n"
+    "    uint32_t near_n[WARPS * 32];\n"
+    "    uint32_t near_offset[WARPS * 32];\n"
+    "    uint32_t size[WARPS];       // output bytes of a warp's sequences\n"
+    "    uint32_t first_long[WARPS]; // lane of its first long one, or 32\n"
+    "    uint32_t taken[WARPS];      // sequences of the batch\n"
+    "    uint32_t taken_size[WARPS]; // their bytes\n"
+    "    uint32_t n_near[WARPS];\n"
+    "    uint32_t bad[WARPS]; // token of a match that starts before the data, or NONE\n"
+    "};\n"
+    "\n"
+    "// Output positions count from the 16-byte boundary at or below the first output byte, which is\n"
+    "// `first`. Bytes in [begin, end) are in the tile, those below in global memory.\n"
+    "typedef struct damacy__lz4_state {\n"
+    "    const uint8_t* src;\n"
+    "    uint32_t size; // of the block\n"
+    "    uint8_t* origin;\n"
+    "    uint8_t* high; // end of the output range\n"
+    "    uint8_t* tile; // the current one\n"
+    "    uint32_t first;\n"
+    "    uint32_t begin; // a multiple of 16\n"
+    "    uint32_t end;\n"
+    "} damacy__lz4_state;\n"
+    "\n"
+    "typedef struct damacy__lz4_sequence {\n"
+    "    uint32_t literals; // where they are in the block\n"
+    "    uint32_t n_literals;\n"
+    "    uint32_t n_match; // 0 in the last sequence only\n"
+    "    uint32_t offset;\n"
+    "} damacy__lz4_sequence;\n"
+    "\n"
+    "// The sequence of the token at `at`, which parse has checked.\n"
+    "DAMACY__INLINE damacy__lz4_sequence damacy__lz4_read(const damacy__lz4_state* s, uint32_t at)\n"
+    "{\n"
+    "    damacy__lz4_sequence r;\n"
+    "    const uint32_t token = s->src[at++];\n"
+    "    uint32_t byte = 255;\n"
+    "    r.n_literals = token >> 4;\n"
+    "    if (r.n_literals == 15)\n"
+    "        while (byte == 255) {\n"
+    "            byte = s->src[at++];\n"
+    "            r.n_literals += byte;\n"
+    "        }\n"
+    "    r.literals = at;\n"
+    "    at += r.n_literals;\n"
+    "    r.n_match = r.offset = 0;\n"
+    "    if (at == s->size)\n"
+    "        return r;\n"
+    "    r.offset = (uint32_t)s->src[at] | (uint32_t)s->src[at + 1] << 8;\n"
+    "    r.n_match = (token & 15) + 4;\n"
+    "    if (r.n_match == 19)\n"
+    "        for (at += 2, byte = 255; byte == 255;) {\n"
+    "            byte = s->src[at++];\n"
+    "            r.n_match += byte;\n"
+    "        }\n"
+    "    return r;\n"
+    "}\n"
+    "\n"
+    "// Bytes of each thread's run, n of them from base + at, to output position x: short ones by the\n"
+    "// thread, others by its warp. Reads stay inside [low, high).\n"
+    "DAMACY__INLINE void damacy__lz4_fetch(const damacy__lz4_state* s, uint32_t x, const uint8_t* base,\n"
+    "                                      uint32_t at, uint32_t n, const uint8_t* low,\n"
+    "                                      const uint8_t* high, uint32_t lane)\n"
+    "{\n"
+    "    uint32_t wide = damacy__ballot(n > DAMACY__LZ4_SHORT);\n"
+    "    if (n <= DAMACY__LZ4_SHORT) {\n"
+    "        uint8_t* dst = s->tile + (x - s->begin);\n"
+    "        for (uint32_t k = 0; k < n; k += 8) {\n"
+    "            const uint32_t m = damacy__min(n - k, 8);\n"
+    "            damacy__scatter8(dst + k, damacy__gather8(base + at + k, m, low, high), m);\n"
+    "        }\n"
+    "    }\n"
+    "    while (wide) {\n"
+    "        const uint32_t from = damacy__ctz(wide);\n"
+    "        uint8_t* const dst = s->tile + (damacy__shfl(x, from) - s->begin);\n"
+    "        const uint8_t* const src = base + damacy__shfl(at, from);\n"
+    "        const uint32_t size = damacy__shfl(n, from);\n"
+    "        wide &= wide - 1;\n"
+    "        for (uint32_t k = lane; k < size; k += 32)\n"
+    "            dst[k] = src[k];\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Matches whose source is in the tile or reaches into it, by one warp, 32 at a time in order. A\n"
+    "// match can run once all below its source's end is complete, and the first that waits always can.\n"
+    "template <uint32_t WARPS>\n"
+    "DAMACY__INLINE void damacy__lz4_near(const damacy__lz4_state* s,\n"
+    "                                     const damacy__lz4_shared<WARPS>* shared, uint32_t total,\n"
+    "                                     uint32_t lane)\n"
+    "{\n"
+    "    for (uint32_t first = 0; first < total; first += 32) {\n"
+    "        uint32_t i = first + lane, x = 0, n = 0, q = 0, source_end = 0;\n"
+    "        bool is_waiting = i < total;\n"
+    "        if (is_waiting) {\n"
+    "            uint32_t warp = 0;\n"
+    "            while (i >= shared->n_near[warp])\n"
+    "                i -= shared->n_near[warp++];\n"
+    "            i += 32 * warp;\n"
+    "            x = shared->near_out[i];\n"
+    "            n = shared->near_n[i];\n"
+    "            q = x - shared->near_offset[i];\n"
+    "            source_end = damacy__min(x, q + n);\n"
+    "        }\n"
+    "        uint32_t waiting = damacy__ballot(is_waiting);\n"
+    "        while (waiting) {\n"
+    "            const uint32_t complete = damacy__shfl(x, damacy__ctz(waiting));\n"
+    "            if (is_waiting && source_end <= complete) {\n"
+    "                for (uint32_t k = 0; k < n; k++) // source and target may overlap\n"
+    "                    s->tile[x + k - s->begin] =\n"
+    "                        q + k < s->begin ? s->origin[q + k] : s->tile[q + k - s->begin];\n"
+    "                is_waiting = false;\n"
+    "            }\n"
+    "            damacy__sync_warp();\n"
+    "            waiting = damacy__ballot(is_waiting);\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Writes whole units of the tile; the rest begins the other tile.\n"
+    "template <uint32_t WARPS>\n"
+    "DAMACY__INLINE void damacy__lz4_flush(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared)\n"
+    "{\n"
+    "    const uint32_t whole = s->end & ~15u;\n"
+    "    uint8_t* const other =\n"
+    "        (uint8_t*)shared->tiles[s->tile == (const uint8_t*)shared->tiles[0] ? 1 : 0];\n"
+    "    for (uint32_t x = s->begin + 16 * threadIdx.x; x < whole; x += 16 * 32 * WARPS) {\n"
+    "        if (x >= s->first)\n"
+    "            *(damacy__u32x4*)(s->origin + x) = *(const damacy__u32x4*)(s->tile + (x - s->begin));\n"
+    "        else\n"
+    "            for (uint32_t i = s->first; i < 16; i++)\n"
+    "                s->origin[i] = s->tile[i];\n"
+    "    }\n"
+    "    if (threadIdx.x < s->end - whole)\n"
+    "        other[threadIdx.x] = s->tile[whole - s->begin + threadIdx.x];\n"
+    "    s->tile = other;\n"
+    "    s->begin = whole;\n"
+    "}\n"
+    "\n"
+    "// What the tile holds after a flush, below 16 bytes, to the output.\n"
+    "DAMACY__INLINE void damacy__lz4_flush_rest(const damacy__lz4_state* s)\n"
+    "{\n"
+    "    const uint32_t x = s->begin + threadIdx.x;\n"
+    "    if (x < s->end && x >= s->first)\n"
+    "        s->origin[x] = s->tile[threadIdx.x];\n"
+    "}\n"
+    "\n"
+    "// One sequence in global memory, by the whole CTA. The tile was flushed.\n"
+    "DAMACY__INLINE void damacy__lz4_copy_long(damacy__lz4_state* s, const damacy__lz4_sequence* q)\n"
+    "{\n"
+    "    uint8_t* const dst = s->origin + s->end + q->n_literals;\n"
+    "    damacy__sync_block(); // the rest is in the tile\n"
+    "    damacy__lz4_flush_rest(s);\n"
+    "    damacy__copy_group(s->origin + s->end, s->src + q->literals, q->n_literals, threadIdx.x,\n"
+    "                       blockDim.x);\n"
+    "    damacy__sync_block();\n"
+    "    if (q->offset >= q->n_match) {\n"
+    "        damacy__copy_group(dst, dst - q->offset, q->n_match, threadIdx.x, blockDim.x);\n"
+    "    } else { // the bytes before the match, again and again\n"
+    "        const uint32_t step = blockDim.x % q->offset;\n"
+    "        uint32_t from = threadIdx.x % q->offset;\n"
+    "        for (uint32_t k = threadIdx.x; k < q->n_match; k += blockDim.x) {\n"
+    "            dst[k] = (dst - q->offset)[from];\n"
+    "            from += step;\n"
+    "            if (from >= q->offset)\n"
+    "                from -= q->offset;\n"
+    "        }\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "    s->end += q->n_literals + q->n_match;\n"
+    "    s->begin = s->end & ~15u;\n"
+    "    if (threadIdx.x < s->end - s->begin && s->begin + threadIdx.x >= s->first)\n"
+    "        s->tile[threadIdx.x] = s->origin[s->begin + threadIdx.x];\n"
+    "}\n"
+    "\n"
+    "// Sequences [i, i + 32 * WARPS) as far as they fit the tile: returns how many were executed, or\n"
+    "// NONE after a bad offset, whose token *bad then names.\n"
+    "template <uint32_t WARPS>\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared,\n"
+    "                                          const uint32_t* tokens, uint32_t n_tokens, uint32_t i,\n"
+    "                                          uint32_t* bad)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), warp = threadIdx.x >> 5;\n"
+    "    damacy__lz4_sequence q = {0, 0, 0, 0};\n"
+    "    uint32_t token = 0;\n"
+    "    const bool is_valid = threadIdx.x < n_tokens - i;\n"
+    "    if (is_valid) {\n"
+    "        token = tokens[i + threadIdx.x];\n"
+    "        q = damacy__lz4_read(s, token);\n"
+    "    }\n"
+    "    // where its output starts\n"
+    "    const uint32_t size = q.n_literals + q.n_match;\n"
+    "    uint32_t sum = size;\n"
+    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "        const uint32_t other = damacy__shfl_up(sum, d);\n"
+    "        if (lane >= d)\n"
+    "            sum += other;\n"
+    "    }\n"
+    "    const uint32_t longs = damacy__ballot(size > DAMACY__LZ4_LONG);\n"
+    "    const uint32_t first_long = longs ? damacy__ctz(longs) : 32;\n"
+    "    if (lane == 31) {\n"
+    "        shared->size[warp] = sum;\n"
+    "        shared->first_long[warp] = first_long;\n"
+    "    }\n"
+    "    damacy__sync_block(); // also: the tile flushed before can be read in global memory\n"
+    "    uint32_t x = s->end + sum - size;\n"
+    "    bool is_taken = is_valid && lane < first_long;\n"
+    "    for (uint32_t w = 0; w < warp; w++) {\n"
+    "        x += shared->size[w];\n"
+    "        is_taken = is_taken && shared->first_long[w] == 32;\n"
+    "    }\n"
+    "    is_taken = is_taken && x + size - s->begin <= damacy__lz4_shared<WARPS>::tile_size;\n"
+    "    if (!is_taken)\n"
+    "        q.n_literals = q.n_match = 0;\n"
+    "\n"
+    "    damacy__lz4_fetch(s, x, s->src, q.literals, q.n_literals, s->src, s->src + s->size, lane);\n"
+    "    const uint32_t to = x + q.n_literals;\n"
+    "    const bool is_bad = q.n_match != 0 && q.offset - 1 >= to - s->first;\n"
+    "    const bool is_far = !is_bad && to - q.offset + q.n_match <= s->begin;\n"
+    "    damacy__lz4_fetch(s, to, s->origin, to - q.offset, is_far ? q.n_match : 0, s->origin + s->first,\n"
+    "                      s->high, lane);\n"
+    "    const uint32_t nears = damacy__ballot(q.n_match != 0 && !is_far && !is_bad);\n"
+    "    if (nears >> lane & 1) {\n"
+    "        const uint32_t k = 32 * warp + damacy__popc(nears & ((1u << lane) - 1));\n"
+    "        shared->near_out[k] = to;\n"
+    "        shared->near_n[k] = q.n_match;\n"
+    "        shared->near_offset[k] = q.offset;\n"
+    "    }\n"
+    "    const uint32_t takens = damacy__ballot(is_taken), bads = damacy__ballot(is_bad);\n"
+    "    const uint32_t last = takens ? 31 - damacy__clz(takens) : 0;\n"
+    "    const uint32_t taken_size = damacy__shfl(sum, last);\n"
+    "    const uint32_t bad_token = damacy__shfl(token, bads ? damacy__ctz(bads) : 0);\n"
+    "    if (lane == 0) {\n"
+    "        shared->taken[warp] = damacy__popc(takens);\n"
+    "        shared->taken_size[warp] = takens ? taken_size : 0;\n"
+    "        shared->n_near[warp] = damacy__popc(nears);\n"
+    "        shared->bad[warp] = bads ? bad_token : DAMACY__LZ4_NONE;\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "    uint32_t n = 0, n_near = 0;\n"
+    "    for (uint32_t w = 0; w < WARPS; w++) {\n"
+    "        n += shared->taken[w];\n"
+    "        n_near += shared->n_near[w];\n"
+    "        s->end += shared->taken_size[w];\n"
+    "        *bad = damacy__min(*bad, shared->bad[w]);\n"
+    "    }\n"
+    "    if (*bad != DAMACY__LZ4_NONE)\n"
+    "        return DAMACY__LZ4_NONE;\n"
+    "    if (n_near != 0) {\n"
+    "        if (warp == 0)\n"
+    "            damacy__lz4_near<WARPS>(s, shared, n_near, lane);\n"
+    "        damacy__sync_block();\n"
+    "    }\n"
+    "    if (n != 0)\n"
+    "        damacy__lz4_flush<WARPS>(s, shared);\n"
+    "    return n;\n"
+    "}\n"
+    "\n"
+    "// All sequences of a block. Returns the token of the first bad offset, or NONE.\n"
+    "template <uint32_t WARPS>\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared,\n"
+    "                                        const uint32_t* tokens, uint32_t n_tokens)\n"
+    "{\n"
+    "    uint32_t bad = DAMACY__LZ4_NONE;\n"
+    "    s->tile = (uint8_t*)shared->tiles[0];\n"
+    "    for (uint32_t i = 0; i < n_tokens;) {\n"
+    "        uint32_t n = damacy__lz4_batch<WARPS>(s, shared, tokens, n_tokens, i, &bad);\n"
+    "        if (n == DAMACY__LZ4_NONE)\n"
+    "            return bad;\n"
+    "        if (n == 0) { // the next one is long\n"
+    "            const damacy__lz4_sequence q = damacy__lz4_read(s, tokens[i]);\n"
+    "            if (q.n_match != 0 && q.offset - 1 >= s->end + q.n_literals - s->first)\n"
+    "                return tokens[i];\n"
+    "            damacy__lz4_copy_long(s, &q);\n"
+    "            n = 1;\n"
+    "        }\n"
+    "        i += n;\n"
+    "    }\n"
+    "    damacy__sync_block(); // the rest is in the tile\n"
+    "    damacy__lz4_flush_rest(s);\n"
+    "    return DAMACY__LZ4_NONE;\n"
+    "}\n"
+    "\n"
+    "// One job. Thread 0 writes the result.\n"
+    "template <uint32_t WARPS>\n"
+    "DAMACY__INLINE void damacy__lz4_execute_job(const damacy__lz4_wave* wave,\n"
+    "                                            damacy__lz4_shared<WARPS>* shared, uint32_t index)\n"
+    "{\n"
+    "    const damacy__job* const job = (const damacy__job*)(uintptr_t)wave->jobs + index;\n"
+    "    const damacy__lz4_block block = ((const damacy__lz4_block*)(uintptr_t)wave->blocks)[index];\n"
+    "    const uint32_t prefix = job->flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;\n"
+    "    uint32_t status = block.status;\n"
+    "    uint64_t at = block.error_offset;\n"
+    "    if (status == DAMACY__JOB_OK) {\n"
+    "        damacy__lz4_state s;\n"
+    "        s.src = (const uint8_t*)(uintptr_t)job->src + prefix;\n"
+    "        s.size = (uint32_t)job->src_size - prefix;\n"
+    "        s.first = (uint32_t)(job->dst & 15);\n"
+    "        s.origin = (uint8_t*)(uintptr_t)(job->dst - s.first);\n"
+    "        s.high = s.origin + s.first + block.n;\n"
+    "        s.begin = 0;\n"
+    "        s.end = s.first;\n"
+    "        const uint32_t bad = damacy__lz4_run<WARPS>(\n"
+    "            &s, shared, (const uint32_t*)(uintptr_t)wave->tokens + block.first, block.n_tokens);\n"
+    "        if (bad != DAMACY__LZ4_NONE) {\n"
+    "            status = DAMACY__JOB_BAD_OFFSET;\n"
+    "            at = bad + prefix;\n"
+    "        }\n"
+    "    }\n"
+    "    if (threadIdx.x == 0) {\n"
+    "        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;\n"
+    "        result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? block.n : 0;\n"
+    "        result->error_offset = status == DAMACY__JOB_OK ? 0 : at;\n"
+    "        result->zero = 0;\n"
+    "        result->status = status;\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/lz4_parse.cuh ==== */
+__extension__ static const char damacy__source_lz4_parse_cuh[] =
+    "// Finds the sequences of LZ4 blocks, a thread per block: token by token, without a look at literals\n"
+    "// and offsets, so that the chain from one token to the next is one load. Proves that literals lie\n"
+    "// inside the source and that the block ends with literals and makes exactly the bytes that are due.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/warp.cuh\"\n"
+    "#include \"kernels/lz4_abi.h\"\n"
+    "\n"
+    "// Adds the bytes that extend a length; false when they run out of the source or pass `most`.\n"
+    "DAMACY__INLINE bool damacy__lz4_extend(const uint8_t* src, uint32_t size, uint32_t* at, uint32_t* n,\n"
+    "                                       uint32_t most, uint32_t* status)\n"
+    "{\n"
+    "    uint32_t byte;\n"
+    "    do {\n"
+    "        if (*at >= size) {\n"
+    "            *status = DAMACY__JOB_TRUNCATED;\n"
+    "            return false;\n"
+    "        }\n"
+    "        byte = src[(*at)++];\n"
+    "        *n += byte;\n"
+    "        if (*n > most) {\n"
+    "            *status = DAMACY__JOB_NO_SPACE;\n"
+    "            return false;\n"
+    "        }\n"
+    "    } while (byte == 255);\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// One token's way to the next. *at and *out advance; at == size afterwards: it was the last.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_advance(const uint8_t* src, uint32_t size, uint32_t n,\n"
+    "                                            uint32_t* at, uint32_t* out)\n"
+    "{\n"
+    "    uint32_t p = *at, status = DAMACY__JOB_OK;\n"
+    "    if (p >= size)\n"
+    "        return DAMACY__JOB_TRUNCATED;\n"
+    "    const uint32_t token = src[p++];\n"
+    "    const uint32_t room = n - *out;\n"
+    "    uint32_t n_literals = token >> 4, n_match = (token & 15) + 4;\n"
+    "    if (n_literals == 15 && !damacy__lz4_extend(src, size, &p, &n_literals, room, &status))\n"
+    "        return status;\n"
+    "    if (n_literals > size - p)\n"
+    "        return DAMACY__JOB_TRUNCATED;\n"
+    "    if (n_literals > room)\n"
+    "        return DAMACY__JOB_NO_SPACE;\n"
+    "    p += n_literals;\n"
+    "    if (p == size) { // the last sequence is literals only\n"
+    "        *at = p;\n"
+    "        *out += n_literals;\n"
+    "        return DAMACY__JOB_OK;\n"
+    "    }\n"
+    "    if (size - p < 2)\n"
+    "        return DAMACY__JOB_TRUNCATED;\n"
+    "    p += 2;\n"
+    "    if (n_match == 19 && !damacy__lz4_extend(src, size, &p, &n_match, room, &status))\n"
+    "        return status;\n"
+    "    if (n_match > room - n_literals)\n"
+    "        return DAMACY__JOB_NO_SPACE;\n"
+    "    if (p == size)\n"
+    "        return DAMACY__JOB_TRUNCATED;\n"
+    "    *at = p;\n"
+    "    *out += n_literals + n_match;\n"
+    "    return DAMACY__JOB_OK;\n"
+    "}\n"
+    "\n"
+    "// Lists the tokens of a block of `size` bytes that may make up to n; four are stored at a time.\n"
+    "DAMACY__INLINE void damacy__lz4_list(const uint8_t* src, uint32_t size, uint32_t n,\n"
+    "                                     uint32_t* tokens, damacy__lz4_block* block)\n"
+    "{\n"
+    "    uint32_t at = 0, out = 0, k = 0;\n"
+    "    damacy__u32x4 held = {0, 0, 0, 0};\n"
+    "    do {\n"
+    "        const uint32_t token = at;\n"
+    "        block->status = damacy__lz4_advance(src, size, n, &at, &out);\n"
+    "        if (block->status != DAMACY__JOB_OK)\n"
+    "            break;\n"
+    "        held.x = held.y;\n"
+    "        held.y = held.z;\n"
+    "        held.z = held.w;\n"
+    "        held.w = token;\n"
+    "        if ((k & 3) == 3)\n"
+    "            *(damacy__u32x4*)(tokens + (k - 3)) = held;\n"
+    "        k++;\n"
+    "        if ((token ^ at) & ~127u) // a new cache line\n"
+    "            damacy__prefetch_l2(src + damacy__min(at + 512, size - 1));\n"
+    "    } while (at != size);\n"
+    "    const uint32_t rest = k & 3; // still held, in the last places\n"
+    "    if (rest > 2)\n"
+    "        tokens[k - 3] = held.y;\n"
+    "    if (rest > 1)\n"
+    "        tokens[k - 2] = held.z;\n"
+    "    if (rest > 0)\n"
+    "        tokens[k - 1] = held.w;\n"
+    "    block->n_tokens = k;\n"
+    "    block->n = out;\n"
+    "    block->error_offset = at;\n"
+    "}\n"
+    "\n"
+    "// What a job may produce, or the reason why it cannot start. A size in front of the block becomes\n"
+    "// the one that the job expects.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_open(damacy__job* job, const uint8_t** src, uint32_t* size,\n"
+    "                                         uint32_t* n, uint32_t* need)\n"
+    "{\n"
+    "    const uint64_t prefix = job->flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;\n"
+    "    const uint64_t capacity =\n"
+    "        job->dst_capacity < DAMACY__JOB_SIZE_MAX ? job->dst_capacity : DAMACY__JOB_SIZE_MAX;\n"
+    "    *src = (const uint8_t*)(uintptr_t)job->src + prefix;\n"
+    "    *need = 0;\n"
+    "    if (job->flags & DAMACY__JOB_SKIP)\n"
+    "        return DAMACY__JOB_SKIPPED;\n"
+    "    if (job->src_size > DAMACY__JOB_SIZE_MAX)\n"
+    "        return DAMACY__JOB_TOO_LARGE;\n"
+    "    if (job->src_size <= prefix)\n"
+    "        return DAMACY__JOB_TRUNCATED;\n"
+    "    if (prefix) {\n"
+    "        const uint8_t* p = *src - prefix;\n"
+    "        const uint32_t stored =\n"
+    "            (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;\n"
+    "        if (job->expected_size == DAMACY__SIZE_UNKNOWN)\n"
+    "            job->expected_size = stored;\n"
+    "        else if (job->expected_size != stored)\n"
+    "            return DAMACY__JOB_SIZE_MISMATCH;\n"
+    "    }\n"
+    "    *size = (uint32_t)(job->src_size - prefix);\n"
+    "    if (job->expected_size != DAMACY__SIZE_UNKNOWN && job->expected_size > capacity) {\n"
+    "        *need = job->expected_size > ~0u ? ~0u : (uint32_t)job->expected_size;\n"
+    "        return DAMACY__JOB_NO_SPACE;\n"
+    "    }\n"
+    "    *n = (uint32_t)(job->expected_size != DAMACY__SIZE_UNKNOWN ? job->expected_size : capacity);\n"
+    "    return DAMACY__JOB_OK;\n"
+    "}\n"
+    "\n"
+    "// Places for the tokens of every lane's job, from one atomic a warp.\n"
+    "DAMACY__INLINE uint64_t damacy__lz4_reserve(const damacy__lz4_wave* wave, uint64_t n, uint32_t lane)\n"
+    "{\n"
+    "    uint64_t sum = n, first = 0;\n"
+    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "        const uint64_t other = damacy__shfl_up(sum, d);\n"
+    "        if (lane >= d)\n"
+    "            sum += other;\n"
+    "    }\n"
+    "    if (lane == 31)\n"
+    "        first = damacy__atomic_add64((uint64_t*)(uintptr_t)wave->n_tokens, sum);\n"
+    "    return damacy__shfl(first, 31) + sum - n;\n"
+    "}\n"
+    "\n"
+    "// One job per lane; `index` may be past the last.\n"
+    "DAMACY__INLINE void damacy__lz4_parse_job(const damacy__lz4_wave* wave, uint32_t index,\n"
+    "                                          uint32_t n_jobs, uint32_t lane)\n"
+    "{\n"
+    "    damacy__job job;\n"
+    "    damacy__lz4_block block = {0, 0, 0, DAMACY__JOB_OK, 0};\n"
+    "    const uint8_t* src = nullptr;\n"
+    "    uint32_t size = 0, n = 0;\n"
+    "    uint64_t n_places = 0;\n"
+    "    if (index < n_jobs) {\n"
+    "        job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];\n"
+    "        block.status = damacy__lz4_open(&job, &src, &size, &n, &block.n);\n"
+    "        if (block.status == DAMACY__JOB_OK)\n"
+    "            n_places = DAMACY__LZ4_TOKENS((uint64_t)size, (uint64_t)n);\n"
+    "    }\n"
+    "    block.first = damacy__lz4_reserve(wave, n_places, lane);\n"
+    "    if (index >= n_jobs)\n"
+    "        return;\n"
+    "    if (block.status == DAMACY__JOB_OK) {\n"
+    "        if (block.first + n_places > wave->max_tokens) {\n"
+    "            block.status = DAMACY__JOB_NEED_SCRATCH;\n"
+    "        } else {\n"
+    "            damacy__lz4_list(src, size, n, (uint32_t*)(uintptr_t)wave->tokens + block.first,\n"
+    "                             &block);\n"
+    "            const bool is_exact = job.expected_size != DAMACY__SIZE_UNKNOWN;\n"
+    "            if (is_exact && (block.status == DAMACY__JOB_NO_SPACE ||\n"
+    "                             (block.status == DAMACY__JOB_OK && block.n != n)))\n"
+    "                block.status = DAMACY__JOB_SIZE_MISMATCH;\n"
+    "            if (block.status != DAMACY__JOB_OK)\n"
+    "                block.n = 0;\n"
+    "            if (job.flags & DAMACY__LZ4_SIZE_PREFIX)\n"
+    "                block.error_offset += 4;\n"
+    "        }\n"
+    "    }\n"
+    "    ((damacy__lz4_block*)(uintptr_t)wave->blocks)[index] = block;\n"
+    "}\n";
+
+/* ==== kernels/shuffle.cuh ==== */
+__extension__ static const char damacy__source_shuffle_cuh[] =
+    "// Undoes the byte and bit shuffle of one blosc block, a piece at a time, with all threads of a CTA.\n"
+    "// A block has n = size / width elements; what is left over was never shuffled. Byte b of element i\n"
+    "// comes from src[b * n + i]; bit k of that byte from bit i % 8 of src[(8 * b + k) * (n / 8) + i /\n"
+    "// 8].\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/bytes.cuh\"\n"
+    "\n"
+    "typedef struct damacy__filtered {\n"
+    "    const uint8_t* src; // the block as it was stored\n"
+    "    uint8_t* dst;       // the block as it should be\n"
+    "    uint32_t size;      // bytes\n"
+    "    uint32_t width;     // bytes per element, 1 ... 255\n"
+    "    uint32_t n;         // elements\n"
+    "} damacy__filtered;\n"
+    "\n"
+    "// Eight bytes at p, inside the block.\n"
+    "DAMACY__INLINE damacy__u32x2 damacy__plane8(const damacy__filtered* f, const uint8_t* p)\n"
+    "{\n"
+    "    if (((uintptr_t)p & 7) == 0)\n"
+    "        return *(const damacy__u32x2*)p;\n"
+    "    return damacy__gather8(p, 8, f->src, f->src + f->size);\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__plane4(const damacy__filtered* f, const uint8_t* p)\n"
+    "{\n"
+    "    if (((uintptr_t)p & 3) == 0)\n"
+    "        return *(const uint32_t*)p;\n"
+    "    return damacy__gather8(p, 4, f->src, f->src + f->size).x;\n"
+    "}\n"
+    "\n"
+    "// Bytes a0 b0 a1 b1 and a2 b2 a3 b3.\n"
+    "DAMACY__INLINE damacy__u32x2 damacy__zip(uint32_t a, uint32_t b)\n"
+    "{\n"
+    "    damacy__u32x2 r;\n"
+    "    r.x = damacy__bytes(a, b, 0x5140);\n"
+    "    r.y = damacy__bytes(a, b, 0x7362);\n"
+    "    return r;\n"
+    "}\n"
+    "\n"
+    "// Row e of the result holds byte e of every row.\n"
+    "DAMACY__INLINE damacy__u32x4 damacy__transpose4(uint32_t a, uint32_t b, uint32_t c, uint32_t d)\n"
+    "{\n"
+    "    const damacy__u32x2 ac = damacy__zip(a, c), bd = damacy__zip(b, d);\n"
+    "    const damacy__u32x2 low = damacy__zip(ac.x, bd.x), high = damacy__zip(ac.y, bd.y);\n"
+    "    damacy__u32x4 r;\n"
+    "    r.x = low.x;\n"
+    "    r.y = low.y;\n"
+    "    r.z = high.x;\n"
+    "    r.w = high.y;\n"
+    "    return r;\n"
+    "}\n"
+    "\n"
+    "// Elements [begin, end), multiples of 8 but for the block's last, to a 16-byte aligned dst.\n"
+    "DAMACY__INLINE void damacy__unshuffle2(const damacy__filtered* f, uint32_t begin, uint32_t end)\n"
+    "{\n"
+    "#pragma unroll 4\n"
+    "    for (uint32_t i = begin + 8 * threadIdx.x; i < (end & ~7u); i += 8 * blockDim.x) {\n"
+    "        const damacy__u32x2 a = damacy__plane8(f, f->src + i);\n"
+    "        const damacy__u32x2 b = damacy__plane8(f, f->src + f->n + i);\n"
+    "        const damacy__u32x2 low = damacy__zip(a.x, b.x), high = damacy__zip(a.y, b.y);\n"
+    "        damacy__u32x4 v;\n"
+    "        v.x = low.x;\n"
+    "        v.y = low.y;\n"
+    "        v.z = high.x;\n"
+    "        v.w = high.y;\n"
+    "        *(damacy__u32x4*)(f->dst + 2 * (uint64_t)i) = v;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__unshuffle4(const damacy__filtered* f, uint32_t begin, uint32_t end)\n"
+    "{\n"
+    "#pragma unroll 4\n"
+    "    for (uint32_t i = begin + 4 * threadIdx.x; i < (end & ~3u); i += 4 * blockDim.x) {\n"
+    "        const uint8_t* p = f->src + i;\n"
+    "        const uint64_t n = f->n;\n"
+    "        *(damacy__u32x4*)(f->dst + 4 * (uint64_t)i) =\n"
+    "            damacy__transpose4(damacy__plane4(f, p), damacy__plane4(f, p + n),\n"
+    "                               damacy__plane4(f, p + 2 * n), damacy__plane4(f, p + 3 * n));\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__unshuffle8(const damacy__filtered* f, uint32_t begin, uint32_t end)\n"
+    "{\n"
+    "#pragma unroll 2\n"
+    "    for (uint32_t i = begin + 4 * threadIdx.x; i < (end & ~3u); i += 4 * blockDim.x) {\n"
+    "        const uint8_t* p = f->src + i;\n"
+    "        const uint64_t n = f->n;\n"
+    "        const damacy__u32x4 a =\n"
+    "            damacy__transpose4(damacy__plane4(f, p), damacy__plane4(f, p + n),\n"
+    "                               damacy__plane4(f, p + 2 * n), damacy__plane4(f, p + 3 * n));\n"
+    "        const damacy__u32x4 b =\n"
+    "            damacy__transpose4(damacy__plane4(f, p + 4 * n), damacy__plane4(f, p + 5 * n),\n"
+    "                               damacy__plane4(f, p + 6 * n), damacy__plane4(f, p + 7 * n));\n"
+    "        damacy__u32x4 v;\n"
+    "        v.x = a.x;\n"
+    "        v.y = b.x;\n"
+    "        v.z = a.y;\n"
+    "        v.w = b.y;\n"
+    "        *(damacy__u32x4*)(f->dst + 8 * (uint64_t)i) = v;\n"
+    "        v.x = a.z;\n"
+    "        v.y = b.z;\n"
+    "        v.z = a.w;\n"
+    "        v.w = b.w;\n"
+    "        *(damacy__u32x4*)(f->dst + 8 * (uint64_t)i + 16) = v;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Any width and alignment, 16 output bytes a thread: bytes [begin, end) of the output, elements\n"
+    "// only.\n"
+    "DAMACY__INLINE void damacy__unshuffle_any(const damacy__filtered* f, uint32_t begin, uint32_t end)\n"
+    "{\n"
+    "    const uint64_t base = (uint64_t)(uintptr_t)f->dst;\n"
+    "    const uint64_t last = base + end;\n"
+    "    for (uint64_t unit = ((base + begin) & ~15ull) + 16 * threadIdx.x; unit < last;\n"
+    "         unit += 16 * blockDim.x) {\n"
+    "        const uint64_t from = unit > base + begin ? unit : base + begin;\n"
+    "        const uint64_t to = unit + 16 < last ? unit + 16 : last;\n"
+    "        uint32_t element = (uint32_t)(from - base) / f->width;\n"
+    "        uint32_t byte = (uint32_t)(from - base) % f->width;\n"
+    "        uint32_t w[4] = {0, 0, 0, 0};\n"
+    "#pragma unroll\n"
+    "        for (uint32_t k = 0; k < 16; k++)\n"
+    "            if (unit + k >= from && unit + k < to) {\n"
+    "                w[k / 4] |= (uint32_t)f->src[(uint64_t)byte * f->n + element] << (8 * (k % 4));\n"
+    "                if (++byte == f->width) {\n"
+    "                    byte = 0;\n"
+    "                    element++;\n"
+    "                }\n"
+    "            }\n"
+    "        if (to - from == 16) {\n"
+    "            damacy__u32x4 v;\n"
+    "            v.x = w[0];\n"
+    "            v.y = w[1];\n"
+    "            v.z = w[2];\n"
+    "            v.w = w[3];\n"
+    "            *(damacy__u32x4*)(uintptr_t)unit = v;\n"
+    "        } else {\n"
+    "#pragma unroll\n"
+    "            for (uint32_t k = 0; k < 16; k++)\n"
+    "                if (unit + k >= from && unit + k < to)\n"
+    "                    ((uint8_t*)(uintptr_t)unit)[k] = (uint8_t)(w[k / 4] >> (8 * (k % 4)));\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Exchanges bits: those of a at mask << s with those of b at mask.\n"
+    "DAMACY__INLINE void damacy__swap_bits(uint32_t* a, uint32_t* b, uint32_t s, uint32_t mask)\n"
+    "{\n"
+    "    const uint32_t t = (*a >> s ^ *b) & mask;\n"
+    "    *b ^= t;\n"
+    "    *a ^= t << s;\n"
+    "}\n"
+    "\n"
+    "// Eight rows of 32 bits, row k holding bit k of 32 elements, to 32 bytes: four elements a word.\n"
+    "DAMACY__INLINE void damacy__gather_bits(const uint32_t* rows, uint32_t* out)\n"
+    "{\n"
+    "    uint32_t r[8];\n"
+    "#pragma unroll\n"
+    "    for (uint32_t k = 0; k < 8; k++)\n"
+    "        r[k] = rows[k];\n"
+    "#pragma unroll\n"
+    "    for (uint32_t k = 0; k < 8; k += 2)\n"
+    "        damacy__swap_bits(&r[k], &r[k + 1], 1, 0x55555555u);\n"
+    "#pragma unroll\n"
+    "    for (uint32_t k = 0; k < 4; k++)\n"
+    "        damacy__swap_bits(&r[k / 2 * 4 + k % 2], &r[k / 2 * 4 + k % 2 + 2], 2, 0x33333333u);\n"
+    "#pragma unroll\n"
+    "    for (uint32_t k = 0; k < 4; k++)\n"
+    "        damacy__swap_bits(&r[k], &r[k + 4], 4, 0x0f0f0f0fu);\n"
+    "    // byte g of row k is now element 8 * g + k\n"
+    "    const damacy__u32x4 low = damacy__transpose4(r[0], r[1], r[2], r[3]);\n"
+    "    const damacy__u32x4 high = damacy__transpose4(r[4], r[5], r[6], r[7]);\n"
+    "    out[0] = low.x;\n"
+    "    out[1] = high.x;\n"
+    "    out[2] = low.y;\n"
+    "    out[3] = high.y;\n"
+    "    out[4] = low.z;\n"
+    "    out[5] = high.z;\n"
+    "    out[6] = low.w;\n"
+    "    out[7] = high.w;\n"
+    "}\n"
+    "\n"
+    "// Elements [begin, end), multiples of 32; rows are 4-byte aligned and dst 16-byte aligned.\n"
+    "template <uint32_t WIDTH>\n"
+    "DAMACY__INLINE void damacy__unbitshuffle(const damacy__filtered* f, uint32_t begin, uint32_t end)\n"
+    "{\n"
+    "    const uint32_t row = f->n / 8;\n"
+    "    for (uint32_t i = begin + 32 * threadIdx.x; i < end; i += 32 * blockDim.x) {\n"
+    "        uint32_t v[WIDTH][8];\n"
+    "#pragma unroll\n"
+    "        for (uint32_t b = 0; b < WIDTH; b++) {\n"
+    "            uint32_t rows[8];\n"
+    "#pragma unroll\n"
+    "            for (uint32_t k = 0; k < 8; k++)\n"
+    "                rows[k] = *(const uint32_t*)(f->src + (uint64_t)(8 * b + k) * row + i / 8);\n"
+    "            damacy__gather_bits(rows, v[b]);\n"
+    "        }\n"
+    "        damacy__u32x4* const dst = (damacy__u32x4*)(f->dst + (uint64_t)WIDTH * i);\n"
+    "#pragma unroll\n"
+    "        for (uint32_t m = 0; m < 8; m += 4 / WIDTH) { // four words of output\n"
+    "            damacy__u32x4 out;\n"
+    "            if constexpr (WIDTH == 1) {\n"
+    "                out.x = v[0][m];\n"
+    "                out.y = v[0][m + 1];\n"
+    "                out.z = v[0][m + 2];\n"
+    "                out.w = v[0][m + 3];\n"
+    "            } else if constexpr (WIDTH == 2) {\n"
+    "                const damacy__u32x2 a = damacy__zip(v[0][m], v[WIDTH / 2][m]);\n"
+    "                const damacy__u32x2 b = damacy__zip(v[0][m + 1], v[WIDTH / 2][m + 1]);\n"
+    "                out.x = a.x;\n"
+    "                out.y = a.y;\n"
+    "                out.z = b.x;\n"
+    "                out.w = b.y;\n"
+    "            } else {\n"
+    "                out =\n"
+    "                    damacy__transpose4(v[0][m], v[WIDTH / 4][m], v[WIDTH / 2][m], v[WIDTH - 1][m]);\n"
+    "            }\n"
+    "            dst[m / (4 / WIDTH)] = out;\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Any width and alignment, eight bytes a thread: those of one byte position of eight elements.\n"
+    "DAMACY__INLINE void damacy__unbitshuffle_any(const damacy__filtered* f, uint32_t begin,\n"
+    "                                             uint32_t end)\n"
+    "{\n"
+    "    const uint32_t row = f->n / 8;\n"
+    "    const uint32_t n_items = (end - begin) / 8 * f->width;\n"
+    "    for (uint32_t item = threadIdx.x; item < n_items; item += blockDim.x) {\n"
+    "        const uint32_t group = begin / 8 + item / f->width, byte = item % f->width;\n"
+    "        uint32_t low = 0, high = 0; // eight rows of eight bits\n"
+    "        for (uint32_t k = 0; k < 8; k++) {\n"
+    "            const uint32_t bits = f->src[(uint64_t)(8 * byte + k) * row + group];\n"
+    "            for (uint32_t e = 0; e < 4; e++) {\n"
+    "                low |= (bits >> e & 1) << (8 * e + k);\n"
+    "                high |= (bits >> (e + 4) & 1) << (8 * e + k);\n"
+    "            }\n"
+    "        }\n"
+    "        uint8_t* const dst = f->dst + (uint64_t)8 * group * f->width + byte;\n"
+    "        for (uint32_t e = 0; e < 8; e++)\n"
+    "            dst[(uint64_t)e * f->width] = (uint8_t)((e < 4 ? low : high) >> (8 * (e % 4)));\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Elements per piece: about `bytes` of output, a multiple of 64.\n"
+    "DAMACY__INLINE uint32_t damacy__piece_elements(uint32_t width, uint32_t bytes)\n"
+    "{\n"
+    "    const uint32_t n = bytes / width & ~63u;\n"
+    "    return n ? n : 64;\n"
+    "}\n"
+    "\n"
+    "// Undoes the byte shuffle of piece `piece` of a block; the block's rest goes with whoever reaches\n"
+    "// it.\n"
+    "DAMACY__INLINE void damacy__unshuffle_piece(const damacy__filtered* f, uint32_t begin, uint32_t end)\n"
+    "{\n"
+    "    const bool aligned = ((uintptr_t)f->dst & 15) == 0;\n"
+    "    uint32_t done = begin;\n"
+    "    if (aligned && f->width == 2) {\n"
+    "        damacy__unshuffle2(f, begin, end);\n"
+    "        done = end & ~7u;\n"
+    "    } else if (aligned && f->width == 4) {\n"
+    "        damacy__unshuffle4(f, begin, end);\n"
+    "        done = end & ~3u;\n"
+    "    } else if (aligned && f->width == 8) {\n"
+    "        damacy__unshuffle8(f, begin, end);\n"
+    "        done = end & ~3u;\n"
+    "    }\n"
+    "    if (done < end)\n"
+    "        damacy__unshuffle_any(f, done * f->width, end * f->width);\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__unbitshuffle_piece(const damacy__filtered* f, uint32_t begin,\n"
+    "                                               uint32_t end)\n"
+    "{\n"
+    "    const bool aligned = (((uintptr_t)f->dst & 15) | ((uintptr_t)f->src & 3) | (f->n / 8 & 3)) == 0;\n"
+    "    if (aligned && f->width == 1)\n"
+    "        damacy__unbitshuffle<1>(f, begin, end);\n"
+    "    else if (aligned && f->width == 2)\n"
+    "        damacy__unbitshuffle<2>(f, begin, end);\n"
+    "    else if (aligned && f->width == 4)\n"
+    "        damacy__unbitshuffle<4>(f, begin, end);\n"
+    "    else\n"
+    "        damacy__unbitshuffle_any(f, begin, end);\n"
+    "}\n";
+
+/* ==== kernels/warp.cuh ==== */
+__extension__ static const char damacy__source_warp_cuh[] =
+    "// Everything in the kernels that is not plain C++: lanes, collectives, atomics, shared memory and\n"
+    "// inline PTX, each with a C fallback for tests that run kernels on the CPU (tests/simt/simt.h).\n"
+    "// Collectives are macros so that the CPU side can name the caller's line when lanes diverge.\n"
+    "// Blocks are one-dimensional. A shared address is a 32-bit byte address; on the CPU it counts\n"
+    "// from the start of the block's dynamic shared memory.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/abi.h\"\n"
+    "\n"
+    "#define DAMACY__FULL 0xffffffffu\n"
+    "#ifdef __CUDACC__\n"
+    "#define DAMACY__INLINE static __device__ __forceinline__\n"
+    "#else\n"
+    "#define DAMACY__INLINE static inline\n"
+    "#endif\n"
+    "\n"
+    "typedef struct alignas(8) damacy__u32x2 {\n"
+    "    uint32_t x, y;\n"
+    "} damacy__u32x2;\n"
+    "typedef struct alignas(16) damacy__u32x4 {\n"
+    "    uint32_t x, y, z, w;\n"
+    "} damacy__u32x4;\n"
+    "\n"
+    "// ---- collectives ------------------------------------------------------------------------------\n"
+    "#define damacy__sync_block()           __syncthreads()\n"
+    "#define damacy__sync_warp()            __syncwarp(DAMACY__FULL)\n"
+    "#define damacy__sync_warp_of(mask)     __syncwarp(mask)\n"
+    "#define damacy__ballot(p)              __ballot_sync(DAMACY__FULL, (p))\n"
+    "#define damacy__ballot_of(mask, p)     __ballot_sync((mask), (p))\n"
+    "#define damacy__any(p)                 __any_sync(DAMACY__FULL, (p))\n"
+    "#define damacy__all(p)                 __all_sync(DAMACY__FULL, (p))\n"
+    "#define damacy__shfl(v, lane)          __shfl_sync(DAMACY__FULL, (v), (lane))\n"
+    "#define damacy__shfl_of(mask, v, lane) __shfl_sync((mask), (v), (lane))\n"
+    "#define damacy__shfl_up(v, d)          __shfl_up_sync(DAMACY__FULL, (v), (d))\n"
+    "#define damacy__shfl_down(v, d)        __shfl_down_sync(DAMACY__FULL, (v), (d))\n"
+    "#define damacy__shfl_xor(v, d)         __shfl_xor_sync(DAMACY__FULL, (v), (d))\n"
+    "#define damacy__match_any(v)           __match_any_sync(DAMACY__FULL, (v))\n"
+    "// Barrier of the block that also counts: number of threads whose p is not zero.\n"
+    "#define damacy__sync_count(p) __syncthreads_count((p))\n"
+    "// Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32.\n"
+    "#ifdef __CUDACC__\n"
+    "#define damacy__sync_some(id, threads) \\\n"
+    "    asm volatile(\"bar.sync %0, %1;\" ::\"r\"((uint32_t)(id)), \"r\"((uint32_t)(threads)) : \"memory\")\n"
+    "#else\n"
+    "#define damacy__sync_some(id, threads) simt::named_barrier((id), (threads), __LINE__)\n"
+    "#endif\n"
+    "\n"
+    "// One static struct per kernel; `extern` memory sized at launch, aligned to 1024 where it matters.\n"
+    "#ifdef __CUDACC__\n"
+    "#define DAMACY__SHARED(type, name)   __shared__ type name\n"
+    "#define DAMACY__DYNAMIC_SHARED(name) extern __shared__ __align__(1024) uint8_t name[]\n"
+    "#else\n"
+    "#define DAMACY__SHARED(type, name)   type& name = *simt::shared<type>(__LINE__)\n"
+    "#define DAMACY__DYNAMIC_SHARED(name) uint8_t* const name = simt::dynamic_shared()\n"
+    "#endif\n"
+    "\n"
+    "// Bytes of dynamic shared memory that the launch gave.\n"
+    "DAMACY__INLINE uint32_t damacy__dynamic_shared_size(void)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    uint32_t size;\n"
+    "    asm(\"mov.u32 %0,%%dynamic_smem_size;\" : \"=r\"(size));\n"
+    "    return size;\n"
+    "#else\n"
+    "    return (uint32_t)simt::g.dynamic_size;\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "// The largest dynamic shared memory of a block by architecture, for kernels that adapt.\n"
+    "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800\n"
+    "#define DAMACY__SHARED_MAX 65536\n"
+    "#elif defined(__CUDA_ARCH__) && \\\n"
+    "    (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)\n"
+    "#define DAMACY__SHARED_MAX 101376\n"
+    "#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900\n"
+    "#define DAMACY__SHARED_MAX 166912\n"
+    "#else\n"
+    "#define DAMACY__SHARED_MAX 232448\n"
+    "#endif\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__lane(void)\n"
+    "{\n"
+    "    return threadIdx.x & 31;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__min(uint32_t a, uint32_t b)\n"
+    "{\n"
+    "    return a < b ? a : b;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__max(uint32_t a, uint32_t b)\n"
+    "{\n"
+    "    return a > b ? a : b;\n"
+    "}\n"
+    "\n"
+    "// ---- bits -------------------------------------------------------------------------------------\n"
+    "#ifdef __CUDACC__\n"
+    "// High word of hi:lo << (s mod 32), and low word of hi:lo >> (s mod 32).\n"
+    "DAMACY__INLINE uint32_t damacy__funnel_left(uint32_t lo, uint32_t hi, uint32_t s)\n"
+    "{\n"
+    "    return __funnelshift_l(lo, hi, s);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__funnel_right(uint32_t lo, uint32_t hi, uint32_t s)\n"
+    "{\n"
+    "    return __funnelshift_r(lo, hi, s);\n"
+    "}\n"
+    "// Bytes of b:a chosen by the four low nibbles of `select`; bit 3 of a nibble repeats the sign bit.\n"
+    "DAMACY__INLINE uint32_t damacy__bytes(uint32_t a, uint32_t b, uint32_t select)\n"
+    "{\n"
+    "    uint32_t r;\n"
+    "    asm(\"prmt.b32 %0,%1,%2,%3;\" : \"=r\"(r) : \"r\"(a), \"r\"(b), \"r\"(select));\n"
+    "    return r;\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__clz(uint32_t x)\n"
+    "{\n"
+    "    return (uint32_t)__clz((int)x);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__popc(uint32_t x)\n"
+    "{\n"
+    "    return (uint32_t)__popc(x);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__ctz(uint32_t x)\n"
+    "{\n"
+    "    return (uint32_t)__ffs((int)x) - 1;\n"
+    "}\n"
+    "// c + sum of unsigned bytes of a times signed bytes of b.\n"
+    "DAMACY__INLINE uint32_t damacy__dot4(uint32_t a, uint32_t b, uint32_t c)\n"
+    "{\n"
+    "    uint32_t r;\n"
+    "    asm(\"dp4a.u32.s32 %0,%1,%2,%3;\" : \"=r\"(r) : \"r\"(a), \"r\"(b), \"r\"(c));\n"
+    "    return r;\n"
+    "}\n"
+    "// `width` mod 32 one bits from bit `at` mod 32.\n"
+    "DAMACY__INLINE uint32_t damacy__mask_bits(uint32_t at, uint32_t width)\n"
+    "{\n"
+    "    uint32_t r;\n"
+    "    asm(\"bmsk.wrap.b32 %0,%1,%2;\" : \"=r\"(r) : \"r\"(at), \"r\"(width));\n"
+    "    return r;\n"
+    "}\n"
+    "#else\n"
+    "DAMACY__INLINE uint32_t damacy__funnel_left(uint32_t lo, uint32_t hi, uint32_t s)\n"
+    "{\n"
+    "    return (uint32_t)(((((uint64_t)hi << 32) | lo) << (s & 31)) >> 32);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__funnel_right(uint32_t lo, uint32_t hi, uint32_t s)\n"
+    "{\n"
+    "    return (uint32_t)((((uint64_t)hi << 32) | lo) >> (s & 31));\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__bytes(uint32_t a, uint32_t b, uint32_t select)\n"
+    "{\n"
+    "    const uint64_t v = (uint64_t)b << 32 | a;\n"
+    "    uint32_t r = 0;\n"
+    "    for (uint32_t i = 0; i < 4; i++) {\n"
+    "        const uint32_t n = select >> (4 * i) & 15;\n"
+    "        uint32_t byte = (uint32_t)(v >> (8 * (n & 7))) & 255;\n"
+    "        if (n & 8)\n"
+    "            byte = byte & 128 ? 255 : 0;\n"
+    "        r |= byte << (8 * i);\n"
+    "    }\n"
+    "    return r;\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__clz(uint32_t x)\n"
+    "{\n"
+    "    return x ? (uint32_t)__builtin_clz(x) : 32u;\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__popc(uint32_t x)\n"
+    "{\n"
+    "    return (uint32_t)__builtin_popcount(x);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__ctz(uint32_t x)\n"
+    "{\n"
+    "    return (uint32_t)__builtin_ffs((int)x) - 1;\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__dot4(uint32_t a, uint32_t b, uint32_t c)\n"
+    "{\n"
+    "    for (uint32_t i = 0; i < 32; i += 8)\n"
+    "        c += (a >> i & 255) * (uint32_t)(int32_t)(int8_t)(b >> i & 255);\n"
+    "    return c;\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__mask_bits(uint32_t at, uint32_t width)\n"
+    "{\n"
+    "    return ((1u << (width & 31)) - 1) << (at & 31);\n"
+    "}\n"
+    "#endif\n"
+    "\n"
+    "// ---- atomics on global or shared memory: relaxed, they order nothing ----------------------------\n"
+    "#ifdef __CUDACC__\n"
+    "typedef unsigned long long damacy__atomic64; // the type that the 64-bit functions take\n"
+    "#else\n"
+    "typedef uint64_t damacy__atomic64;\n"
+    "#endif\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__atomic_add(uint32_t* p, uint32_t v)\n"
+    "{\n"
+    "    return atomicAdd(p, v);\n"
+    "}\n"
+    "DAMACY__INLINE uint64_t damacy__atomic_add64(uint64_t* p, uint64_t v)\n"
+    "{\n"
+    "    return atomicAdd((damacy__atomic64*)p, (damacy__atomic64)v);\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__atomic_min64(uint64_t* p, uint64_t v)\n"
+    "{\n"
+    "    atomicMin((damacy__atomic64*)p, (damacy__atomic64)v);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__atomic_or(uint32_t* p, uint32_t v)\n"
+    "{\n"
+    "    return atomicOr(p, v);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__atomic_max(uint32_t* p, uint32_t v)\n"
+    "{\n"
+    "    return atomicMax(p, v);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__atomic_cas(uint32_t* p, uint32_t expected, uint32_t v)\n"
+    "{\n"
+    "    return atomicCAS(p, expected, v);\n"
+    "}\n"
+    "DAMACY__INLINE uint64_t damacy__atomic_cas64(uint64_t* p, uint64_t expected, uint64_t v)\n"
+    "{\n"
+    "    return atomicCAS((damacy__atomic64*)p, (damacy__atomic64)expected, (damacy__atomic64)v);\n"
+    "}\n"
+    "\n"
+    "// ---- global memory: cache hints -----------------------------------------------------------------\n"
+    "#ifdef __CUDACC__\n"
+    "DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_once(const void* p) // read-only data, 16-aligned\n"
+    "{\n"
+    "    damacy__u32x4 v;\n"
+    "    asm volatile(\"ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];\"\n"
+    "                 : \"=r\"(v.x), \"=r\"(v.y), \"=r\"(v.z), \"=r\"(v.w)\n"
+    "                 : \"l\"(p));\n"
+    "    return v;\n"
+    "}\n"
+    "DAMACY__INLINE uint64_t damacy__load_u64_stream(const uint64_t* p) // will not be read again\n"
+    "{\n"
+    "    return (uint64_t)__ldcs((const unsigned long long*)p);\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__prefetch_l2(const void* p)\n"
+    "{\n"
+    "    asm volatile(\"prefetch.global.L2 [%0];\" ::\"l\"(p));\n"
+    "}\n"
+    "#else\n"
+    "DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_once(const void* p)\n"
+    "{\n"
+    "    return *(const damacy__u32x4*)p;\n"
+    "}\n"
+    "DAMACY__INLINE uint64_t damacy__load_u64_stream(const uint64_t* p)\n"
+    "{\n"
+    "    return *p;\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__prefetch_l2(const void* p)\n"
+    "{\n"
+    "    (void)p;\n"
+    "}\n"
+    "#endif\n"
+    "\n"
+    "// ---- shared memory by 32-bit address ------------------------------------------------------------\n"
+    "#ifdef __CUDACC__\n"
+    "DAMACY__INLINE uint32_t damacy__shared_address(const void* p)\n"
+    "{\n"
+    "    return (uint32_t)__cvta_generic_to_shared(p);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__lds8(uint32_t a)\n"
+    "{\n"
+    "    uint32_t v;\n"
+    "    asm volatile(\"ld.shared.u8 %0,[%1];\" : \"=r\"(v) : \"r\"(a));\n"
+    "    return v;\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__lds16(uint32_t a)\n"
+    "{\n"
+    "    uint32_t v;\n"
+    "    asm volatile(\"ld.shared.u16 %0,[%1];\" : \"=r\"(v) : \"r\"(a));\n"
+    "    return v;\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__lds32(uint32_t a)\n"
+    "{\n"
+    "    uint32_t v;\n"
+    "    asm volatile(\"ld.shared.u32 %0,[%1];\" : \"=r\"(v) : \"r\"(a));\n"
+    "    return v;\n"
+    "}\n"
+    "DAMACY__INLINE damacy__u32x2 damacy__lds64(uint32_t a)\n"
+    "{\n"
+    "    damacy__u32x2 v;\n"
+    "    asm volatile(\"ld.shared.v2.u32 {%0,%1},[%2];\" : \"=r\"(v.x), \"=r\"(v.y) : \"r\"(a));\n"
+    "    return v;\n"
+    "}\n"
+    "DAMACY__INLINE damacy__u32x4 damacy__lds128(uint32_t a)\n"
+    "{\n"
+    "    damacy__u32x4 v;\n"
+    "    asm volatile(\"ld.shared.v4.u32 {%0,%1,%2,%3},[%4];\"\n"
+    "                 : \"=r\"(v.x), \"=r\"(v.y), \"=r\"(v.z), \"=r\"(v.w)\n"
+    "                 : \"r\"(a)\n"
+    "                 : \"memory\");\n"
+    "    return v;\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__sts8(uint32_t a, uint32_t v)\n"
+    "{\n"
+    "    asm volatile(\"st.shared.u8 [%0],%1;\" ::\"r\"(a), \"r\"(v));\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__sts16(uint32_t a, uint32_t v)\n"
+    "{\n"
+    "    asm volatile(\"st.shared.u16 [%0],%1;\" ::\"r\"(a), \"h\"((uint16_t)v));\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__sts32(uint32_t a, uint32_t v)\n"
+    "{\n"
+    "    asm volatile(\"st.shared.u32 [%0],%1;\" ::\"r\"(a), \"r\"(v));\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__sts64(uint32_t a, uint32_t x, uint32_t y)\n"
+    "{\n"
+    "    asm volatile(\"st.shared.v2.u32 [%0],{%1,%2};\" ::\"r\"(a), \"r\"(x), \"r\"(y));\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__sts128(uint32_t a, damacy__u32x4 v)\n"
+    "{\n"
+    "    asm volatile(\"st.shared.v4.u32 [%0],{%1,%2,%3,%4};\" ::\"r\"(a), \"r\"(v.x), \"r\"(v.y), \"r\"(v.z),\n"
+    "                 \"r\"(v.w)\n"
+    "                 : \"memory\");\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__shared_or(uint32_t a, uint32_t v)\n"
+    "{\n"
+    "    asm volatile(\"red.shared.or.b32 [%0],%1;\" ::\"r\"(a), \"r\"(v));\n"
+    "}\n"
+    "// Keeps the compiler from moving ordinary accesses of shared memory across: use it where such\n"
+    "// accesses and the ones by address touch the same bytes without a barrier between.\n"
+    "DAMACY__INLINE void damacy__shared_fence(void)\n"
+    "{\n"
+    "    asm volatile(\"\" ::: \"memory\");\n"
+    "}\n"
+    "#else\n"
+    "DAMACY__INLINE uint32_t damacy__shared_address(const void* p)\n"
+    "{\n"
+    "    return (uint32_t)((const uint8_t*)p - simt::dynamic_shared());\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__lds8(uint32_t a)\n"
+    "{\n"
+    "    return *(simt::dynamic_shared() + a);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__lds16(uint32_t a)\n"
+    "{\n"
+    "    return *(const uint16_t*)(simt::dynamic_shared() + a);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__lds32(uint32_t a)\n"
+    "{\n"
+    "    return *(const uint32_t*)(simt::dynamic_shared() + a);\n"
+    "}\n"
+    "DAMACY__INLINE damacy__u32x2 damacy__lds64(uint32_t a)\n"
+    "{\n"
+    "    return *(const damacy__u32x2*)(simt::dynamic_shared() + a);\n"
+    "}\n"
+    "DAMACY__INLINE damacy__u32x4 damacy__lds128(uint32_t a)\n"
+    "{\n"
+    "    return *(const damacy__u32x4*)(simt::dynamic_shared() + a);\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__sts8(uint32_t a, uint32_t v)\n"
+    "{\n"
+    "    *(simt::dynamic_shared() + a) = (uint8_t)v;\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__sts16(uint32_t a, uint32_t v)\n"
+    "{\n"
+    "    *(uint16_t*)(simt::dynamic_shared() + a) = (uint16_t)v;\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__sts32(uint32_t a, uint32_t v)\n"
+    "{\n"
+    "    *(uint32_t*)(simt::dynamic_shared() + a) = v;\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__sts64(uint32_t a, uint32_t x, uint32_t y)\n"
+    "{\n"
+    "    damacy__u32x2 v;\n"
+    "    v.x = x;\n"
+    "    v.y = y;\n"
+    "    *(damacy__u32x2*)(simt::dynamic_shared() + a) = v;\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__sts128(uint32_t a, damacy__u32x4 v)\n"
+    "{\n"
+    "    *(damacy__u32x4*)(simt::dynamic_shared() + a) = v;\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__shared_or(uint32_t a, uint32_t v)\n"
+    "{\n"
+    "    *(uint32_t*)(simt::dynamic_shared() + a) |= v;\n"
+    "}\n"
+    "DAMACY__INLINE void damacy__shared_fence(void) {}\n"
+    "#endif\n";
+
+/* ==== kernels/zstd.cu ==== */
+__extension__ static const char damacy__source_zstd_cu[] =
+    "// Entry points of the Zstandard decoder; zstd_abi.h says in which order they run and what each\n"
+    "// leaves. Every entry takes the wave by value, reads all counts from the device and works with any\n"
+    "// grid of at least one block.\n"
+    "#include \"kernels/zstd_parse.cuh\"\n"
+    "#include \"kernels/zstd_trees.cuh\"\n"
+    "#include \"kernels/zstd_resolve.cuh\"\n"
+    "#include \"kernels/zstd_split.cuh\"\n"
+    "#include \"kernels/zstd_place.cuh\"\n"
+    "#include \"kernels/zstd_checksum.cuh\"\n"
+    "\n"
+    "// Thread per job: checks headers, counts, resets the result.\n"
+    "extern \"C\" __global__ __launch_bounds__(64) void damacy_zstd_count(damacy__zstd_wave w)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_n_jobs(w);\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {\n"
+    "        uint64_t error;\n"
+    "        damacy__zstd_spans(w)[i] = damacy__zstd_count_job(w, i, error);\n"
+    "        damacy__zstd_errors(w)[i] = error;\n"
+    "        damacy__zstd_result(w, i, DAMACY__JOB_NOT_RUN, 0);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// One block of 1024 threads.\n"
+    "extern \"C\" __global__ __launch_bounds__(1024) void damacy_zstd_allocate(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__SHARED(damacy__zstd_allocate_shared, shared);\n"
+    "    damacy__zstd_allocate(w, shared);\n"
+    "}\n"
+    "\n"
+    "// Thread per job: fills the tables.\n"
+    "extern \"C\" __global__ __launch_bounds__(64) void damacy_zstd_fill(damacy__zstd_wave w)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_n_jobs(w);\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)\n"
+    "        if (damacy__zstd_errors(w)[i] == DAMACY__ZSTD_NO_ERROR)\n"
+    "            damacy__zstd_fill_job(w, i);\n"
+    "}\n"
+    "\n"
+    "// Warp (a block) per eight trees.\n"
+    "extern \"C\" __global__ __launch_bounds__(32) void damacy_zstd_trees(damacy__zstd_wave w)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_trees;\n"
+    "    DAMACY__SHARED(damacy__zstd_trees_shared, shared);\n"
+    "\n"
+    "    for (uint32_t i = 8 * blockIdx.x; i < n; i += 8 * gridDim.x)\n"
+    "        damacy__zstd_trees_decode(w, shared, i);\n"
+    "}\n"
+    "\n"
+    "// One block of 1024 threads.\n"
+    "extern \"C\" __global__ __launch_bounds__(1024) void damacy_zstd_order(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__SHARED(damacy__zstd_order_shared, shared);\n"
+    "    damacy__zstd_order(w, shared);\n"
+    "}\n"
+    "\n"
+    "// Warp per job.\n"
+    "extern \"C\" __global__ __launch_bounds__(128) void damacy_zstd_resolve(damacy__zstd_wave w)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_n_jobs(w), n_warps = blockDim.x / 32;\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x * n_warps + threadIdx.x / 32; i < n; i += gridDim.x * n_warps)\n"
+    "        damacy__zstd_resolve_job(w, i);\n"
+    "}\n"
+    "\n"
+    "// Literals when many blocks are in flight: a warp per eight blocks.\n"
+    "extern \"C\" __global__ __launch_bounds__(160) void damacy_zstd_literals_lanes(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(memory);\n"
+    "    damacy__zstd_literals_lanes(w, memory);\n"
+    "}\n"
+    "\n"
+    "// Literals when few blocks are in flight: a block of threads per block, 32 or 128 lanes a stream.\n"
+    "extern \"C\" __global__ __launch_bounds__(128) void damacy_zstd_literals_split32(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(memory);\n"
+    "    damacy__zstd_literals_split<32>(w, memory);\n"
+    "}\n"
+    "#if DAMACY__SHARED_MAX > 131072\n"
+    "extern \"C\" __global__ __launch_bounds__(512) void damacy_zstd_literals_split128(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(memory);\n"
+    "    damacy__zstd_literals_split<128>(w, memory);\n"
+    "}\n"
+    "#endif\n"
+    "\n"
+    "// Block of threads per zstd block.\n"
+    "extern \"C\" __global__ __launch_bounds__(256) void damacy_zstd_place(damacy__zstd_wave w)\n"
+    "{\n"
+    "    damacy__zstd_place(w);\n"
+    "}\n"
+    "\n"
+    "// Four lanes per job.\n"
+    "extern \"C\" __global__ __launch_bounds__(128) void damacy_zstd_finish(damacy__zstd_wave w)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_n_jobs(w), step = gridDim.x * blockDim.x / 4;\n"
+    "\n"
+    "    for (uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) / 4; i < n; i += step)\n"
+    "        damacy__zstd_finish_job(w, i);\n"
+    "}\n";
+
+/* ==== kernels/zstd_abi.h ==== */
+__extension__ static const char damacy__source_zstd_abi_h[] =
+    "/* Records of the Zstandard decoder (RFC 8878), shared by the host and the kernels of zstd.cu.\n"
+    " *\n"
+    " * One wave decodes a table of jobs. The entries run in this order, on one stream, with no\n"
+    " * read-back; every count is on the device, so grids are persistent or sized by capacity:\n"
+    " *\n"
+    " *   count     thread per job: checks every header, counts frames, blocks, literals, records\n"
+    " *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters\n"
+    " *   fill      thread per job: walks the headers again, fills frames, blocks and trees\n"
+    " *   trees     Huffman tree descriptions -> weights\n"
+    " *   tables    FSE table descriptions -> their places and the place of the bit stream\n"
+    " *   order     lists of blocks, most work first\n"
+    " *   fse       sequences -> records, block sizes, outgoing repeat offsets\n"
+    " *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes\n"
+    " *   literals  Huffman streams -> scratch, or straight to the output of a block without sequences\n"
+    " *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets\n"
+    " *   execute   records -> output\n"
+    " *   finish    frame checksums, results\n"
+    " *\n"
+    " * The surprising rule: an error never stops a stage, it lowers the job's word in `errors`\n"
+    " * (damacy__zstd_fail) and the next stages find the job's blocks without a place. Words are\n"
+    " * minima, so the error reported does not depend on scheduling. */\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/abi.h\"\n"
+    "\n"
+    "/* Most bytes that a block may regenerate or occupy (RFC 8878 section 3.1.1.2.4). */\n"
+    "#define DAMACY__ZSTD_BLOCK_MAX 131072u\n"
+    "/* Most sequences of a legal block: a match is at least 3 bytes. */\n"
+    "#define DAMACY__ZSTD_SEQUENCES_MAX 43690u\n"
+    "#define DAMACY__ZSTD_NONE          0xffffffffu\n"
+    "#define DAMACY__ZSTD_NO_ERROR      0xffffffffffffffffull\n"
+    "\n"
+    "/* ---- Record of a segment (one literal run or one match), 8 bytes, in output order:\n"
+    " *\n"
+    " *   bits  0-16  start: first output byte, relative to the block\n"
+    " *   bits 17-33  length - 1\n"
+    " *   bits 34-63  D: LITERALS | position of the run in the block's literals (bits 0-16), or the\n"
+    " *               offset of a match, 1 ... OFFSET_MAX, or a symbolic offset\n"
+    " *\n"
+    " * The writer (fse) guarantees, also for hostile data: no empty run, each record starts where the\n"
+    " * one before it ended, the first starts at 0, the lengths sum to the block's size, literal runs\n"
+    " * lie inside and in order use up exactly the block's literals (the tail after the last sequence\n"
+    " * included). A symbolic offset is SYMBOLIC | k << 18 | (2^18 - 1 - d): the block's incoming repeat\n"
+    " * offset k (0, 1, 2) minus d, so that both kinds are one less when decremented. `place` rewrites\n"
+    " * those to plain ones, so execute sees none. */\n"
+    "#define DAMACY__ZSTD_D_LITERALS 0x20000000u\n"
+    "#define DAMACY__ZSTD_D_SYMBOLIC 0x1ff00000u /* bits 18 and 19 are clear */\n"
+    "#define DAMACY__ZSTD_OFFSET_MAX 0x1fefffffu /* a larger offset is DAMACY__JOB_BAD_OFFSET */\n"
+    "\n"
+    "enum { /* damacy__zstd_block.type */\n"
+    "       DAMACY__ZSTD_RAW = 0,\n"
+    "       DAMACY__ZSTD_RLE = 1,\n"
+    "       DAMACY__ZSTD_LITERALS = 2, /* Huffman literals and no sequence: decoded in place */\n"
+    "       DAMACY__ZSTD_SEQUENCES = 3 /* at least one sequence */\n"
+    "};\n"
+    "\n"
+    "enum { /* damacy__zstd_block.literal_type, as in the literals section header */\n"
+    "       DAMACY__ZSTD_LITERALS_RAW = 0,\n"
+    "       DAMACY__ZSTD_LITERALS_RLE = 1,\n"
+    "       DAMACY__ZSTD_LITERALS_HUFFMAN = 2,\n"
+    "       DAMACY__ZSTD_LITERALS_TREELESS = 3\n"
+    "};\n"
+    "\n"
+    "enum { DAMACY__ZSTD_LL = 0, DAMACY__ZSTD_OF = 1, DAMACY__ZSTD_ML = 2 }; /* order of the tables */\n"
+    "\n"
+    "enum { /* compression mode of a table, 2 bits each in damacy__zstd_block.modes */\n"
+    "       DAMACY__ZSTD_PREDEFINED = 0,\n"
+    "       DAMACY__ZSTD_MODE_RLE = 1,\n"
+    "       DAMACY__ZSTD_MODE_FSE = 2,\n"
+    "       DAMACY__ZSTD_MODE_REPEAT = 3\n"
+    "};\n"
+    "\n"
+    "/* A frame inside a job; a job may hold several, one after another, and skippable frames, which\n"
+    " * leave no record. Frames of a job are neighbours in the table, in order. */\n"
+    "typedef struct damacy__zstd_frame {\n"
+    "    uint64_t dst;               /* resolve: address of its first output byte; 0 = dead, skip it */\n"
+    "    uint64_t content_size;      /* from the header, or DAMACY__SIZE_UNKNOWN */\n"
+    "    uint64_t checksum;          /* address of the four checksum bytes to verify, or 0 */\n"
+    "    uint32_t job;               /* index of its job */\n"
+    "    uint32_t first_block;       /* its blocks are neighbours in the table, in order */\n"
+    "    uint32_t n_blocks;          /* empty raw and RLE blocks leave no record and do not count */\n"
+    "    uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */\n"
+    "    uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */\n"
+    "    uint32_t n_records;         /* resolve: records of all its blocks */\n"
+    "} damacy__zstd_frame;\n"
+    "static_assert(sizeof(damacy__zstd_frame) == 48, \"ABI\");\n"
+    "\n"
+    "/* A block. Fields without a stage name are set by fill and then constant.\n"
+    " *\n"
+    " * What count has checked: every range lies inside its job's source; n_literals <= max_size <=\n"
+    " * BLOCK_MAX; n_sequences <= SEQUENCES_MAX and 3 * n_sequences + n_literals <= max_size; modes have\n"
+    " * no reserved bits; a REPEAT table has a defining block in the same frame, whose mode is not\n"
+    " * REPEAT; a RLE or FSE table has at least one byte. What it has not: the table descriptions\n"
+    " * (tables) and all bit streams. */\n"
+    "typedef struct damacy__zstd_block {\n"
+    "    uint64_t src;           /* RAW: bytes. RLE: the byte */\n"
+    "    uint64_t literals;      /* SEQUENCES: address of the regenerated literals, which the source (raw\n"
+    "                               literals, any alignment) or scratch (32-byte aligned) holds; they have no\n"
+    "                               padding in the source. LITERALS: set by resolve to dst */\n"
+    "    uint64_t literal_src;   /* Huffman: what follows the literals header. RLE literals: the byte */\n"
+    "    uint64_t sequence_src;  /* what follows the modes byte: table descriptions, then bit stream */\n"
+    "    uint64_t first_record;  /* SEQUENCES: index of its first record, a multiple of 16 */\n"
+    "    uint64_t dst;           /* resolve: address of its first output byte; 0 = dead, skip it */\n"
+    "    uint32_t frame;         /* index of its frame */\n"
+    "    uint32_t literal_size;  /* bytes at literal_src */\n"
+    "    uint32_t n_literals;    /* regenerated literals */\n"
+    "    uint32_t sequence_size; /* bytes at sequence_src up to the end of the block */\n"
+    "    uint32_t n_sequences;\n"
+    "    uint32_t max_size;        /* most bytes that the block may regenerate: min(window, BLOCK_MAX) */\n"
+    "    uint32_t size;            /* regenerated bytes; SEQUENCES: 0 until fse sets it */\n"
+    "    uint32_t position;        /* resolve: its first output byte, relative to the frame */\n"
+    "    uint32_t tree;            /* Huffman: index of its tree (its own or an earlier block's) */\n"
+    "    uint32_t tables[3];       /* SEQUENCES: per table the block that defines it (itself unless mode\n"
+    "                                 REPEAT); LL, OF, ML */\n"
+    "    uint32_t table_at[3];     /* tables: place of its own descriptions, relative to sequence_src;\n"
+    "                                 unused entries are 0 */\n"
+    "    uint32_t bits_at;         /* tables: place of the bit stream, relative to sequence_src */\n"
+    "    uint32_t bits_size;       /* tables: bytes of the bit stream, at least 1; 0 = broken, skip it */\n"
+    "    uint32_t n_records;       /* fse; room is for record_capacity */\n"
+    "    uint32_t n_symbolic;      /* fse: records from this one on have no symbolic offset */\n"
+    "    uint32_t record_capacity; /* min(2 * n_sequences, n_sequences + n_literals) + 1: enough */\n"
+    "    uint32_t repeat_out[3];   /* fse: repeat offsets after the block, plain or symbolic D */\n"
+    "    uint32_t repeat_in[3];    /* resolve: repeat offsets before the block, plain */\n"
+    "    uint8_t type;             /* DAMACY__ZSTD_RAW ... */\n"
+    "    uint8_t literal_type;     /* DAMACY__ZSTD_LITERALS_RAW ... */\n"
+    "    uint8_t n_streams;        /* Huffman: 1 or 4 */\n"
+    "    uint8_t modes;            /* own modes: LL in bits 0-1, OF in 2-3, ML in 4-5 */\n"
+    "    uint32_t zero;\n"
+    "} damacy__zstd_block;\n"
+    "static_assert(sizeof(damacy__zstd_block) == 160, \"ABI\");\n"
+    "\n"
+    "/* A Huffman tree description and, after trees, its weights. */\n"
+    "typedef struct damacy__zstd_tree {\n"
+    "    uint64_t src;   /* address of the description */\n"
+    "    uint32_t limit; /* bytes that may be read there: the whole literals section */\n"
+    "    uint32_t block; /* block that holds it */\n"
+    "    uint32_t size;  /* trees: bytes of the description; 0 = broken */\n"
+    "    uint32_t log;   /* trees: table log 1-11; 0 = broken */\n"
+    "    uint32_t zero[2];\n"
+    "    uint32_t weights[32]; /* trees: 256 weights of 4 bits, low nibble first */\n"
+    "} damacy__zstd_tree;\n"
+    "static_assert(sizeof(damacy__zstd_tree) == 160, \"ABI\");\n"
+    "\n"
+    "/* What count found in a job, and where allocate has put it. A job that is broken or does not fit\n"
+    " * has no frames, blocks, trees, literals and records. */\n"
+    "typedef struct damacy__zstd_span {\n"
+    "    uint64_t n_literal_bytes, first_literal_byte; /* multiples of 32 */\n"
+    "    uint64_t n_records, first_record;             /* multiples of 16 */\n"
+    "    uint32_t n_frames, first_frame;\n"
+    "    uint32_t n_blocks, first_block;\n"
+    "    uint32_t n_trees, first_tree;\n"
+    "    uint32_t zero[2];\n"
+    "} damacy__zstd_span;\n"
+    "static_assert(sizeof(damacy__zstd_span) == 64, \"ABI\");\n"
+    "\n"
+    "/* Counts within the tables: what did not fit is not counted. */\n"
+    "typedef struct damacy__zstd_counters {\n"
+    "    uint64_t n_literal_bytes;             /* allocate: used of the literal scratch */\n"
+    "    uint64_t n_records;                   /* allocate: used of the record scratch */\n"
+    "    uint64_t n_link_bytes;                /* for execute */\n"
+    "    uint32_t n_frames, n_blocks, n_trees; /* allocate */\n"
+    "    uint32_t n_sequence_blocks;           /* order: entries of sequence_order */\n"
+    "    uint32_t n_literal_blocks[3]; /* order: entries of literal_order by table log: <= 9, 10, 11 */\n"
+    "    uint32_t n_execute;           /* resolve: entries of execute_list */\n"
+    "    uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */\n"
+    "    uint32_t ticket[7];           /* for persistent grids: 0-3 fse and execute, 4-6 the others */\n"
+    "} damacy__zstd_counters;\n"
+    "static_assert(sizeof(damacy__zstd_counters) == 88, \"ABI\");\n"
+    "\n"
+    "/* ---- Flags of a wave, and what the host has to know of shapes. */\n"
+    "\n"
+    "/* Variants of execution that are launched. Each takes the frames for which it is the best of them;\n"
+    " * with one bit set it takes all. */\n"
+    "#define DAMACY__ZSTD_EXECUTE_LINKS  0x10000u /* a few large frames, all blocks at once */\n"
+    "#define DAMACY__ZSTD_EXECUTE_1024X2 0x20000u /* up to a few hundred frames */\n"
+    "#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u /* many short segments */\n"
+    "#define DAMACY__ZSTD_EXECUTE_256X2  0x80000u\n"
+    "#define DAMACY__ZSTD_EXECUTE_128X2  0x100000u /* many frames */\n"
+    "\n"
+    "#define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */\n"
+    "\n"
+    "/* Force a shape of fse; neither: by the number of blocks. */\n"
+    "#define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u\n"
+    "#define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u\n"
+    "\n"
+    "/* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */\n"
+    "#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \\\n"
+    "    (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)\n"
+    "\n"
+    "/* Shared memory of one warp that decodes literals by lanes, its tables not included. */\n"
+    "#define DAMACY__ZSTD_LANE_SIZE 5376u\n"
+    "/* Dynamic shared memory of literals_lanes: two warps with tables of 11 bits, so that three blocks\n"
+    " * of threads fill a multiprocessor of 228 KB exactly. It works with 41 KB. */\n"
+    "#define DAMACY__ZSTD_LANES_SHARED 76800u\n"
+    "/* The same of literals_split with s lanes a stream, alignment of the tables included. */\n"
+    "#define DAMACY__ZSTD_SPLIT_SHARED(s) \\\n"
+    "    ((2u << 11) + (2u << 12) + ((s) / 8u) * DAMACY__ZSTD_LANE_SIZE + 32u * (s) + 16u + 7168u)\n"
+    "\n"
+    "/* The one parameter of every entry, passed by value. */\n"
+    "typedef struct damacy__zstd_wave {\n"
+    "    uint64_t jobs;     /* const damacy__job[max_jobs] */\n"
+    "    uint64_t n_jobs;   /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */\n"
+    "    uint64_t results;  /* damacy__job_result[max_jobs] */\n"
+    "    uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR */\n"
+    "    uint64_t spans;    /* damacy__zstd_span[max_jobs] */\n"
+    "    uint64_t counters; /* damacy__zstd_counters */\n"
+    "    uint64_t frames;   /* damacy__zstd_frame[max_frames] */\n"
+    "    uint64_t blocks;   /* damacy__zstd_block[max_blocks] */\n"
+    "    uint64_t trees;    /* damacy__zstd_tree[max_blocks] */\n"
+    "    uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most\n"
+    "                                sequences first */\n"
+    "    uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by\n"
+    "                                table log, largest first */\n"
+    "    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences */\n"
+    "    uint64_t literals;    /* scratch for literals and records together, 256-byte aligned: literals\n"
+    "                             from the front, records from the back; 64 spare bytes on both sides */\n"
+    "    uint64_t records;     /* uint64_t[max_records]: the same place */\n"
+    "    uint64_t links;       /* scratch of execute for few large frames, or 0 */\n"
+    "    uint64_t max_records; /* what that scratch could hold of records alone; a multiple of 16 */\n"
+    "    uint64_t zero;\n"
+    "    uint64_t links_size;\n"
+    "    uint32_t max_jobs, max_frames, max_blocks;\n"
+    "    uint32_t flags;\n"
+    "} damacy__zstd_wave;\n"
+    "static_assert(sizeof(damacy__zstd_wave) == 176, \"ABI\");\n";
+
+/* ==== kernels/zstd_checksum.cuh ==== */
+__extension__ static const char damacy__source_zstd_checksum_cuh[] =
+    "// Frame checksums (XXH64, seed 0, low 32 bits; RFC 8878 section 3.1.1) and the results of jobs.\n"
+    "// Four lanes take a job: its frames one after another, an accumulator of the hash each.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "\n"
+    "#define DAMACY__XXH64_P1 0x9e3779b185ebca87ull\n"
+    "#define DAMACY__XXH64_P2 0xc2b2ae3d27d4eb4full\n"
+    "#define DAMACY__XXH64_P3 0x165667b19e3779f9ull\n"
+    "#define DAMACY__XXH64_P4 0x85ebca77c2b2ae63ull\n"
+    "#define DAMACY__XXH64_P5 0x27d4eb2f165667c5ull\n"
+    "\n"
+    "DAMACY__INLINE uint64_t damacy__rotate64(uint64_t v, uint32_t n)\n"
+    "{\n"
+    "    return v << n | v >> (64 - n);\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint64_t damacy__xxh64_round(uint64_t acc, uint64_t input)\n"
+    "{\n"
+    "    return damacy__rotate64(acc + input * DAMACY__XXH64_P2, 31) * DAMACY__XXH64_P1;\n"
+    "}\n"
+    "\n"
+    "// Eight bytes at any address of [lo, hi) that holds all of them.\n"
+    "DAMACY__INLINE uint64_t damacy__load_u64_at(uint64_t a, uint64_t lo, uint64_t hi)\n"
+    "{\n"
+    "    if (!(a & 7))\n"
+    "        return *(const uint64_t*)(uintptr_t)a;\n"
+    "    const uint64_t word = a & ~3ull;\n"
+    "    const uint32_t shift = (uint32_t)(a & 3) * 8;\n"
+    "    const uint32_t w0 = damacy__load_word_within(word, lo, hi);\n"
+    "    const uint32_t w1 = damacy__load_word_within(word + 4, lo, hi);\n"
+    "    const uint32_t w2 = shift ? damacy__load_word_within(word + 8, lo, hi) : 0;\n"
+    "    return (uint64_t)damacy__funnel_right(w1, w2, shift) << 32 |\n"
+    "           damacy__funnel_right(w0, w1, shift);\n"
+    "}\n"
+    "\n"
+    "// What follows the stripes: at most 31 bytes from `at` to `end`.\n"
+    "static __device__ uint64_t damacy__xxh64_finish(uint64_t h, uint64_t at, uint64_t end)\n"
+    "{\n"
+    "    for (; end - at >= 8; at += 8) {\n"
+    "        h ^= damacy__xxh64_round(0, damacy__load_le((const uint8_t*)(uintptr_t)at, 8));\n"
+    "        h = damacy__rotate64(h, 27) * DAMACY__XXH64_P1 + DAMACY__XXH64_P4;\n"
+    "    }\n"
+    "    if (end - at >= 4) {\n"
+    "        h ^= damacy__load_u32((const uint8_t*)(uintptr_t)at) * DAMACY__XXH64_P1;\n"
+    "        h = damacy__rotate64(h, 23) * DAMACY__XXH64_P2 + DAMACY__XXH64_P3;\n"
+    "        at += 4;\n"
+    "    }\n"
+    "    for (; at < end; at++) {\n"
+    "        h ^= *(const uint8_t*)(uintptr_t)at * DAMACY__XXH64_P5;\n"
+    "        h = damacy__rotate64(h, 11) * DAMACY__XXH64_P1;\n"
+    "    }\n"
+    "    h = (h ^ h >> 33) * DAMACY__XXH64_P2;\n"
+    "    h = (h ^ h >> 29) * DAMACY__XXH64_P3;\n"
+    "    return h ^ h >> 32;\n"
+    "}\n"
+    "\n"
+    "// XXH64 of [src, src + n), by the four lanes of `group` (a mask); lane `k` of them. All four return\n"
+    "// the hash.\n"
+    "static __device__ uint64_t damacy__xxh64(uint64_t src, uint32_t n, uint32_t group, uint32_t k)\n"
+    "{\n"
+    "    constexpr uint32_t AHEAD = 8; // stripes loaded at once: hides the latency of memory\n"
+    "    const uint32_t n_stripes = n / 32;\n"
+    "    const uint64_t end = src + n;\n"
+    "    uint64_t acc = k == 0   ? DAMACY__XXH64_P1 + DAMACY__XXH64_P2\n"
+    "                   : k == 1 ? DAMACY__XXH64_P2\n"
+    "                   : k == 2 ? 0\n"
+    "                            : 0 - DAMACY__XXH64_P1;\n"
+    "    uint64_t at = src + 8 * k, h;\n"
+    "    uint32_t i = 0;\n"
+    "\n"
+    "    for (; i + AHEAD <= n_stripes; i += AHEAD) {\n"
+    "        uint64_t input[AHEAD];\n"
+    "#pragma unroll\n"
+    "        for (uint32_t j = 0; j < AHEAD; j++)\n"
+    "            input[j] = damacy__load_u64_at(at + 32 * j, src, end);\n"
+    "#pragma unroll\n"
+    "        for (uint32_t j = 0; j < AHEAD; j++)\n"
+    "            acc = damacy__xxh64_round(acc, input[j]);\n"
+    "        at += 32 * AHEAD;\n"
+    "    }\n"
+    "    for (; i < n_stripes; i++, at += 32)\n"
+    "        acc = damacy__xxh64_round(acc, damacy__load_u64_at(at, src, end));\n"
+    "    const uint32_t first = damacy__lane() & ~3u;\n"
+    "    const uint64_t v1 = damacy__shfl_of(group, acc, first);\n"
+    "    const uint64_t v2 = damacy__shfl_of(group, acc, first + 1);\n"
+    "    const uint64_t v3 = damacy__shfl_of(group, acc, first + 2);\n"
+    "    const uint64_t v4 = damacy__shfl_of(group, acc, first + 3);\n"
+    "    if (n_stripes) {\n"
+    "        h = damacy__rotate64(v1, 1) + damacy__rotate64(v2, 7) + damacy__rotate64(v3, 12) +\n"
+    "            damacy__rotate64(v4, 18);\n"
+    "        h = (h ^ damacy__xxh64_round(0, v1)) * DAMACY__XXH64_P1 + DAMACY__XXH64_P4;\n"
+    "        h = (h ^ damacy__xxh64_round(0, v2)) * DAMACY__XXH64_P1 + DAMACY__XXH64_P4;\n"
+    "        h = (h ^ damacy__xxh64_round(0, v3)) * DAMACY__XXH64_P1 + DAMACY__XXH64_P4;\n"
+    "        h = (h ^ damacy__xxh64_round(0, v4)) * DAMACY__XXH64_P1 + DAMACY__XXH64_P4;\n"
+    "    } else {\n"
+    "        h = DAMACY__XXH64_P5;\n"
+    "    }\n"
+    "    return damacy__xxh64_finish(h + n, src + 32ull * n_stripes, end);\n"
+    "}\n"
+    "\n"
+    "// The result of a job from its error word; size is what its frames hold.\n"
+    "DAMACY__INLINE void damacy__zstd_result(const damacy__zstd_wave& w, uint32_t index, uint64_t error,\n"
+    "                                        uint64_t size)\n"
+    "{\n"
+    "    damacy__job_result r = {};\n"
+    "\n"
+    "    if (error == DAMACY__ZSTD_NO_ERROR) {\n"
+    "        r.status = DAMACY__JOB_OK;\n"
+    "        r.size = size;\n"
+    "    } else {\n"
+    "        r.status = (uint32_t)(error & 255);\n"
+    "        if (r.status == DAMACY__JOB_NO_SPACE)\n"
+    "            r.size = error >> 8;\n"
+    "        else\n"
+    "            r.error_offset = error >> 8;\n"
+    "    }\n"
+    "    ((damacy__job_result*)(uintptr_t)w.results)[index] = r;\n"
+    "}\n"
+    "\n"
+    "// Verifies the checksums of job `index` and writes its result. Called by whole groups of four\n"
+    "// lanes.\n"
+    "static __device__ void damacy__zstd_finish_job(const damacy__zstd_wave& w, uint32_t index)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), group = 15u << (lane & ~3u);\n"
+    "    const damacy__job& job = damacy__zstd_jobs(w)[index];\n"
+    "    const damacy__zstd_span& span = damacy__zstd_spans(w)[index];\n"
+    "    uint64_t error = damacy__zstd_errors(w)[index], size = 0;\n"
+    "\n"
+    "    for (uint32_t i = 0; i < span.n_frames && error == DAMACY__ZSTD_NO_ERROR; i++) {\n"
+    "        const damacy__zstd_frame& f = damacy__zstd_frames(w)[span.first_frame + i];\n"
+    "        size += f.size;\n"
+    "        if (!f.checksum || (job.flags & DAMACY__JOB_NO_CHECKSUM))\n"
+    "            continue;\n"
+    "        const uint32_t found = (uint32_t)damacy__xxh64(f.dst, f.size, group, lane & 3);\n"
+    "        if (found != damacy__load_u32((const uint8_t*)(uintptr_t)f.checksum))\n"
+    "            error = (f.checksum - job.src) << 8 | DAMACY__JOB_BAD_CHECKSUM;\n"
+    "    }\n"
+    "    if ((lane & 3) == 0)\n"
+    "        damacy__zstd_result(w, index, error, size);\n"
+    "}\n";
+
+/* ==== kernels/zstd_common.cuh ==== */
+__extension__ static const char damacy__source_zstd_common_cuh[] =
+    "// Access to the tables of a wave, and the one way to report an error.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/bits.cuh\"\n"
+    "#include \"kernels/zstd_abi.h\"\n"
+    "\n"
+    "DAMACY__INLINE const damacy__job* damacy__zstd_jobs(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return (const damacy__job*)(uintptr_t)w.jobs;\n"
+    "}\n"
+    "DAMACY__INLINE damacy__zstd_frame* damacy__zstd_frames(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return (damacy__zstd_frame*)(uintptr_t)w.frames;\n"
+    "}\n"
+    "DAMACY__INLINE damacy__zstd_block* damacy__zstd_blocks(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return (damacy__zstd_block*)(uintptr_t)w.blocks;\n"
+    "}\n"
+    "DAMACY__INLINE damacy__zstd_tree* damacy__zstd_trees(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return (damacy__zstd_tree*)(uintptr_t)w.trees;\n"
+    "}\n"
+    "DAMACY__INLINE damacy__zstd_span* damacy__zstd_spans(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return (damacy__zstd_span*)(uintptr_t)w.spans;\n"
+    "}\n"
+    "DAMACY__INLINE damacy__zstd_counters* damacy__zstd_counts(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return (damacy__zstd_counters*)(uintptr_t)w.counters;\n"
+    "}\n"
+    "DAMACY__INLINE uint64_t* damacy__zstd_errors(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return (uint64_t*)(uintptr_t)w.errors;\n"
+    "}\n"
+    "\n"
+    "// Jobs in the table of this wave.\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_n_jobs(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return damacy__min(*(const uint32_t*)(uintptr_t)w.n_jobs, w.max_jobs);\n"
+    "}\n"
+    "\n"
+    "// Lowers the error word of a job. `at` is the address of the source byte at fault; one outside the\n"
+    "// source counts as its first byte.\n"
+    "DAMACY__INLINE void damacy__zstd_fail_job(const damacy__zstd_wave& w, uint32_t job, uint64_t at,\n"
+    "                                          uint32_t status)\n"
+    "{\n"
+    "    const damacy__job& j = damacy__zstd_jobs(w)[job];\n"
+    "    const uint64_t offset = at - j.src <= j.src_size ? at - j.src : 0;\n"
+    "    damacy__atomic_min64(&damacy__zstd_errors(w)[job], offset << 8 | status);\n"
+    "}\n"
+    "\n"
+    "// The same for the job of a block.\n"
+    "DAMACY__INLINE void damacy__zstd_fail(const damacy__zstd_wave& w, const damacy__zstd_block& block,\n"
+    "                                      uint64_t at, uint32_t status)\n"
+    "{\n"
+    "    damacy__zstd_fail_job(w, damacy__zstd_frames(w)[block.frame].job, at, status);\n"
+    "}\n";
+
+/* ==== kernels/zstd_exec.cuh ==== */
+__extension__ static const char damacy__source_zstd_exec_cuh[] =
+    "// Sequence execution: segment records and literals become output. A CTA takes a frame and produces\n"
+    "// it in tiles, in order, one record a thread and several records each.\n"
+    "//\n"
+    "// A tile: (1) each record is clipped to the tile and checked; (2) sources that lie before the tile\n"
+    "// are read from the output itself, through L1, and go to the tile in shared memory: 8 bytes at\n"
+    "// once, the rest through a queue; (3) a match that reads its own tile becomes a list of bytes with\n"
+    "// links (byte -> source byte), and each byte follows links to one that has none. Links never wait\n"
+    "// for data, so no byte waits for another and nothing spins; (4) the tile is written 16 bytes a\n"
+    "// thread.\n"
+    "//\n"
+    "// Surprising: lanes shorten links while others follow them. Any value that a reader can see is an\n"
+    "// ancestor of the byte, so the order does not matter; accesses are relaxed.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_exec_copy.cuh\"\n"
+    "\n"
+    "#define DAMACY__EXEC_ROOT 0xffffu // no link: the byte is there\n"
+    "#define DAMACY__EXEC_BIAS 0x4000  // links are positions in the tile plus this: below it, before it\n"
+    "#define DAMACY__EXEC_LONG 32      // bytes that a lane copies alone\n"
+    "#define DAMACY__EXEC_HUGE 512     // bytes that a warp copies alone\n"
+    "\n"
+    "template <int THREADS_, int SEGMENTS_, int TILE_> struct damacy__exec_shape {\n"
+    "    static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;\n"
+    "    static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;\n"
+    "    static constexpr uint32_t QUEUE = 32 * SEGMENTS; // entries of a warp\n"
+    "    static constexpr uint32_t LINKS = TILE + 16;\n"
+    "    // Places in shared memory. A queue holds the rest of segments above 8 bytes from its front\n"
+    "    // (where and how long in REST) and matches that read their tile from its back.\n"
+    "    static constexpr uint32_t QUEUES = 0, REST = QUEUES + 8 * WARPS * QUEUE;\n"
+    "    static constexpr uint32_t LINK = REST + 4 * WARPS * QUEUE, LIST = LINK + 2 * LINKS;\n"
+    "    static constexpr uint32_t PIECES = LIST + 2 * LINKS, CONTROL = PIECES + 16 * (TILE / 32 + 4);\n"
+    "    static constexpr uint32_t BYTES = CONTROL + 64, SIZE = BYTES + TILE + 64;\n"
+    "    static_assert(TILE % 16 == 0 && TILE <= 8192 && LINKS % 8 == 0 && TILE >= 16 * 32, \"tile\");\n"
+    "    static_assert(SIZE == DAMACY__ZSTD_EXECUTE_SHARED(THREADS, SEGMENTS, TILE), \"host's view\");\n"
+    "};\n"
+    "\n"
+    "enum { // words at CONTROL\n"
+    "    DAMACY__EXEC_BAD = 0,\n"
+    "    DAMACY__EXEC_NEXT = 4,   // first record that the tile has not finished\n"
+    "    DAMACY__EXEC_LISTED = 8, // bytes with links\n"
+    "    DAMACY__EXEC_PIECED = 12,\n"
+    "    DAMACY__EXEC_TICKET = 16,\n"
+    "    DAMACY__EXEC_SKIP = 20\n"
+    "};\n"
+    "\n"
+    "// The frame, in coordinates that count from the 16-byte boundary at or before its first byte.\n"
+    "struct damacy__exec_frame {\n"
+    "    uint64_t base;       // address of coordinate 0\n"
+    "    uint32_t begin;      // coordinate of its first byte\n"
+    "    uint32_t whole;      // the first aligned word that lies in the frame\n"
+    "    uint32_t block, end; // next block to look at, end of its blocks\n"
+    "};\n"
+    "\n"
+    "// A block with sequences and how far it is done.\n"
+    "struct damacy__exec_block {\n"
+    "    uint64_t records, literals; // addresses\n"
+    "    uint32_t begin, end;        // coordinates\n"
+    "    uint32_t n_records, next;   // next: first record of the coming tile\n"
+    "    uint32_t index;\n"
+    "};\n"
+    "\n"
+    "// Records of a tile, loaded while the one before is finished. `bound`: the record after the last\n"
+    "// that is loaded, NONE if there is none.\n"
+    "template <class S> struct damacy__exec_records {\n"
+    "    uint64_t record[S::SEGMENTS];\n"
+    "    uint32_t bound;\n"
+    "};\n"
+    "\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_load(damacy__exec_records<S>* r, const damacy__exec_block* b)\n"
+    "{\n"
+    "    const int32_t tid = (int32_t)threadIdx.x, left = (int32_t)(b->n_records - b->next);\n"
+    "    const uint64_t* from = (const uint64_t*)(uintptr_t)b->records + b->next + tid;\n"
+    "\n"
+    "    DAMACY__EXEC_UNROLL for (int32_t u = 0; u < S::SEGMENTS; u++)\n"
+    "    {\n"
+    "        r->record[u] = 0;\n"
+    "        if (u * S::THREADS + tid < left)\n"
+    "            r->record[u] = damacy__load_u64_stream(from + u * S::THREADS);\n"
+    "    }\n"
+    "    if ((tid & 15) == 0) {\n"
+    "        DAMACY__EXEC_UNROLL for (int32_t u = 0; u < S::SEGMENTS; u++)\n"
+    "        {\n"
+    "            if (S::RECORDS + u * S::THREADS + tid < left)\n"
+    "                damacy__prefetch_l2(from + S::RECORDS + u * S::THREADS);\n"
+    "        }\n"
+    "    }\n"
+    "    r->bound = S::RECORDS < left ? (uint32_t)damacy__load_u64_stream(from - tid + S::RECORDS)\n"
+    "                                 : DAMACY__ZSTD_NONE;\n"
+    "}\n"
+    "\n"
+    "// Moves to the next block with sequences; false at the end of the frame.\n"
+    "DAMACY__INLINE bool damacy__exec_block_next(const damacy__zstd_wave& w, damacy__exec_frame* f,\n"
+    "                                            damacy__exec_block* b)\n"
+    "{\n"
+    "    while (f->block < f->end) {\n"
+    "        const damacy__zstd_block* block = damacy__zstd_blocks(w) + f->block;\n"
+    "        b->index = f->block++;\n"
+    "        if (block->type != DAMACY__ZSTD_SEQUENCES || block->dst == 0 || block->size == 0)\n"
+    "            continue;\n"
+    "        b->records = w.records + 8 * block->first_record;\n"
+    "        b->literals = block->literals;\n"
+    "        b->begin = f->begin + block->position;\n"
+    "        b->end = b->begin + block->size;\n"
+    "        b->n_records = block->n_records;\n"
+    "        b->next = 0;\n"
+    "        return true;\n"
+    "    }\n"
+    "    return false;\n"
+    "}\n"
+    "\n"
+    "// The tile at hand: coordinates [t0, t1); its buffer begins at the unit of 16 that holds t0, and\n"
+    "// bytes before t0 are there already. What follows is relative to the buffer.\n"
+    "struct damacy__exec_tile {\n"
+    "    uint64_t history; // address of the buffer's first byte in the output\n"
+    "    uint32_t start;   // coordinate of the same\n"
+    "    int32_t t0, t1;\n"
+    "    int32_t big; // a longer piece goes to the CTA's list\n"
+    "};\n"
+    "\n"
+    "// A thread's segments: source address, place, bytes (0: none), first words.\n"
+    "template <class S> struct damacy__exec_segments {\n"
+    "    uint64_t from[S::SEGMENTS];\n"
+    "    int32_t to[S::SEGMENTS], n[S::SEGMENTS];\n"
+    "    damacy__exec_words words[S::SEGMENTS];\n"
+    "};\n"
+    "\n"
+    "// The first word of a source that begins before the first whole word of the frame: that word is not\n"
+    "// the frame's alone.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_edge(uint64_t from)\n"
+    "{\n"
+    "    uint32_t v = 0;\n"
+    "    DAMACY__EXEC_NOUNROLL for (uint64_t at = from | 3;; at--)\n"
+    "    {\n"
+    "        v = v << 8 | damacy__exec_byte(at);\n"
+    "        if (at == from)\n"
+    "            return v << (8 * (from & 3));\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Clips and checks the records, issues the loads of their first 8 bytes and sets aside matches that\n"
+    "// read the tile; their number in *n_own. False for a bad offset.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE bool damacy__exec_classify(damacy__exec_segments<S>* s, uint32_t shared,\n"
+    "                                          const damacy__exec_records<S>* r,\n"
+    "                                          const damacy__exec_block* b, const damacy__exec_frame* f,\n"
+    "                                          const damacy__exec_tile* t, uint32_t* n_own)\n"
+    "{\n"
+    "    const int32_t tid = (int32_t)threadIdx.x, left = (int32_t)(b->n_records - b->next);\n"
+    "    const int32_t block = (int32_t)(b->begin - t->start);\n"
+    "    const uint32_t below = (1u << damacy__lane()) - 1;\n"
+    "    const uint32_t back = shared + S::QUEUES + 8 * (S::QUEUE * (threadIdx.x / 32 + 1) - 1);\n"
+    "    bool good = true;\n"
+    "\n"
+    "    DAMACY__EXEC_UNROLL for (int32_t u = 0; u < S::SEGMENTS; u++)\n"
+    "    {\n"
+    "        const uint32_t lo = (uint32_t)r->record[u], hi = (uint32_t)(r->record[u] >> 32);\n"
+    "        const uint32_t offset = hi >> 2;\n"
+    "        const bool literals = (int32_t)hi < 0;\n"
+    "        const int32_t x = (int32_t)(lo & 0x1ffff) + block;\n"
+    "        const int32_t end = x + (int32_t)(damacy__funnel_right(lo, hi, 17) & 0x1ffff) + 1;\n"
+    "        const int32_t to = x > t->t0 ? x : t->t0;\n"
+    "        int32_t n = u * S::THREADS + tid < left ? (end < t->t1 ? end : t->t1) - to : 0;\n"
+    "        if (!literals && n > 0 && offset - 1 >= (uint32_t)x + t->start - f->begin) {\n"
+    "            good = false;\n"
+    "            n = 0;\n"
+    "        }\n"
+    "        if (n > 0 && end >= t->t1)\n"
+    "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_NEXT,\n"
+    "                          b->next + (uint32_t)(u * S::THREADS + tid) + (end == t->t1));\n"
+    "        const int32_t q = to - (int32_t)offset;\n"
+    "        const bool own = !literals && n > 0 && q + n > 0;\n"
+    "        const uint64_t from = literals\n"
+    "                                  ? b->literals + (uint32_t)((int32_t)(offset & 0x1ffff) + to - x)\n"
+    "                                  : t->history + (uint64_t)(int64_t)q;\n"
+    "        const uint32_t vote = damacy__ballot(own);\n"
+    "        if (own) {\n"
+    "            damacy__sts64(back - 8 * (*n_own + damacy__popc(vote & below)),\n"
+    "                          (uint32_t)(to | n << 16), offset);\n"
+    "            n = 0;\n"
+    "        }\n"
+    "        *n_own += damacy__popc(vote);\n"
+    "        s->from[u] = from;\n"
+    "        s->to[u] = to;\n"
+    "        s->n[u] = n;\n"
+    "        s->words[u].w0 = s->words[u].w1 = s->words[u].w2 = 0;\n"
+    "        if (n > 0) {\n"
+    "            const uint64_t at = from & ~3ull;\n"
+    "            const int32_t last = (int32_t)(from & 3) + (n < 8 ? n : 8);\n"
+    "            if (!literals && t->start + (uint32_t)q < f->whole)\n"
+    "                s->words[u].w0 = damacy__exec_edge(from);\n"
+    "            else\n"
+    "                s->words[u].w0 = damacy__exec_word(at);\n"
+    "            if (last > 4)\n"
+    "                s->words[u].w1 = damacy__exec_word(at + 4);\n"
+    "            if (last > 8)\n"
+    "                s->words[u].w2 = damacy__exec_word(at + 8);\n"
+    "        }\n"
+    "    }\n"
+    "    return good;\n"
+    "}\n"
+    "\n"
+    "// First 8 bytes of each segment to the tile; the rest to the warp's queue, or to the CTA's list.\n"
+    "// Returns the entries of the queue.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE uint32_t damacy__exec_heads(const damacy__exec_segments<S>* s, uint32_t shared,\n"
+    "                                           const damacy__exec_tile* t)\n"
+    "{\n"
+    "    const uint32_t below = (1u << damacy__lane()) - 1, warp = threadIdx.x / 32;\n"
+    "    uint32_t queued = 0;\n"
+    "\n"
+    "    DAMACY__EXEC_UNROLL for (int32_t u = 0; u < S::SEGMENTS; u++)\n"
+    "    {\n"
+    "        const int32_t n = s->n[u];\n"
+    "        if (n > 0)\n"
+    "            damacy__exec_scatter(shared + S::BYTES + (uint32_t)s->to[u], s->from[u], s->words[u],\n"
+    "                                 n);\n"
+    "        const uint32_t longer = damacy__ballot(n > 8);\n"
+    "        if (longer) {\n"
+    "            const bool listed = n > t->big;\n"
+    "            const uint32_t lists = damacy__ballot(listed);\n"
+    "            const uint32_t rest = (uint32_t)(s->to[u] + 8) | (uint32_t)(n - 8) << 16;\n"
+    "            const uint64_t from = s->from[u] + 8;\n"
+    "            if (listed) {\n"
+    "                const uint32_t j = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_PIECED, 1);\n"
+    "                damacy__sts64(shared + S::PIECES + 16 * j, (uint32_t)from, (uint32_t)(from >> 32));\n"
+    "                damacy__sts32(shared + S::PIECES + 16 * j + 8, rest);\n"
+    "            } else if (n > 8) {\n"
+    "                const uint32_t j = S::QUEUE * warp + queued + damacy__popc(longer & ~lists & below);\n"
+    "                damacy__sts64(shared + S::QUEUES + 8 * j, (uint32_t)from, (uint32_t)(from >> 32));\n"
+    "                damacy__sts32(shared + S::REST + 4 * j, rest);\n"
+    "            }\n"
+    "            queued += damacy__popc(longer & ~lists);\n"
+    "        }\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "    return queued;\n"
+    "}\n"
+    "\n"
+    "// Bytes of the queued segments: a lane up to LONG bytes, above it the warp.\n"
+    "template <class S> DAMACY__INLINE void damacy__exec_rest(uint32_t shared, uint32_t queued)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), first = S::QUEUE * (threadIdx.x / 32);\n"
+    "\n"
+    "    for (uint32_t i0 = 0; i0 < queued; i0 += 32) {\n"
+    "        const uint32_t i = i0 + lane;\n"
+    "        uint32_t to = 0;\n"
+    "        int32_t n = 0;\n"
+    "        uint64_t from = 0;\n"
+    "        if (i < queued) {\n"
+    "            const damacy__u32x2 v = damacy__lds64(shared + S::QUEUES + 8 * (first + i));\n"
+    "            const uint32_t rest = damacy__lds32(shared + S::REST + 4 * (first + i));\n"
+    "            from = (uint64_t)v.y << 32 | v.x;\n"
+    "            to = rest & 0xffff;\n"
+    "            n = (int32_t)(rest >> 16);\n"
+    "        }\n"
+    "        uint32_t shared_out = damacy__ballot(n > DAMACY__EXEC_LONG);\n"
+    "        if (n <= DAMACY__EXEC_LONG)\n"
+    "            for (uint32_t at = shared + S::BYTES + to; n > 0; from += 8, at += 8, n -= 8)\n"
+    "                damacy__exec_scatter(at, from, damacy__exec_gather(from, n), n);\n"
+    "        damacy__sync_warp();\n"
+    "        while (shared_out) {\n"
+    "            const uint32_t l = damacy__ctz(shared_out);\n"
+    "            const uint64_t p = damacy__shfl(from, l);\n"
+    "            const int32_t begin = (int32_t)damacy__shfl(to, l), length = damacy__shfl(n, l);\n"
+    "            shared_out &= shared_out - 1;\n"
+    "            damacy__exec_copy_group(shared + S::BYTES, p, begin, begin + length, (int32_t)lane, 32);\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Links and list entries of the matches that read their tile, a byte at a time. Where source and\n"
+    "// match overlap, a byte's source is taken modulo the offset: it lies before the match.\n"
+    "template <class S> DAMACY__INLINE void damacy__exec_link(uint32_t shared, uint32_t n_own)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane();\n"
+    "    const uint32_t back = shared + S::QUEUES + 8 * (S::QUEUE * (threadIdx.x / 32 + 1) - 1);\n"
+    "\n"
+    "    for (uint32_t i0 = 0; i0 < n_own; i0 += 32) {\n"
+    "        const uint32_t i = i0 + lane;\n"
+    "        int32_t to = 0, n = 0, offset = 1;\n"
+    "        if (i < n_own) {\n"
+    "            const damacy__u32x2 v = damacy__lds64(back - 8 * i);\n"
+    "            to = (int32_t)(v.x & 0xffff);\n"
+    "            n = (int32_t)(v.x >> 16);\n"
+    "            offset = (int32_t)v.y;\n"
+    "        }\n"
+    "        uint32_t sum = (uint32_t)n, base = 0;\n"
+    "        for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "            const uint32_t other = damacy__shfl_up(sum, d);\n"
+    "            if (lane >= d)\n"
+    "                sum += other;\n"
+    "        }\n"
+    "        if (lane == 31)\n"
+    "            base = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED, sum);\n"
+    "        base = damacy__shfl(base, 31) + sum - (uint32_t)n;\n"
+    "        uint32_t link = shared + S::LINK + 2 * (uint32_t)to, list = shared + S::LIST + 2 * base;\n"
+    "        uint32_t longer = damacy__ballot(n > DAMACY__EXEC_LONG);\n"
+    "        if (n <= DAMACY__EXEC_LONG) {\n"
+    "            const int32_t end = to + DAMACY__EXEC_BIAS;\n"
+    "            int32_t source = end - offset;\n"
+    "            for (int32_t k = 0; k < n; k++, link += 2, list += 2) {\n"
+    "                damacy__exec_link_store(link, (uint32_t)source);\n"
+    "                damacy__sts16(list, (uint32_t)(to + k));\n"
+    "                if (++source == end)\n"
+    "                    source -= offset;\n"
+    "            }\n"
+    "        }\n"
+    "        damacy__sync_warp();\n"
+    "        while (longer) {\n"
+    "            const uint32_t l = damacy__ctz(longer);\n"
+    "            const int32_t begin = damacy__shfl(to, l), length = damacy__shfl(n, l);\n"
+    "            const int32_t o = damacy__shfl(offset, l);\n"
+    "            const uint32_t listed = damacy__shfl(list, l);\n"
+    "            longer &= longer - 1;\n"
+    "            for (int32_t k = (int32_t)lane; k < length; k += 32) {\n"
+    "                const int32_t source = begin - o + (o < length ? k % o : k) + DAMACY__EXEC_BIAS;\n"
+    "                damacy__exec_link_store(shared + S::LINK + 2 * (uint32_t)(begin + k),\n"
+    "                                        (uint32_t)source);\n"
+    "                damacy__sts16(listed + 2 * (uint32_t)k, (uint32_t)(begin + k));\n"
+    "            }\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// The listed pieces: above HUGE bytes the whole CTA, else a warp each.\n"
+    "template <class S> DAMACY__INLINE void damacy__exec_pieces(uint32_t shared, uint32_t n_pieces)\n"
+    "{\n"
+    "    const uint32_t warp = threadIdx.x / 32;\n"
+    "\n"
+    "    for (uint32_t i = 0; i < n_pieces; i++) {\n"
+    "        const damacy__u32x2 v = damacy__lds64(shared + S::PIECES + 16 * i);\n"
+    "        const uint32_t rest = damacy__lds32(shared + S::PIECES + 16 * i + 8);\n"
+    "        const uint64_t from = (uint64_t)v.y << 32 | v.x;\n"
+    "        const int32_t to = (int32_t)(rest & 0xffff), n = (int32_t)(rest >> 16);\n"
+    "        if (n > DAMACY__EXEC_HUGE)\n"
+    "            damacy__exec_copy_group(shared + S::BYTES, from, to, to + n, (int32_t)threadIdx.x,\n"
+    "                                    S::THREADS);\n"
+    "        else if (i % S::WARPS == warp)\n"
+    "            damacy__exec_copy_group(shared + S::BYTES, from, to, to + n, (int32_t)damacy__lane(),\n"
+    "                                    32);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Bytes of the matches that read their tile. A hop goes to an earlier byte, so a tile bounds them.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_chase(uint32_t shared, uint64_t history, uint32_t n)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane();\n"
+    "\n"
+    "    for (uint32_t i0 = threadIdx.x & ~31u; i0 < n; i0 += S::THREADS) {\n"
+    "        if (i0 + lane < n) {\n"
+    "            const uint32_t x = damacy__lds16(shared + S::LIST + 2 * (i0 + lane));\n"
+    "            const uint32_t self = shared + S::LINK + 2 * x;\n"
+    "            uint32_t v = damacy__exec_link_load(self);\n"
+    "            for (int32_t hop = 0; v >= DAMACY__EXEC_BIAS && hop < S::TILE; hop++) {\n"
+    "                const uint32_t next =\n"
+    "                    damacy__exec_link_load(shared + S::LINK + 2 * (v - DAMACY__EXEC_BIAS));\n"
+    "                if (next == DAMACY__EXEC_ROOT)\n"
+    "                    break;\n"
+    "                v = next;\n"
+    "                damacy__exec_link_store(self, v);\n"
+    "            }\n"
+    "            const uint32_t byte = v < DAMACY__EXEC_BIAS\n"
+    "                                      ? damacy__exec_byte(history + v - DAMACY__EXEC_BIAS)\n"
+    "                                      : damacy__lds8(shared + S::BYTES + v - DAMACY__EXEC_BIAS);\n"
+    "            damacy__sts8(shared + S::BYTES + x, byte);\n"
+    "        }\n"
+    "        damacy__sync_warp();\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Writes the whole units of the tile; what is left of the last one too if nothing follows it. Bytes\n"
+    "// before the frame are another's and are not written.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_flush(uint32_t shared, const damacy__exec_frame* f,\n"
+    "                                       const damacy__exec_tile* t, bool all)\n"
+    "{\n"
+    "    const int32_t whole = t->t1 & ~15, tid = (int32_t)threadIdx.x;\n"
+    "    const int32_t begin = t->start < f->begin ? (int32_t)(f->begin - t->start) : 0;\n"
+    "    const int32_t first = begin ? 16 : 0;\n"
+    "\n"
+    "    for (int32_t at = first + tid * 16; at < whole; at += S::THREADS * 16)\n"
+    "        *(damacy__u32x4*)(uintptr_t)(t->history + (uint32_t)at) =\n"
+    "            damacy__lds128(shared + S::BYTES + (uint32_t)at);\n"
+    "    if (begin && tid >= begin && tid < 16 && tid < t->t1 && (all || whole))\n"
+    "        *(uint8_t*)(uintptr_t)(t->history + (uint32_t)tid) =\n"
+    "            (uint8_t)damacy__lds8(shared + S::BYTES + (uint32_t)tid);\n"
+    "    if (all && whole >= first && tid < t->t1 - whole)\n"
+    "        *(uint8_t*)(uintptr_t)(t->history + (uint32_t)(whole + tid)) =\n"
+    "            (uint8_t)damacy__lds8(shared + S::BYTES + (uint32_t)(whole + tid));\n"
+    "}\n"
+    "\n"
+    "// The part of a frame that is in the buffer but not yet in the output moves to its front; links of\n"
+    "// the tile go, if there were any.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* t, bool linked)\n"
+    "{\n"
+    "    const int32_t whole = t->t1 & ~15, tid = (int32_t)threadIdx.x;\n"
+    "    const uint32_t byte = tid < 16 ? damacy__lds8(shared + S::BYTES + (uint32_t)(whole + tid)) : 0;\n"
+    "    damacy__u32x4 none;\n"
+    "\n"
+    "    none.x = none.y = none.z = none.w = 0xffffffffu;\n"
+    "    if (linked)\n"
+    "        for (int32_t i = tid; i * 8 < t->t1; i += S::THREADS)\n"
+    "            damacy__sts128(shared + S::LINK + 16 * (uint32_t)i, none);\n"
+    "    if (tid == 0) {\n"
+    "        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_LISTED, 0);\n"
+    "        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_PIECED, 0);\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "    if (tid < t->t1 - whole)\n"
+    "        damacy__sts8(shared + S::BYTES + (uint32_t)tid, byte);\n"
+    "}\n"
+    "\n"
+    "// Places the tile that begins at coordinate t0. At the first of a run of blocks, what lies before\n"
+    "// t0 in its unit is fetched from the output.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void\n"
+    "damacy__exec_tile_begin(damacy__exec_tile* t, uint32_t shared, const damacy__exec_frame* f,\n"
+    "                        const damacy__exec_block* b, uint32_t bound, uint32_t t0, bool is_first)\n"
+    "{\n"
+    "    uint32_t t1 = bound == DAMACY__ZSTD_NONE ? b->end : b->begin + (bound & 0x1ffff);\n"
+    "\n"
+    "    t1 = damacy__min(t1, damacy__min(b->end, t0 + S::TILE));\n"
+    "    t->start = t0 & ~15u;\n"
+    "    t->history = f->base + t->start;\n"
+    "    t->t0 = (int32_t)(t0 - t->start);\n"
+    "    t->t1 = (int32_t)(t1 - t->start);\n"
+    "    if (is_first && (int32_t)threadIdx.x < t->t0 && t->start + threadIdx.x >= f->begin)\n"
+    "        damacy__sts8(shared + S::BYTES + threadIdx.x, damacy__exec_byte(t->history + threadIdx.x));\n"
+    "}\n"
+    "\n"
+    "// Executes a frame. Returns the block with a bad offset, NONE if there is none.\n"
+    "template <class S>\n"
+    "static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, uint32_t frame,\n"
+    "                                                  uint32_t shared)\n"
+    "{\n"
+    "    const damacy__zstd_frame& from = damacy__zstd_frames(w)[frame];\n"
+    "    damacy__exec_frame f;\n"
+    "    damacy__exec_block b;\n"
+    "    damacy__exec_records<S> r;\n"
+    "    damacy__exec_tile t;\n"
+    "    bool is_first = true;\n"
+    "\n"
+    "    f.base = from.dst & ~15ull;\n"
+    "    f.begin = (uint32_t)(from.dst & 15);\n"
+    "    f.whole = (f.begin + 3) & ~3u;\n"
+    "    f.block = from.first_block;\n"
+    "    f.end = from.first_block + from.n_blocks;\n"
+    "    for (uint32_t i = threadIdx.x; i < S::LINKS / 2; i += S::THREADS)\n"
+    "        damacy__sts32(shared + S::LINK + 4 * i, 0xffffffffu);\n"
+    "    if (threadIdx.x < 4)\n"
+    "        damacy__sts32(shared + S::CONTROL + 4 * threadIdx.x, 0);\n"
+    "    if (!damacy__exec_block_next(w, &f, &b))\n"
+    "        return DAMACY__ZSTD_NONE;\n"
+    "    t.big = DAMACY__EXEC_HUGE;\n"
+    "    damacy__exec_load<S>(&r, &b);\n"
+    "    damacy__sync_block();\n"
+    "    for (uint32_t t0 = b.begin;;) { // every pass moves t0 or leaves\n"
+    "        damacy__exec_segments<S> s;\n"
+    "        uint32_t n_own = 0;\n"
+    "        damacy__exec_tile_begin<S>(&t, shared, &f, &b, r.bound, t0, is_first);\n"
+    "        const bool good = damacy__exec_classify<S>(&s, shared, &r, &b, &f, &t, &n_own);\n"
+    "        const uint32_t queued = damacy__exec_heads<S>(&s, shared, &t);\n"
+    "        damacy__exec_rest<S>(shared, queued);\n"
+    "        damacy__exec_link<S>(shared, n_own);\n"
+    "        if (!good || t.t1 <= t.t0)\n"
+    "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
+    "        damacy__sync_block();\n"
+    "        const damacy__u32x4 control = damacy__lds128(shared + S::CONTROL);\n"
+    "        if (control.x)\n"
+    "            return b.index;\n"
+    "        const uint32_t n_listed = control.z, n_pieces = control.w, t1 = t.start + (uint32_t)t.t1;\n"
+    "        // Few records a tile sit in one or two warps: then their pieces are shared out.\n"
+    "        const bool sparse = control.y - b.next < (uint32_t)S::THREADS / 2;\n"
+    "        bool more = true;\n"
+    "        b.next = control.y;\n"
+    "        is_first = false;\n"
+    "        if (t1 == b.end) {\n"
+    "            more = damacy__exec_block_next(w, &f, &b);\n"
+    "            is_first = more && b.begin != t1;\n"
+    "        }\n"
+    "        if (more)\n"
+    "            damacy__exec_load<S>(&r, &b);\n"
+    "        if (n_pieces) {\n"
+    "            damacy__exec_pieces<S>(shared, n_pieces);\n"
+    "            damacy__sync_block();\n"
+    "        }\n"
+    "        damacy__exec_chase<S>(shared, t.history, n_listed);\n"
+    "        damacy__sync_block();\n"
+    "        damacy__exec_flush<S>(shared, &f, &t, !more || is_first);\n"
+    "        if (!more)\n"
+    "            return DAMACY__ZSTD_NONE;\n"
+    "        damacy__exec_turn<S>(shared, &t, n_listed != 0);\n"
+    "        t.big = sparse ? DAMACY__EXEC_LONG + 8 : DAMACY__EXEC_HUGE;\n"
+    "        t0 = is_first ? b.begin : t1;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to\n"
+    "// this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED bytes. Grid: any; best one CTA a frame.\n"
+    "template <int THREADS, int SEGMENTS, int TILE>\n"
+    "static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t variant,\n"
+    "                                            uint8_t* shared)\n"
+    "{\n"
+    "    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE> shape;\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_execute;\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
+    "        const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
+    "        if (damacy__exec_variant(w, i) != variant || damacy__exec_skip(w, frame))\n"
+    "            continue;\n"
+    "        const uint32_t bad =\n"
+    "            damacy__exec_frame_run<shape>(w, frame, damacy__shared_address(shared));\n"
+    "        if (bad != DAMACY__ZSTD_NONE && threadIdx.x == 0) {\n"
+    "            const damacy__zstd_block& block = damacy__zstd_blocks(w)[bad];\n"
+    "            damacy__zstd_fail(w, block, block.sequence_src, DAMACY__JOB_BAD_OFFSET);\n"
+    "        }\n"
+    "        damacy__sync_block();\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_exec_copy.cuh ==== */
+__extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
+    "// Parts of sequence execution that know nothing of tiles: single accesses, bytes to shared memory\n"
+    "// at any alignment, and which of the variants takes a frame.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "\n"
+    "// Variants of execution, bits of damacy__zstd_wave.flags: those that are launched. Each takes the\n"
+    "// frames for which it is the best of them; with one bit set it takes all.\n"
+    "#define DAMACY__ZSTD_EXECUTE_LINKS  0x10000u // a few large frames, all blocks at once\n"
+    "#define DAMACY__ZSTD_EXECUTE_1024X2 0x20000u // up to a few hundred frames\n"
+    "#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u // many short segments\n"
+    "#define DAMACY__ZSTD_EXECUTE_256X2  0x80000u\n"
+    "#define DAMACY__ZSTD_EXECUTE_128X2  0x100000u // many frames\n"
+    "\n"
+    "#define DAMACY__ZSTD_LINK_FRAMES 64u // most frames that are executed by links\n"
+    "\n"
+    "// Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile.\n"
+    "#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \\\n"
+    "    (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)\n"
+    "\n"
+    "#ifdef __CUDACC__\n"
+    "#define DAMACY__EXEC_UNROLL   _Pragma(\"unroll\")\n"
+    "#define DAMACY__EXEC_NOUNROLL _Pragma(\"unroll 1\")\n"
+    "#else\n"
+    "#define DAMACY__EXEC_UNROLL\n"
+    "#define DAMACY__EXEC_NOUNROLL\n"
+    "#endif\n"
+    "\n"
+    "// An aligned word of device memory that this CTA may have written before the last barrier.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_word(uint64_t at)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    uint32_t v;\n"
+    "    asm volatile(\"ld.global.u32 %0,[%1];\" : \"=r\"(v) : \"l\"(at));\n"
+    "    return v;\n"
+    "#else\n"
+    "    return *(const uint32_t*)(uintptr_t)at;\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__exec_byte(uint64_t at)\n"
+    "{\n"
+    "    return *(const uint8_t*)(uintptr_t)at;\n"
+    "}\n"
+    "\n"
+    "// Links are read and shortened by several lanes at once, so the accesses are relaxed.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_link_load(uint32_t at)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    uint16_t v;\n"
+    "    asm volatile(\"ld.relaxed.cta.shared.u16 %0,[%1];\" : \"=h\"(v) : \"r\"(at));\n"
+    "    return v;\n"
+    "#else\n"
+    "    return damacy__lds16(at);\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__exec_link_store(uint32_t at, uint32_t v)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    asm volatile(\"st.relaxed.cta.shared.u16 [%0],%1;\" ::\"r\"(at), \"h\"((uint16_t)v));\n"
+    "#else\n"
+    "    damacy__sts16(at, v);\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "// A counter in shared memory; returns what it was.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_count(uint32_t at, uint32_t n)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    uint32_t v;\n"
+    "    asm volatile(\"atom.relaxed.cta.shared.add.u32 %0,[%1],%2;\" : \"=r\"(v) : \"r\"(at), \"r\"(n));\n"
+    "    return v;\n"
+    "#else\n"
+    "    const uint32_t v = damacy__lds32(at);\n"
+    "    damacy__sts32(at, v + n);\n"
+    "    return v;\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "// Lowest n bytes (1 to 8) of hi:lo to shared memory; their neighbours belong to other lanes.\n"
+    "DAMACY__INLINE void damacy__exec_store8(uint32_t to, uint32_t lo, uint32_t hi, int32_t n)\n"
+    "{\n"
+    "    damacy__sts8(to, lo);\n"
+    "    if (n > 1)\n"
+    "        damacy__sts8(to + 1, lo >> 8);\n"
+    "    if (n > 2)\n"
+    "        damacy__sts8(to + 2, lo >> 16);\n"
+    "    if (n > 3)\n"
+    "        damacy__sts8(to + 3, lo >> 24);\n"
+    "    if (n > 4)\n"
+    "        damacy__sts8(to + 4, hi);\n"
+    "    if (n > 5)\n"
+    "        damacy__sts8(to + 5, hi >> 8);\n"
+    "    if (n > 6)\n"
+    "        damacy__sts8(to + 6, hi >> 16);\n"
+    "    if (n > 7)\n"
+    "        damacy__sts8(to + 7, hi >> 24);\n"
+    "}\n"
+    "\n"
+    "// Words around a source of up to 8 bytes. Only words that hold a wanted byte are read.\n"
+    "struct damacy__exec_words {\n"
+    "    uint32_t w0, w1, w2;\n"
+    "};\n"
+    "\n"
+    "DAMACY__INLINE damacy__exec_words damacy__exec_gather(uint64_t from, int32_t n)\n"
+    "{\n"
+    "    const uint64_t at = from & ~3ull;\n"
+    "    const int32_t end = (int32_t)(from & 3) + (n < 8 ? n : 8);\n"
+    "    damacy__exec_words w;\n"
+    "    w.w0 = damacy__exec_word(at);\n"
+    "    w.w1 = w.w2 = 0;\n"
+    "    if (end > 4)\n"
+    "        w.w1 = damacy__exec_word(at + 4);\n"
+    "    if (end > 8)\n"
+    "        w.w2 = damacy__exec_word(at + 8);\n"
+    "    return w;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__exec_scatter(uint32_t to, uint64_t from, damacy__exec_words w,\n"
+    "                                         int32_t n)\n"
+    "{\n"
+    "    const uint32_t shift = (uint32_t)(from & 3) * 8;\n"
+    "    damacy__exec_store8(to, damacy__funnel_right(w.w0, w.w1, shift),\n"
+    "                        damacy__funnel_right(w.w1, w.w2, shift), n < 8 ? n : 8);\n"
+    "}\n"
+    "\n"
+    "// Lane `me` of `step` copies its share of [begin, end) of the tile; `from` is the source of\n"
+    "// `begin`. Aligned 8-byte stores where a unit is whole.\n"
+    "DAMACY__INLINE void damacy__exec_copy_group(uint32_t tile, uint64_t from, int32_t begin,\n"
+    "                                            int32_t end, int32_t me, int32_t step)\n"
+    "{\n"
+    "    for (int32_t unit = (begin & ~7) + 8 * me; unit < end; unit += 8 * step) {\n"
+    "        const int32_t a = (unit > begin ? unit : begin) - unit;\n"
+    "        const int32_t z = (unit + 8 < end ? unit + 8 : end) - unit;\n"
+    "        const uint64_t source = from + (uint64_t)(int64_t)(unit - begin), at = source & ~3ull;\n"
+    "        const int32_t skew = (int32_t)(source & 3);\n"
+    "        const int32_t first = (skew + a) >> 2, last = (skew + z - 1) >> 2;\n"
+    "        uint32_t w0 = 0, w1 = 0, w2 = 0;\n"
+    "        if (first == 0)\n"
+    "            w0 = damacy__exec_word(at);\n"
+    "        if (first <= 1 && last >= 1)\n"
+    "            w1 = damacy__exec_word(at + 4);\n"
+    "        if (last >= 2)\n"
+    "            w2 = damacy__exec_word(at + 8);\n"
+    "        const uint32_t v0 = damacy__funnel_right(w0, w1, (uint32_t)skew * 8);\n"
+    "        const uint32_t v1 = damacy__funnel_right(w1, w2, (uint32_t)skew * 8);\n"
+    "        if (z - a == 8) {\n"
+    "            damacy__sts64(tile + (uint32_t)unit, v0, v1);\n"
+    "        } else {\n"
+    "            const uint64_t v = ((uint64_t)v1 << 32 | v0) >> (8 * a);\n"
+    "            damacy__exec_store8(tile + (uint32_t)(unit + a), (uint32_t)v, (uint32_t)(v >> 32),\n"
+    "                                z - a);\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// ---- which variant takes a frame\n"
+    "// ------------------------------------------------------------------\n"
+    "\n"
+    "// Where the links of entry i of the execute list lie, in links; NONE: it is not executed by links.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_link_at(const damacy__zstd_wave& w, uint32_t i)\n"
+    "{\n"
+    "    const uint32_t* list = (const uint32_t*)(uintptr_t)w.execute_list;\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_execute;\n"
+    "    uint64_t at = 0;\n"
+    "\n"
+    "    if (!(w.flags & DAMACY__ZSTD_EXECUTE_LINKS) || w.links == 0 || n > DAMACY__ZSTD_LINK_FRAMES)\n"
+    "        return DAMACY__ZSTD_NONE;\n"
+    "    for (uint32_t k = 0; k < i; k++)\n"
+    "        at += (damacy__zstd_frames(w)[list[k]].size + 3) & ~3u;\n"
+    "    const uint64_t end = at + damacy__zstd_frames(w)[list[i]].size;\n"
+    "    return end <= w.links_size / 4 && end < DAMACY__ZSTD_NONE ? (uint32_t)at : DAMACY__ZSTD_NONE;\n"
+    "}\n"
+    "\n"
+    "// The variant for entry i of the execute list. Switch points measured on an H200 (132\n"
+    "// multiprocessors): links to 16 frames, large CTAs to 200, then by records per KB of output, where\n"
+    "// more than 150 mean short segments and fewer than 50 mostly literals.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)\n"
+    "{\n"
+    "    const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
+    "    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_execute;\n"
+    "    const uint32_t launched = w.flags & (DAMACY__ZSTD_EXECUTE_1024X2 | DAMACY__ZSTD_EXECUTE_256X4 |\n"
+    "                                         DAMACY__ZSTD_EXECUTE_256X2 | DAMACY__ZSTD_EXECUTE_128X2);\n"
+    "    const uint64_t density = 1024ull * f.n_records / (f.size ? f.size : 1);\n"
+    "    uint32_t best = DAMACY__ZSTD_EXECUTE_256X2;\n"
+    "\n"
+    "    if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))\n"
+    "        return DAMACY__ZSTD_EXECUTE_LINKS;\n"
+    "    if (n <= 200)\n"
+    "        best = DAMACY__ZSTD_EXECUTE_1024X2;\n"
+    "    else if (density > 150)\n"
+    "        best = DAMACY__ZSTD_EXECUTE_256X4;\n"
+    "    else if (n > 1000 && density > 50)\n"
+    "        best = DAMACY__ZSTD_EXECUTE_128X2;\n"
+    "    if (!(best & launched))\n"
+    "        best = launched & (0u - launched); // the first that there is\n"
+    "    return best;\n"
+    "}\n"
+    "\n"
+    "// A frame that has no place or whose job has failed already. Of a job with several frames all are\n"
+    "// executed, so that the error that is reported does not depend on which comes first; symbolic\n"
+    "// offsets that an earlier stage could not replace are larger than such a frame, unless it is huge.\n"
+    "DAMACY__INLINE bool damacy__exec_skip(const damacy__zstd_wave& w, uint32_t frame)\n"
+    "{\n"
+    "    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
+    "    return f.dst == 0 ||\n"
+    "           (damacy__zstd_errors(w)[f.job] != DAMACY__ZSTD_NO_ERROR &&\n"
+    "            (damacy__zstd_spans(w)[f.job].n_frames == 1 || f.size >= DAMACY__ZSTD_D_SYMBOLIC));\n"
+    "}\n";
+
+/* ==== kernels/zstd_exec_link.cuh ==== */
+__extension__ static const char damacy__source_zstd_exec_link_cuh[] =
+    "// Sequence execution for a few large frames, too few for a CTA each: every block at once, by links\n"
+    "// in device memory. The first kernel writes, for each output byte, its literal or a link to its\n"
+    "// source; the second follows links to a literal. Links lead to lower bytes, so they end; as in a\n"
+    "// tile they are shortened while others follow them, by relaxed accesses.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_exec_copy.cuh\"\n"
+    "\n"
+    "#define DAMACY__LINK_THREADS 256\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__link_load(const uint32_t* p)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    uint32_t v;\n"
+    "    asm volatile(\"ld.relaxed.gpu.global.u32 %0,[%1];\" : \"=r\"(v) : \"l\"(p));\n"
+    "    return v;\n"
+    "#else\n"
+    "    return *p;\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__link_store(uint32_t* p, uint32_t v)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    asm volatile(\"st.relaxed.gpu.global.u32 [%0],%1;\" ::\"l\"(p), \"r\"(v));\n"
+    "#else\n"
+    "    *p = v;\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "// A segment of a block: to[i] and links of the frame's bytes at ... at + n - 1.\n"
+    "struct damacy__link_segment {\n"
+    "    uint32_t at, n, d;\n"
+    "};\n"
+    "\n"
+    "// Lane `me` of `step` writes its share of a segment. `links` and `dst` belong to the frame.\n"
+    "DAMACY__INLINE void damacy__link_segment_write(damacy__link_segment s, uint32_t* links,\n"
+    "                                               uint8_t* dst, const uint8_t* literals, uint32_t me,\n"
+    "                                               uint32_t step)\n"
+    "{\n"
+    "    if (s.d & DAMACY__ZSTD_D_LITERALS) {\n"
+    "        for (uint32_t i = me; i < s.n; i += step) {\n"
+    "            dst[s.at + i] = literals[(s.d & 0x1ffff) + i];\n"
+    "            links[s.at + i] = s.at + i;\n"
+    "        }\n"
+    "    } else {\n"
+    "        for (uint32_t i = me; i < s.n; i += step)\n"
+    "            links[s.at + i] = s.at - s.d + (s.d < s.n ? i % s.d : i);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Part `part` of `n_parts` of a block with sequences.\n"
+    "static __device__ void damacy__link_block(const damacy__zstd_wave& w, const damacy__zstd_block& b,\n"
+    "                                          uint8_t* dst, uint32_t* links, uint32_t part,\n"
+    "                                          uint32_t n_parts)\n"
+    "{\n"
+    "    const uint64_t* records = (const uint64_t*)(uintptr_t)w.records + b.first_record;\n"
+    "    const uint8_t* literals = (const uint8_t*)(uintptr_t)b.literals;\n"
+    "    const uint32_t lane = damacy__lane(), n_warps = n_parts * (DAMACY__LINK_THREADS / 32);\n"
+    "    const uint32_t warp = part * (DAMACY__LINK_THREADS / 32) + threadIdx.x / 32;\n"
+    "\n"
+    "    for (uint32_t k = warp * 32; k < b.n_records; k += n_warps * 32) {\n"
+    "        const uint64_t record = k + lane < b.n_records ? records[k + lane] : 0;\n"
+    "        damacy__link_segment s;\n"
+    "        s.at = b.position + ((uint32_t)record & 0x1ffff);\n"
+    "        s.n = k + lane < b.n_records ? (uint32_t)(record >> 17 & 0x1ffff) + 1 : 0;\n"
+    "        s.d = (uint32_t)(record >> 34);\n"
+    "        if (!(s.d & DAMACY__ZSTD_D_LITERALS) && s.d - 1 >= s.at && s.n) {\n"
+    "            damacy__zstd_fail(w, b, b.sequence_src, DAMACY__JOB_BAD_OFFSET);\n"
+    "            for (uint32_t i = 0; i < s.n; i++) // every byte has a link, or the chase would not end\n"
+    "                links[s.at + i] = s.at + i;\n"
+    "            s.n = 0;\n"
+    "        }\n"
+    "        uint32_t longer = damacy__ballot(s.n > 32);\n"
+    "        if (s.n <= 32)\n"
+    "            damacy__link_segment_write(s, links, dst, literals, 0, 1);\n"
+    "        damacy__sync_warp();\n"
+    "        while (longer) {\n"
+    "            const uint32_t l = damacy__ctz(longer);\n"
+    "            damacy__link_segment one;\n"
+    "            one.at = damacy__shfl(s.at, l);\n"
+    "            one.n = damacy__shfl(s.n, l);\n"
+    "            one.d = damacy__shfl(s.d, l);\n"
+    "            longer &= longer - 1;\n"
+    "            damacy__link_segment_write(one, links, dst, literals, lane, 32);\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// First kernel. Grid: any; blocks of the frames are shared out, in parts if there are fewer of them\n"
+    "// than CTAs.\n"
+    "static __device__ void damacy__zstd_link(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    const uint32_t n = damacy__min(damacy__zstd_counts(w)->n_execute, DAMACY__ZSTD_LINK_FRAMES);\n"
+    "    const uint32_t* list = (const uint32_t*)(uintptr_t)w.execute_list;\n"
+    "    uint32_t n_blocks = 0;\n"
+    "\n"
+    "    if (n != damacy__zstd_counts(w)->n_execute)\n"
+    "        return;\n"
+    "    for (uint32_t i = 0; i < n; i++)\n"
+    "        n_blocks += damacy__zstd_frames(w)[list[i]].n_blocks;\n"
+    "    const uint32_t n_parts = n_blocks < gridDim.x ? gridDim.x / damacy__max(n_blocks, 1) : 1;\n"
+    "    for (uint32_t item = blockIdx.x; item < n_blocks * n_parts; item += gridDim.x) {\n"
+    "        uint32_t i = 0, block = item / n_parts;\n"
+    "        const uint32_t part = item % n_parts;\n"
+    "        while (block >= damacy__zstd_frames(w)[list[i]].n_blocks)\n"
+    "            block -= damacy__zstd_frames(w)[list[i++]].n_blocks;\n"
+    "        const damacy__zstd_frame& f = damacy__zstd_frames(w)[list[i]];\n"
+    "        if (damacy__exec_variant(w, i) != DAMACY__ZSTD_EXECUTE_LINKS || f.dst == 0)\n"
+    "            continue;\n"
+    "        const damacy__zstd_block& b = damacy__zstd_blocks(w)[f.first_block + block];\n"
+    "        uint32_t* links = (uint32_t*)(uintptr_t)w.links + damacy__exec_link_at(w, i);\n"
+    "        if (b.type == DAMACY__ZSTD_SEQUENCES)\n"
+    "            damacy__link_block(w, b, (uint8_t*)(uintptr_t)f.dst, links, part, n_parts);\n"
+    "        else // is in the output\n"
+    "            for (uint32_t k = part * DAMACY__LINK_THREADS + threadIdx.x; k < b.size;\n"
+    "                 k += n_parts * DAMACY__LINK_THREADS)\n"
+    "                links[b.position + k] = b.position + k;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Follows the links of bytes x ... x + 3 as far as `n`, and writes those that had one.\n"
+    "DAMACY__INLINE void damacy__link_chase4(uint8_t* dst, uint32_t* links, uint32_t x, uint32_t n,\n"
+    "                                        uint32_t size)\n"
+    "{\n"
+    "    uint32_t at[4], linked = 0;\n"
+    "\n"
+    "    DAMACY__EXEC_UNROLL for (uint32_t k = 0; k < 4; k++)\n"
+    "    {\n"
+    "        at[k] = k < n ? damacy__link_load(links + x + k) : x + k;\n"
+    "        if (at[k] != x + k)\n"
+    "            linked |= 1u << k;\n"
+    "    }\n"
+    "    uint32_t going = linked;\n"
+    "    for (uint32_t hop = 0; going && hop < size; hop++) {\n"
+    "        uint32_t next[4];\n"
+    "        DAMACY__EXEC_UNROLL for (uint32_t k = 0; k < 4; k++) next[k] =\n"
+    "            going >> k & 1 ? damacy__link_load(links + at[k]) : at[k];\n"
+    "        DAMACY__EXEC_UNROLL for (uint32_t k = 0; k < 4; k++)\n"
+    "        {\n"
+    "            if (next[k] == at[k])\n"
+    "                going &= ~(1u << k);\n"
+    "            else if (hop & 1)\n"
+    "                damacy__link_store(links + x + k, next[k]);\n"
+    "            at[k] = next[k];\n"
+    "        }\n"
+    "    }\n"
+    "    // A byte without a link may be read by others now: it is not written.\n"
+    "    const uint32_t b0 = dst[at[0]], b1 = n > 1 ? dst[at[1]] : 0, b2 = n > 2 ? dst[at[2]] : 0;\n"
+    "    const uint32_t b3 = n > 3 ? dst[at[3]] : 0;\n"
+    "    if (linked == 15 && ((uint64_t)(uintptr_t)(dst + x) & 3) == 0) {\n"
+    "        *(uint32_t*)(dst + x) = b0 | b1 << 8 | b2 << 16 | b3 << 24;\n"
+    "        return;\n"
+    "    }\n"
+    "    if (linked & 1)\n"
+    "        dst[x] = (uint8_t)b0;\n"
+    "    if (linked & 2)\n"
+    "        dst[x + 1] = (uint8_t)b1;\n"
+    "    if (linked & 4)\n"
+    "        dst[x + 2] = (uint8_t)b2;\n"
+    "    if (linked & 8)\n"
+    "        dst[x + 3] = (uint8_t)b3;\n"
+    "}\n"
+    "\n"
+    "// Second kernel. Grid: any.\n"
+    "static __device__ void damacy__zstd_jump(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    const uint32_t n = damacy__min(damacy__zstd_counts(w)->n_execute, DAMACY__ZSTD_LINK_FRAMES);\n"
+    "    const uint32_t* list = (const uint32_t*)(uintptr_t)w.execute_list;\n"
+    "\n"
+    "    if (n != damacy__zstd_counts(w)->n_execute)\n"
+    "        return;\n"
+    "    for (uint32_t i = 0; i < n; i++) {\n"
+    "        const damacy__zstd_frame& f = damacy__zstd_frames(w)[list[i]];\n"
+    "        if (damacy__exec_variant(w, i) != DAMACY__ZSTD_EXECUTE_LINKS || f.dst == 0)\n"
+    "            continue;\n"
+    "        uint8_t* dst = (uint8_t*)(uintptr_t)f.dst;\n"
+    "        uint32_t* links = (uint32_t*)(uintptr_t)w.links + damacy__exec_link_at(w, i);\n"
+    "        for (uint64_t x = 4ull * (blockIdx.x * DAMACY__LINK_THREADS + threadIdx.x); x < f.size;\n"
+    "             x += 4ull * gridDim.x * DAMACY__LINK_THREADS)\n"
+    "            damacy__link_chase4(dst, links, (uint32_t)x, damacy__min(4, f.size - (uint32_t)x),\n"
+    "                                f.size);\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_fse.cuh ==== */
+__extension__ static const char damacy__source_zstd_fse_cuh[] =
+    "// Sequence decoding: the sequences of each block become segment records (zstd_abi.h), the block's\n"
+    "// size and its outgoing repeat offsets.\n"
+    "//\n"
+    "// A persistent CTA of 256 threads takes groups of up to LANES blocks from the order list, most\n"
+    "// sequences first, one lane each. All warps build tables; then seven work as a pipeline of batches,\n"
+    "// with one named barrier a batch:\n"
+    "//   warp 0      walks states                     batch b\n"
+    "//   warps 1, 2  alternate: values                batch b - 1, sums and records  batch b - 2\n"
+    "//   warp 3      feeds the rings of input         for batch b + 2\n"
+    "//   warps 5-7   copy records to device memory    batch b - 3\n"
+    "// Warp 4 is idle: it would share the scheduler of the walk.\n"
+    "// Two shapes: latency (entries of 16 bytes, 8 blocks, the shortest chain) and throughput (4 bytes,\n"
+    "// up to 32 blocks). Everything is checked at the end of a block, not on the way: see\n"
+    "// zstd_fse_walk.cuh.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "#include \"kernels/zstd_fse_extract.cuh\"\n"
+    "\n"
+    "#define DAMACY__FSE_THREADS 256\n"
+    "#define DAMACY__FSE_ROLES   7 // warps in the pipeline\n"
+    "\n"
+    "// A block as a lane sees it. n: sequences to decode, 0 if it is not there or cannot be decoded.\n"
+    "struct damacy__fse_block {\n"
+    "    damacy__zstd_block* block; // null: none\n"
+    "    uint64_t stream, end;      // addresses\n"
+    "    uint32_t n, logs[3];\n"
+    "    uint32_t status; // of the tables and the stream's start\n"
+    "};\n"
+    "\n"
+    "// Counts of the tables of the group, one lane a table, then the tables, one warp each.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_tables(const damacy__zstd_wave& w, const uint32_t* order,\n"
+    "                                       uint32_t n, uint32_t shared)\n"
+    "{\n"
+    "    const uint32_t tid = threadIdx.x, warp = tid / 32;\n"
+    "\n"
+    "    for (uint32_t i = tid; i < 3 * n; i += DAMACY__FSE_THREADS)\n"
+    "        damacy__fse_counts(damacy__zstd_blocks(w), order[i / 3], i % 3,\n"
+    "                           shared + S::COUNTS + i * DAMACY__FSE_COUNTS);\n"
+    "    for (uint32_t i = tid; i < 3 * S::LANES; i += DAMACY__FSE_THREADS) // for lanes without a block\n"
+    "        S::entry_write(i % 3, shared + S::table_at(i % 3) + i / 3 * S::ENTRY, 0, 0, 0, 0);\n"
+    "    damacy__sync_block();\n"
+    "    for (uint32_t i = warp; i < 3 * n; i += DAMACY__FSE_THREADS / 32) {\n"
+    "        const uint32_t counts = shared + S::COUNTS + i * DAMACY__FSE_COUNTS;\n"
+    "        const uint32_t log = damacy__lds16(counts + DAMACY__FSE_LOG_AT);\n"
+    "        if (log != DAMACY__FSE_BAD)\n"
+    "            damacy__fse_build<S>(shared, i % 3, i / 3, log, counts,\n"
+    "                                 shared + S::BUILD + warp * DAMACY__FSE_BUILD);\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "}\n"
+    "\n"
+    "// The block of this lane and whether it can be decoded.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_block_init(damacy__fse_block* b, const damacy__zstd_wave& w,\n"
+    "                                           const uint32_t* order, uint32_t n, uint32_t shared)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane();\n"
+    "    b->block = 0;\n"
+    "    b->stream = b->end = 0;\n"
+    "    b->n = b->logs[0] = b->logs[1] = b->logs[2] = 0;\n"
+    "    b->status = DAMACY__JOB_OK;\n"
+    "    if (lane >= n)\n"
+    "        return;\n"
+    "    damacy__zstd_block* block = damacy__zstd_blocks(w) + order[lane];\n"
+    "    b->block = block;\n"
+    "    b->stream = block->sequence_src + block->bits_at;\n"
+    "    b->end = b->stream + block->bits_size;\n"
+    "    b->n = block->n_sequences;\n"
+    "    for (uint32_t t = 0; t < 3; t++) {\n"
+    "        b->logs[t] = damacy__lds16(shared + S::COUNTS + (lane * 3 + t) * DAMACY__FSE_COUNTS +\n"
+    "                                   DAMACY__FSE_LOG_AT);\n"
+    "        if (b->logs[t] == DAMACY__FSE_BAD)\n"
+    "            b->status = DAMACY__JOB_BAD_TABLE;\n"
+    "    }\n"
+    "    if (b->status == DAMACY__JOB_OK &&\n"
+    "        (block->bits_size == 0 || *(const uint8_t*)(uintptr_t)(b->end - 1) == 0))\n"
+    "        b->status = DAMACY__JOB_BAD_SEQUENCES; // no end mark\n"
+    "    if (b->status != DAMACY__JOB_OK)\n"
+    "        b->n = b->logs[0] = b->logs[1] = b->logs[2] = 0;\n"
+    "}\n"
+    "\n"
+    "// The first states, from the top of the stream.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_walk_begin(damacy__fse_walk* w, damacy__fse_lane self,\n"
+    "                                           const damacy__fse_block* b)\n"
+    "{\n"
+    "    const damacy__fse_window v =\n"
+    "        damacy__fse_window_load<S>(damacy__fse_ring_at<S>(w->at, self.ring));\n"
+    "    damacy__fse_entry first = {0, 0, 0, 0};\n"
+    "    uint32_t x = damacy__funnel_left(v.w1, v.w0, w->at);\n"
+    "\n"
+    "    first.width = b->logs[DAMACY__ZSTD_LL];\n"
+    "    w->ll = damacy__fse_next<S>(&first, &x, self.column);\n"
+    "    first.width = b->logs[DAMACY__ZSTD_OF];\n"
+    "    w->of = damacy__fse_next<S>(&first, &x, self.column);\n"
+    "    first.width = b->logs[DAMACY__ZSTD_ML];\n"
+    "    w->ml = damacy__fse_next<S>(&first, &x, self.column);\n"
+    "    w->at += b->logs[0] + b->logs[1] + b->logs[2];\n"
+    "}\n"
+    "\n"
+    "// A batch of the second half: records to shared memory and where they go to the copying warp.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_emit_batch(damacy__fse_values<S>* values, uint32_t shared,\n"
+    "                                           const damacy__fse_block* b, uint64_t records,\n"
+    "                                           uint32_t capacity, uint32_t batch)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), done = batch * S::BATCH;\n"
+    "    const uint32_t info = shared + S::COPY + (batch & 1) * 16 * S::LANES + lane * 16;\n"
+    "    uint32_t n = 0, first = 0;\n"
+    "\n"
+    "    if (b->n > done) {\n"
+    "        const uint32_t to =\n"
+    "            shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE + lane * S::RECORDS_LANE;\n"
+    "        damacy__fse_state s;\n"
+    "        damacy__fse_state_load(&s, shared + S::STATE + lane * 32);\n"
+    "        first = s.n_records;\n"
+    "        damacy__fse_emit<S>(&s, values, to, b->n - done, &n);\n"
+    "        damacy__fse_state_save(&s, shared + S::STATE + lane * 32);\n"
+    "        // Only a block with more literals than it has could exceed the capacity.\n"
+    "        n = damacy__min(first + n, capacity) - damacy__min(first, capacity);\n"
+    "    }\n"
+    "    const uint64_t to = records + 8ull * first;\n"
+    "    damacy__fse_queue_write(info, (uint32_t)to, (uint32_t)(to >> 32), n, 0);\n"
+    "}\n"
+    "\n"
+    "// What became of a block: `walked` is the position after the last sequence, to be all of the\n"
+    "// stream.\n"
+    "DAMACY__INLINE uint32_t damacy__fse_verdict(const damacy__fse_block* b, const damacy__fse_state* s,\n"
+    "                                            uint32_t walked, uint32_t max_offset)\n"
+    "{\n"
+    "    const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;\n"
+    "    const uint32_t produced = s->start + (1u << 17);\n"
+    "    const uint32_t all = 8 * (uint32_t)(((b->end + 15) & ~15ull) - b->stream);\n"
+    "\n"
+    "    if (b->status != DAMACY__JOB_OK)\n"
+    "        return b->status;\n"
+    "    if (walked != all || s->symbolic >> 31 || literals > b->block->n_literals ||\n"
+    "        produced - literals + b->block->n_literals > b->block->max_size)\n"
+    "        return DAMACY__JOB_BAD_SEQUENCES;\n"
+    "    if (s->min_offset == 0 || (max_offset > 3 && max_offset - 3 > DAMACY__ZSTD_OFFSET_MAX))\n"
+    "        return DAMACY__JOB_BAD_OFFSET;\n"
+    "    return DAMACY__JOB_OK;\n"
+    "}\n"
+    "\n"
+    "// Tells the next stages: sizes and repeat offsets of the block, or an error of its job. The\n"
+    "// literals after the last sequence become the last record.\n"
+    "DAMACY__INLINE void damacy__fse_finish(const damacy__zstd_wave& w, const damacy__fse_block* b,\n"
+    "                                       const damacy__fse_state* s, uint32_t status)\n"
+    "{\n"
+    "    damacy__zstd_block* block = b->block;\n"
+    "    const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;\n"
+    "    const uint32_t produced = s->start + (1u << 17), tail = block->n_literals - literals;\n"
+    "    uint32_t n = s->n_records;\n"
+    "\n"
+    "    if (status == DAMACY__JOB_OK && n + (tail ? 1 : 0) > block->record_capacity)\n"
+    "        status = DAMACY__JOB_BAD_SEQUENCES; // cannot be: see record_capacity\n"
+    "    if (status != DAMACY__JOB_OK) {\n"
+    "        block->size = block->n_records = block->n_symbolic = 0;\n"
+    "        if (block->bits_size) // else it is reported already\n"
+    "            damacy__zstd_fail(w, *block, b->stream, status);\n"
+    "        return;\n"
+    "    }\n"
+    "    if (tail) {\n"
+    "        uint64_t* records = (uint64_t*)(uintptr_t)w.records + block->first_record;\n"
+    "        records[n++] = (uint64_t)(DAMACY__ZSTD_D_LITERALS | literals) << 34 |\n"
+    "                       (uint64_t)(tail - 1) << 17 | produced;\n"
+    "    }\n"
+    "    block->size = produced + tail;\n"
+    "    block->n_records = n;\n"
+    "    block->n_symbolic = s->symbolic;\n"
+    "    block->repeat_out[0] = s->r1;\n"
+    "    block->repeat_out[1] = s->r2;\n"
+    "    block->repeat_out[2] = s->r3;\n"
+    "}\n"
+    "\n"
+    "// What the warps of the pipeline keep while they run.\n"
+    "template <class S> struct damacy__fse_role {\n"
+    "    damacy__fse_walk walk;\n"
+    "    damacy__fse_feed feed;\n"
+    "    damacy__fse_values<S> values;\n"
+    "    uint64_t records;\n"
+    "    uint32_t capacity, walked, max_offset;\n"
+    "};\n"
+    "\n"
+    "// The pipeline of a group; n_batches is that of its largest block. All lanes stay to the end, as\n"
+    "// the barrier counts them.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared,\n"
+    "                                         damacy__fse_lane self, const damacy__fse_block* b,\n"
+    "                                         uint32_t n_batches)\n"
+    "{\n"
+    "    const uint32_t warp = threadIdx.x / 32, lane = damacy__lane(), rounds = n_batches + 3;\n"
+    "    const bool here = lane < S::LANES;\n"
+    "\n"
+    "    if (warp == 0) {\n"
+    "        for (uint32_t i = 0; i < rounds; i++) {\n"
+    "            if (here && i < n_batches)\n"
+    "                damacy__fse_walk_batch<S>(&r->walk, shared, self, b->n, i, &r->walked);\n"
+    "            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);\n"
+    "        }\n"
+    "    } else if (warp == 1 || warp == 2) {\n"
+    "        for (uint32_t i = 0; i < rounds; i++) {\n"
+    "            if (((i ^ warp) & 1) == 0) {\n"
+    "                const uint32_t batch = i - 1, done = batch * S::BATCH;\n"
+    "                if (here && batch < n_batches && b->n > done)\n"
+    "                    damacy__fse_extract<S>(&r->values, shared,\n"
+    "                                           shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE +\n"
+    "                                               lane * 16,\n"
+    "                                           b->n - done, &r->max_offset);\n"
+    "            } else if (here && i - 2 < n_batches) {\n"
+    "                damacy__fse_emit_batch<S>(&r->values, shared, b, r->records, r->capacity, i - 2);\n"
+    "            }\n"
+    "            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);\n"
+    "        }\n"
+    "    } else if (warp == 3) {\n"
+    "        for (uint32_t i = 0; i < rounds; i++) {\n"
+    "            if (here && b->n > i * S::BATCH) {\n"
+    "                const uint32_t position = shared + S::POSITION + (i & 1) * 4 * S::LANES + 4 * lane;\n"
+    "                damacy__fse_feed_step<S>(&r->feed, damacy__lds32(position), self.ring);\n"
+    "            }\n"
+    "            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);\n"
+    "        }\n"
+    "    } else if (warp >= 5) {\n"
+    "        for (uint32_t i = 0; i < rounds; i++) {\n"
+    "            if (i - 3 < n_batches)\n"
+    "                damacy__fse_copy_out<S>(shared, i - 3, warp - 5);\n"
+    "            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Fills the rings and the first states.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__zstd_wave& w,\n"
+    "                                          const damacy__fse_block* b, uint32_t shared,\n"
+    "                                          damacy__fse_lane self)\n"
+    "{\n"
+    "    const uint32_t warp = threadIdx.x / 32, lane = damacy__lane();\n"
+    "    const uint32_t skip = b->n ? 8 * (uint32_t)((0 - b->end) & 15) +\n"
+    "                                     damacy__clz(*(const uint8_t*)(uintptr_t)(b->end - 1)) - 24 + 1\n"
+    "                               : 0;\n"
+    "\n"
+    "    r->walk.ll = r->walk.ml = r->walk.of = self.column;\n"
+    "    r->walk.at = skip;\n"
+    "    r->walked = 0xffffffffu;\n"
+    "    r->max_offset = 0;\n"
+    "    r->capacity = b->n ? b->block->record_capacity : 0;\n"
+    "    r->records = b->n ? w.records + 8 * b->block->first_record : 0;\n"
+    "    for (uint32_t k = 0; k < S::BATCH; k++)\n"
+    "        r->values.offset[k] = r->values.choice[k] = r->values.ll[k] = r->values.ml[k] = 0;\n"
+    "    if (warp == 1 && lane < S::LANES) {\n"
+    "        damacy__fse_state s;\n"
+    "        damacy__fse_state_init(&s);\n"
+    "        damacy__fse_state_save(&s, shared + S::STATE + lane * 32);\n"
+    "    }\n"
+    "    if (warp == 3) {\n"
+    "        r->feed.end = (b->end + 15) & ~15ull;\n"
+    "        r->feed.lo = b->stream;\n"
+    "        r->feed.hi = b->end;\n"
+    "        r->feed.filled = r->feed.pending = 0;\n"
+    "        if (lane < S::LANES && b->n)\n"
+    "            damacy__fse_feed_step<S>(&r->feed, skip, self.ring);\n"
+    "    }\n"
+    "    if (warp == 3 && lane < S::LANES)\n"
+    "        damacy__fse_feed_store<S>(&r->feed, self.ring);\n"
+    "    damacy__sync_block();\n"
+    "    if (warp == 0) {\n"
+    "        damacy__fse_walk_begin<S>(&r->walk, self, b);\n"
+    "        if (lane < S::LANES)\n"
+    "            damacy__sts32(shared + S::POSITION + 4 * lane, r->walk.at);\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "}\n"
+    "\n"
+    "// Decodes blocks order[0 ... n).\n"
+    "template <class S>\n"
+    "static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint32_t* order,\n"
+    "                                         uint32_t n, uint32_t shared)\n"
+    "{\n"
+    "    const uint32_t warp = threadIdx.x / 32, lane = damacy__lane();\n"
+    "    const damacy__fse_lane self = damacy__fse_lane_init<S>(shared);\n"
+    "    damacy__fse_block b;\n"
+    "    damacy__fse_role<S> r;\n"
+    "\n"
+    "    damacy__fse_tables<S>(w, order, n, shared);\n"
+    "    damacy__fse_block_init<S>(&b, w, order, n, shared);\n"
+    "    uint32_t most = b.n;\n"
+    "    for (uint32_t d = 16; d; d /= 2)\n"
+    "        most = damacy__max(most, damacy__shfl_xor(most, d));\n"
+    "    damacy__sync_block(); // counts become the ring\n"
+    "    damacy__fse_role_init<S>(&r, w, &b, shared, self);\n"
+    "    damacy__fse_pipeline<S>(&r, shared, self, &b, (most + S::BATCH - 1) / S::BATCH);\n"
+    "    damacy__sync_block();\n"
+    "    if (lane < S::LANES && warp < 3)\n"
+    "        damacy__sts32(shared + S::QUEUE + warp * 4 * S::LANES + 4 * lane,\n"
+    "                      warp == 0 ? r.walked : r.max_offset);\n"
+    "    damacy__sync_block();\n"
+    "    if (warp == 0 && b.block) {\n"
+    "        const uint32_t results = shared + S::QUEUE + 4 * lane;\n"
+    "        damacy__fse_state s;\n"
+    "        damacy__fse_state_load(&s, shared + S::STATE + lane * 32);\n"
+    "        const uint32_t max_offset = damacy__max(damacy__lds32(results + 4 * S::LANES),\n"
+    "                                                damacy__lds32(results + 8 * S::LANES));\n"
+    "        damacy__fse_finish(w, &b, &s,\n"
+    "                           damacy__fse_verdict(&b, &s, damacy__lds32(results), max_offset));\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// A whole CTA. Groups are as small as the grid allows.\n"
+    "template <class S>\n"
+    "static __device__ void damacy__fse_run(const damacy__zstd_wave& w, uint32_t shared)\n"
+    "{\n"
+    "    damacy__zstd_counters* counters = damacy__zstd_counts(w);\n"
+    "    const uint32_t* order = (const uint32_t*)(uintptr_t)w.sequence_order;\n"
+    "    const uint32_t n = counters->n_sequence_blocks;\n"
+    "    const uint32_t share = (n + gridDim.x - 1) / gridDim.x;\n"
+    "    const uint32_t lanes = share < S::LANES ? share : S::LANES;\n"
+    "\n"
+    "    for (uint32_t i = threadIdx.x; i < DAMACY__FSE_WORDS; i += DAMACY__FSE_THREADS)\n"
+    "        damacy__sts32(shared + S::CONSTANTS + 4 * i, damacy__fse_constant(i));\n"
+    "    for (;;) {\n"
+    "        damacy__sync_block();\n"
+    "        if (threadIdx.x == 0)\n"
+    "            damacy__sts32(shared + S::CONTROL, damacy__atomic_add(&counters->ticket[0], lanes));\n"
+    "        damacy__sync_block();\n"
+    "        const uint32_t first = damacy__lds32(shared + S::CONTROL);\n"
+    "        if (first >= n)\n"
+    "            return;\n"
+    "        damacy__fse_group<S>(w, order + first, damacy__min(lanes, n - first), shared);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Shapes by shared memory. Without room for 32 blocks there is one shape of fewer lanes.\n"
+    "#if DAMACY__SHARED_MAX >= 232448\n"
+    "#define DAMACY__FSE_HAS_LATENCY 1\n"
+    "typedef damacy__fse_shape<16, 7, 16> damacy__fse_latency;\n"
+    "typedef damacy__fse_shape<4, 7, 16> damacy__fse_throughput; // 32 blocks\n"
+    "#elif DAMACY__SHARED_MAX >= 166912\n"
+    "typedef damacy__fse_shape<4, 6, 16> damacy__fse_throughput; // 16 blocks\n"
+    "#elif DAMACY__SHARED_MAX >= 101376\n"
+    "typedef damacy__fse_shape<4, 6, 8> damacy__fse_throughput; // 16 blocks\n"
+    "#else\n"
+    "typedef damacy__fse_shape<4, 5, 16> damacy__fse_throughput; // 8 blocks\n"
+    "#endif\n"
+    "static_assert(damacy__fse_throughput::SIZE <= DAMACY__SHARED_MAX, \"shared memory\");\n"
+    "\n"
+    "// Flags of a wave that force a shape, for tests and measurements.\n"
+    "#define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u\n"
+    "#define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u\n"
+    "\n"
+    "// The stage. Grid: one CTA of DAMACY__FSE_THREADS a multiprocessor; dynamic shared memory: all that\n"
+    "// a CTA may have (DAMACY__SHARED_MAX).\n"
+    "static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* shared)\n"
+    "{\n"
+    "#ifdef DAMACY__FSE_HAS_LATENCY\n"
+    "    static_assert(damacy__fse_latency::SIZE <= DAMACY__SHARED_MAX, \"shared memory\");\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_sequence_blocks;\n"
+    "    const bool few = n <= damacy__fse_latency::LANES * gridDim.x;\n"
+    "    if ((few && !(w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)) ||\n"
+    "        (w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY)) {\n"
+    "        damacy__fse_run<damacy__fse_latency>(w, damacy__shared_address(shared));\n"
+    "        return;\n"
+    "    }\n"
+    "#endif\n"
+    "    damacy__fse_run<damacy__fse_throughput>(w, damacy__shared_address(shared));\n"
+    "}\n";
+
+/* ==== kernels/zstd_fse_extract.cuh ==== */
+__extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
+    "// The parallel part of sequence decoding (RFC 8878 sections 3.1.1.3.2.1.1 and 3.1.1.5): queued\n"
+    "// windows become literal lengths, match lengths and offsets, then segment records. Split in two\n"
+    "// halves so that two warps alternate: values depend on nothing, sums and repeat offsets do.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_fse_walk.cuh\"\n"
+    "\n"
+    "// Words at S::CONSTANTS: bases of LL, bases of ML, choices of an offset.\n"
+    "#define DAMACY__FSE_CHOICES 89u\n"
+    "#define DAMACY__FSE_WORDS   94u\n"
+    "\n"
+    "// A choice: sign bits of its bytes select repeat offset 1, 2, 3 as the start of the new offset and\n"
+    "// say that the history does not move. By value less (1 if there are literals): 0, 1, 2, then \"1\n"
+    "// minus 1\" and a new offset.\n"
+    "#define DAMACY__FSE_STAY 0x80000080u\n"
+    "DAMACY__INLINE uint32_t damacy__fse_constant(uint32_t i)\n"
+    "{\n"
+    "    if (i < 36)\n"
+    "        return damacy__fse_base_ll[i];\n"
+    "    if (i < DAMACY__FSE_CHOICES)\n"
+    "        return damacy__fse_base_ml[i - 36];\n"
+    "    return i == 89   ? DAMACY__FSE_STAY\n"
+    "           : i == 90 ? 0x8000u\n"
+    "           : i == 91 ? 0x800000u\n"
+    "           : i == 92 ? 0x80u\n"
+    "                     : 0u;\n"
+    "}\n"
+    "\n"
+    "// Symbolic offsets count up while an offset is decremented: both are one less.\n"
+    "#define DAMACY__FSE_SYMBOL(k) (DAMACY__ZSTD_D_SYMBOLIC | (uint32_t)(k) << 18 | 0x3ffffu)\n"
+    "\n"
+    "// Of a lane, after the batches so far. `start` is the output position less 2^17 and `literals` the\n"
+    "// high word of a literal record less 1: what makes a record one multiplication, see below.\n"
+    "struct damacy__fse_state {\n"
+    "    uint32_t start, literals, r1, r2, r3, n_records;\n"
+    "    uint32_t symbolic;   // bit 31: the block is too long; below: records from here on are plain\n"
+    "    uint32_t min_offset; // 0: an offset was 0\n"
+    "};\n"
+    "\n"
+    "DAMACY__INLINE void damacy__fse_state_init(damacy__fse_state* s)\n"
+    "{\n"
+    "    s->start = 0u - (1u << 17);\n"
+    "    s->literals = (DAMACY__ZSTD_D_LITERALS << 2) - 1;\n"
+    "    s->r1 = DAMACY__FSE_SYMBOL(0);\n"
+    "    s->r2 = DAMACY__FSE_SYMBOL(1);\n"
+    "    s->r3 = DAMACY__FSE_SYMBOL(2);\n"
+    "    s->n_records = s->symbolic = 0;\n"
+    "    s->min_offset = 0xffffffffu;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__fse_state_load(damacy__fse_state* s, uint32_t at)\n"
+    "{\n"
+    "    const damacy__u32x4 a = damacy__lds128(at), b = damacy__lds128(at + 16);\n"
+    "    s->start = a.x;\n"
+    "    s->literals = a.y;\n"
+    "    s->r1 = a.z;\n"
+    "    s->r2 = a.w;\n"
+    "    s->r3 = b.x;\n"
+    "    s->n_records = b.y;\n"
+    "    s->symbolic = b.z;\n"
+    "    s->min_offset = b.w;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__fse_state_save(const damacy__fse_state* s, uint32_t at)\n"
+    "{\n"
+    "    damacy__fse_queue_write(at, s->start, s->literals, s->r1, s->r2);\n"
+    "    damacy__fse_queue_write(at + 16, s->r3, s->n_records, s->symbolic, s->min_offset);\n"
+    "}\n"
+    "\n"
+    "// A batch between the halves. New offset = the repeat offsets that `choice` selects + `offset`.\n"
+    "template <class S> struct damacy__fse_values {\n"
+    "    uint32_t offset[S::BATCH], choice[S::BATCH], ll[S::BATCH], ml[S::BATCH];\n"
+    "};\n"
+    "\n"
+    "// First half, of the `left` sequences that the block still has. max_offset: largest offset value.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t shared, uint32_t queue,\n"
+    "                                        uint32_t left, uint32_t* max_offset)\n"
+    "{\n"
+    "    const uint32_t constants = shared + S::CONSTANTS;\n"
+    "    DAMACY__UNROLL for (uint32_t k0 = 0; k0 < S::BATCH; k0 += 4)\n"
+    "    {\n"
+    "        damacy__u32x4 q[4];\n"
+    "        DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++) q[i] =\n"
+    "            damacy__lds128(queue + (k0 + i) * 16 * S::LANES);\n"
+    "        DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)\n"
+    "        {\n"
+    "            o->ll[k0 + i] = damacy__lds32(constants + (q[i].z >> 14 & 0xfc));\n"
+    "            o->ml[k0 + i] = damacy__lds32(constants + 144 + (q[i].z >> 22 & 0xfc));\n"
+    "        }\n"
+    "        DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)\n"
+    "        {\n"
+    "            const uint32_t hi = q[i].x, lo = q[i].y, codes = q[i].z, of = q[i].w, k = k0 + i;\n"
+    "            const uint32_t rest = damacy__funnel_left(lo, hi, of); // after the offset's bits\n"
+    "            const uint32_t value = damacy__funnel_left(hi, 1, of);\n"
+    "            const uint32_t last = damacy__funnel_left(lo << (of & 31), rest, codes >> 8);\n"
+    "            const uint32_t ll = o->ll[k] + damacy__funnel_left(last, 0, codes);\n"
+    "            const uint32_t which = value - (ll ? 1 : 0);\n"
+    "            const bool is_new = value > 3;\n"
+    "            o->ml[k] += damacy__funnel_left(rest, 0, codes >> 8);\n"
+    "            o->ll[k] = ll;\n"
+    "            o->choice[k] = damacy__lds32(constants + 4 * DAMACY__FSE_CHOICES +\n"
+    "                                         (is_new ? 16 : (which & 3) * 4));\n"
+    "            o->offset[k] = is_new ? value - 3 : which == 3 ? 0xffffffffu : 0u;\n"
+    "            if (k < left)\n"
+    "                *max_offset = damacy__max(*max_offset, value);\n"
+    "        }\n"
+    "    }\n"
+    "    if (left < S::BATCH) { // what is no sequence: nothing, from repeat offset 1\n"
+    "        DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)\n"
+    "        {\n"
+    "            if (k >= left) {\n"
+    "                o->ll[k] = o->ml[k] = o->offset[k] = 0;\n"
+    "                o->choice[k] = DAMACY__FSE_STAY;\n"
+    "            }\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Second half: records of the batch at `records` (aligned to the part of a lane, rotated by the\n"
+    "// lane so that lanes do not share banks), and their number in *n. A record is start + (length - 1)\n"
+    "// * 2^17 + D * 2^34, so from `start` - 2^17 it is a multiplication of 32 bits to\n"
+    "// 64. A literal record without literals is written and then overwritten by the match.\n"
+    "// One copy of the code serves full and last batches: two would not fit the instruction cache.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_values<S>* in,\n"
+    "                                     uint32_t records, uint32_t left, uint32_t* n)\n"
+    "{\n"
+    "    constexpr uint32_t WRAP = S::RECORDS_LANE - 8;\n"
+    "    const uint32_t first = damacy__lane() * 8;\n"
+    "    const bool symbolic = damacy__max(damacy__max(s->r1, s->r2), s->r3) >= DAMACY__ZSTD_D_SYMBOLIC;\n"
+    "    uint32_t at = first;\n"
+    "\n"
+    "    DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)\n"
+    "    {\n"
+    "        const uint32_t choice = in->choice[k], ll = in->ll[k], ml = in->ml[k];\n"
+    "        const uint32_t use1 = damacy__bytes(choice, 0, 0x8888),\n"
+    "                       use2 = damacy__bytes(choice, 0, 0x9999);\n"
+    "        const uint32_t use3 = damacy__bytes(choice, 0, 0xaaaa),\n"
+    "                       still = damacy__bytes(choice, 0, 0xbbbb);\n"
+    "        const uint32_t still3 = still | use2;\n"
+    "        const uint32_t offset = ((s->r1 & use1) | (s->r2 & use2) | (s->r3 & use3)) + in->offset[k];\n"
+    "        const uint32_t match = s->start + ll;\n"
+    "        const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)s->literals << 32 | s->start);\n"
+    "        const uint64_t copy = (uint64_t)ml * 131072u + ((uint64_t)(offset * 4 - 1) << 32 | match);\n"
+    "        const uint32_t next = at + (ll ? 8 : 0);\n"
+    "        s->r3 = (s->r3 & still3) | (s->r2 & ~still3);\n"
+    "        s->r2 = (s->r2 & still) | (s->r1 & ~still);\n"
+    "        s->r1 = offset;\n"
+    "        damacy__sts64(records | (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));\n"
+    "        damacy__sts64(records | (next & WRAP), (uint32_t)copy, (uint32_t)(copy >> 32));\n"
+    "        s->start = match + ml;\n"
+    "        s->literals += 4 * ll;\n"
+    "        s->min_offset = damacy__min(s->min_offset, offset);\n"
+    "        if (k < left)\n"
+    "            at = next + 8;\n"
+    "    }\n"
+    "    *n = (at - first) / 8;\n"
+    "    s->n_records += *n;\n"
+    "    if (symbolic)\n"
+    "        s->symbolic = (s->symbolic & 0x80000000u) | s->n_records;\n"
+    "    if (s->start + (1u << 17) - 1 >= 1u << 17) // sticky: lengths of a batch sum to less than 2^23\n"
+    "        s->symbolic |= 0x80000000u;\n"
+    "}\n"
+    "\n"
+    "// Copies the records of a batch to device memory, a block at a time; third `part` of the blocks.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_copy_out(uint32_t shared, uint32_t batch, uint32_t part)\n"
+    "{\n"
+    "    constexpr uint32_t ONCE = S::LANES < 4 ? S::LANES : 4;\n"
+    "    const uint32_t k = damacy__lane(); // a block has at most 2 * BATCH <= 32 records\n"
+    "    const uint32_t infos = shared + S::COPY + (batch & 1) * 16 * S::LANES;\n"
+    "    const uint32_t records = shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE;\n"
+    "\n"
+    "    DAMACY__NOUNROLL for (uint32_t j0 = part * ONCE; j0 < S::LANES; j0 += 3 * ONCE)\n"
+    "    {\n"
+    "        damacy__u32x4 info[ONCE];\n"
+    "        damacy__u32x2 v[ONCE];\n"
+    "        DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)\n"
+    "        {\n"
+    "            const uint32_t j = j0 + u;\n"
+    "            info[u] = damacy__lds128(infos + 16 * j);\n"
+    "            v[u] = damacy__lds64(records + j * S::RECORDS_LANE +\n"
+    "                                 ((j + k) * 8 & (S::RECORDS_LANE - 8)));\n"
+    "        }\n"
+    "        DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)\n"
+    "        {\n"
+    "            const uint64_t to = (uint64_t)info[u].y << 32 | info[u].x;\n"
+    "            if (k < info[u].z)\n"
+    "                ((uint64_t*)(uintptr_t)to)[k] = (uint64_t)v[u].y << 32 | v[u].x;\n"
+    "        }\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_fse_table.cuh ==== */
+__extension__ static const char damacy__source_zstd_fse_table_cuh[] =
+    "// Decoding tables of sequence codes (RFC 8878 sections 3.1.1.3.2.1 and 4.1): a description, a\n"
+    "// predefined distribution or one symbol becomes a table in shared memory. One lane reads a\n"
+    "// description, one warp spreads it. Entries of the blocks that a CTA decodes are interleaved, so\n"
+    "// the place of an entry is given by a shape (zstd_fse_walk.cuh), which also says how it is packed.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/warp.cuh\"\n"
+    "#include \"kernels/zstd_abi.h\"\n"
+    "\n"
+    "__constant__ int8_t damacy__fse_default_ll[36] = {4, 3, 2, 2, 2, 2, 2, 2, 2,  2,  2,  2,\n"
+    "                                                  2, 1, 1, 1, 2, 2, 2, 2, 2,  2,  2,  2,\n"
+    "                                                  2, 3, 2, 1, 1, 1, 1, 1, -1, -1, -1, -1};\n"
+    "__constant__ int8_t damacy__fse_default_of[29] = {1, 1, 1, 1, 1, 1, 2, 2, 2, 1,  1,  1,  1,  1, 1,\n"
+    "                                                  1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1};\n"
+    "__constant__ int8_t damacy__fse_default_ml[53] = {\n"
+    "    1, 4, 3, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,  1,  1,  1,  1,  1,  1, 1,\n"
+    "    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1};\n"
+    "\n"
+    "// Smallest value of a code and the number of bits that are added to it.\n"
+    "__constant__ uint32_t damacy__fse_base_ll[36] = {\n"
+    "    0,  1,  2,  3,  4,  5,  6,  7,  8,   9,   10,  11,   12,   13,   14,   15,    16,    18,\n"
+    "    20, 22, 24, 28, 32, 40, 48, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536};\n"
+    "__constant__ uint8_t damacy__fse_bits_ll[36] = {0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0,\n"
+    "                                                0, 0, 0, 0, 1, 1,  1,  1,  2,  2,  3,  3,\n"
+    "                                                4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};\n"
+    "__constant__ uint32_t damacy__fse_base_ml[53] = {\n"
+    "    3,  4,  5,  6,  7,  8,  9,  10,  11,  12,  13,   14,   15,   16,   17,    18,    19,   20,\n"
+    "    21, 22, 23, 24, 25, 26, 27, 28,  29,  30,  31,   32,   33,   34,   35,    37,    39,   41,\n"
+    "    43, 47, 51, 59, 67, 83, 99, 131, 259, 515, 1027, 2051, 4099, 8195, 16387, 32771, 65539};\n"
+    "__constant__ uint8_t damacy__fse_bits_ml[53] = {\n"
+    "    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0, 0,\n"
+    "    0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};\n"
+    "\n"
+    "#define DAMACY__FSE_BAD    0xffffu // accuracy log of a table that cannot be built\n"
+    "#define DAMACY__FSE_COUNTS 128u    // bytes of the counts of a table: 64 of 16 bits\n"
+    "#define DAMACY__FSE_LOG_AT 126u    // the last of them holds the accuracy log; symbols stop at 52\n"
+    "// Scratch of a warp that builds a table: symbols, first-position bits, their ranks, symbols with\n"
+    "// cells, running counts.\n"
+    "#define DAMACY__FSE_BUILD (512u + 64u + 64u + 64u + 128u)\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__fse_max_symbol(uint32_t table)\n"
+    "{\n"
+    "    return table == DAMACY__ZSTD_LL ? 35u : table == DAMACY__ZSTD_OF ? 31u : 52u;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__fse_max_log(uint32_t table)\n"
+    "{\n"
+    "    return table == DAMACY__ZSTD_OF ? 8u : 9u;\n"
+    "}\n"
+    "\n"
+    "// At least 17 bits from bit `at` of a forward stream; bytes at and past the limit are 0.\n"
+    "DAMACY__INLINE uint32_t damacy__fse_peek(const uint8_t* src, uint32_t limit, uint32_t at)\n"
+    "{\n"
+    "    const uint32_t byte = at >> 3;\n"
+    "    uint32_t v = 0;\n"
+    "    for (uint32_t i = 0; i < 3; i++)\n"
+    "        if (byte + i < limit)\n"
+    "            v |= (uint32_t)src[byte + i] << (8 * i);\n"
+    "    return v >> (at & 7);\n"
+    "}\n"
+    "\n"
+    "// Reads a table description into 64 counts at `counts`. Returns the accuracy log, or\n"
+    "// DAMACY__FSE_BAD when the log is too large, the probabilities do not sum to 1, a symbol is too\n"
+    "// large or the description does not fit the limit.\n"
+    "static __device__ uint32_t damacy__fse_counts_read(const uint8_t* src, uint32_t limit,\n"
+    "                                                   uint32_t table, uint32_t counts)\n"
+    "{\n"
+    "    const uint32_t log = (damacy__fse_peek(src, limit, 0) & 15) + 5;\n"
+    "    const uint32_t max_symbol = damacy__fse_max_symbol(table);\n"
+    "    int32_t left = (1 << log) + 1, threshold = 1 << log;\n"
+    "    uint32_t width = log + 1, at = 4, symbol = 0;\n"
+    "\n"
+    "    if (log > damacy__fse_max_log(table))\n"
+    "        return DAMACY__FSE_BAD;\n"
+    "    while (left > 1 && symbol <= max_symbol) {\n"
+    "        const int32_t v = (int32_t)damacy__fse_peek(src, limit, at);\n"
+    "        const int32_t short_codes = 2 * threshold - 1 - left;\n"
+    "        int32_t count = v & (threshold - 1);\n"
+    "        if (count < short_codes) {\n"
+    "            at += width - 1;\n"
+    "        } else {\n"
+    "            count = v & (2 * threshold - 1);\n"
+    "            if (count >= threshold)\n"
+    "                count -= short_codes;\n"
+    "            at += width;\n"
+    "        }\n"
+    "        count--;\n"
+    "        left -= count < 0 ? -count : count;\n"
+    "        damacy__sts16(counts + 2 * symbol++, (uint32_t)count);\n"
+    "        for (uint32_t run = count == 0 ? 3 : 0; run == 3 && symbol <= max_symbol;) {\n"
+    "            run = damacy__fse_peek(src, limit, at) & 3;\n"
+    "            at += 2;\n"
+    "            symbol += run;\n"
+    "        }\n"
+    "        while (left < threshold && threshold > 1) {\n"
+    "            width--;\n"
+    "            threshold >>= 1;\n"
+    "        }\n"
+    "    }\n"
+    "    const bool good = left == 1 && symbol <= max_symbol + 1 && (at + 7) / 8 <= limit;\n"
+    "    return good ? log : DAMACY__FSE_BAD;\n"
+    "}\n"
+    "\n"
+    "// Fills the 64 counts of a table of `block` at `counts`, the log in their last place.\n"
+    "static __device__ void damacy__fse_counts(const damacy__zstd_block* blocks, uint32_t block,\n"
+    "                                          uint32_t table, uint32_t counts)\n"
+    "{\n"
+    "    const damacy__zstd_block* owner = &blocks[blocks[block].tables[table]];\n"
+    "    const uint32_t mode = owner->modes >> (2 * table) & 3;\n"
+    "    const uint32_t at = owner->table_at[table];\n"
+    "    const uint8_t* src = (const uint8_t*)(uintptr_t)(owner->sequence_src + at);\n"
+    "    uint32_t log = DAMACY__FSE_BAD;\n"
+    "\n"
+    "    for (uint32_t i = 0; i < DAMACY__FSE_COUNTS; i += 4)\n"
+    "        damacy__sts32(counts + i, 0);\n"
+    "    if (owner->bits_size == 0 || at > owner->sequence_size) {\n"
+    "        log = DAMACY__FSE_BAD;\n"
+    "    } else if (mode == DAMACY__ZSTD_MODE_FSE) {\n"
+    "        log = damacy__fse_counts_read(src, owner->sequence_size - at, table, counts);\n"
+    "    } else if (mode == DAMACY__ZSTD_MODE_RLE && at < owner->sequence_size) {\n"
+    "        const uint32_t symbol = src[0];\n"
+    "        if (symbol <= damacy__fse_max_symbol(table)) {\n"
+    "            damacy__sts16(counts + 2 * symbol, 1);\n"
+    "            log = 0;\n"
+    "        }\n"
+    "    } else if (mode == DAMACY__ZSTD_PREDEFINED) {\n"
+    "        const int8_t* from = table == DAMACY__ZSTD_LL   ? damacy__fse_default_ll\n"
+    "                             : table == DAMACY__ZSTD_OF ? damacy__fse_default_of\n"
+    "                                                        : damacy__fse_default_ml;\n"
+    "        const uint32_t n = table == DAMACY__ZSTD_LL ? 36u : table == DAMACY__ZSTD_OF ? 29u : 53u;\n"
+    "        for (uint32_t i = 0; i < n; i++)\n"
+    "            damacy__sts16(counts + 2 * i, (uint32_t)(int32_t)from[i]);\n"
+    "        log = table == DAMACY__ZSTD_OF ? 5 : 6;\n"
+    "    }\n"
+    "    damacy__sts16(counts + DAMACY__FSE_LOG_AT, log);\n"
+    "}\n"
+    "\n"
+    "// First half of a build: the symbols that have cells, one after another with a bit set at the first\n"
+    "// cell of each, and rare symbols (probability \"less than 1\") in the last cells. All lanes.\n"
+    "// Returns the number of rare symbols.\n"
+    "DAMACY__INLINE uint32_t damacy__fse_rank_symbols(uint32_t mask, uint32_t counts, uint32_t scratch)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), below = (1u << lane) - 1;\n"
+    "    const uint32_t bits = scratch + 512, ranks = bits + 64, list = ranks + 64, running = list + 64;\n"
+    "    const int32_t c0 = (int16_t)damacy__lds16(counts + 2 * lane);\n"
+    "    const int32_t c1 = lane == 31 ? 0 : (int16_t)damacy__lds16(counts + 64 + 2 * lane);\n"
+    "\n"
+    "    if (lane < 16)\n"
+    "        damacy__sts32(bits + 4 * lane, 0);\n"
+    "    const uint32_t rare0 = damacy__ballot(c0 < 0), rare1 = damacy__ballot(c1 < 0);\n"
+    "    damacy__sync_warp();\n"
+    "    if (c0 < 0)\n"
+    "        damacy__sts8(scratch + ((mask - damacy__popc(rare0 & below)) & 511), lane);\n"
+    "    if (c1 < 0)\n"
+    "        damacy__sts8(scratch + ((mask - damacy__popc(rare0) - damacy__popc(rare1 & below)) & 511),\n"
+    "                     lane + 32);\n"
+    "    damacy__sts16(running + 2 * lane, c0 < 0 ? 1u : (uint32_t)c0);\n"
+    "    damacy__sts16(running + 64 + 2 * lane, c1 < 0 ? 1u : (uint32_t)c1);\n"
+    "\n"
+    "    // Both halves in one word: counts sum to at most 512.\n"
+    "    const uint32_t p0 = c0 > 0 ? (uint32_t)c0 : 0, p1 = c1 > 0 ? (uint32_t)c1 : 0;\n"
+    "    uint32_t sum = p0 | p1 << 16;\n"
+    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "        const uint32_t other = damacy__shfl_up(sum, d);\n"
+    "        if (lane >= d)\n"
+    "            sum += other;\n"
+    "    }\n"
+    "    const uint32_t total0 = damacy__shfl(sum, 31) & 0xffff;\n"
+    "    const uint32_t first0 = (sum & 0xffff) - p0, first1 = (sum >> 16) - p1 + total0;\n"
+    "    const uint32_t has0 = damacy__ballot(p0 > 0), has1 = damacy__ballot(p1 > 0);\n"
+    "    if (p0) {\n"
+    "        damacy__sts8(list + damacy__popc(has0 & below), lane);\n"
+    "        damacy__shared_or(bits + ((first0 >> 5) & 15) * 4, 1u << (first0 & 31));\n"
+    "    }\n"
+    "    if (p1) {\n"
+    "        damacy__sts8(list + damacy__popc(has0) + damacy__popc(has1 & below), lane + 32);\n"
+    "        damacy__shared_or(bits + ((first1 >> 5) & 15) * 4, 1u << (first1 & 31));\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "    const uint32_t own = lane < 16 ? damacy__popc(damacy__lds32(bits + 4 * (lane & 15))) : 0;\n"
+    "    uint32_t rank = own;\n"
+    "    for (uint32_t d = 1; d < 16; d *= 2) {\n"
+    "        const uint32_t other = damacy__shfl_up(rank, d);\n"
+    "        if (lane >= d)\n"
+    "            rank += other;\n"
+    "    }\n"
+    "    if (lane < 16)\n"
+    "        damacy__sts32(ranks + 4 * lane, rank - own);\n"
+    "    damacy__sync_warp();\n"
+    "    return damacy__popc(rare0) + damacy__popc(rare1);\n"
+    "}\n"
+    "\n"
+    "// The symbol of each cell, in the order of positions k * step: cell k of those that are not rare.\n"
+    "DAMACY__INLINE void damacy__fse_spread(uint32_t size, uint32_t n_rare, uint32_t scratch)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), below = (1u << lane) - 1;\n"
+    "    const uint32_t bits = scratch + 512, ranks = bits + 64, list = ranks + 64;\n"
+    "    const uint32_t step = (size >> 1) + (size >> 3) + 3;\n"
+    "    uint32_t done = 0;\n"
+    "\n"
+    "    for (uint32_t k = lane; k < (size < 32 ? 32 : size); k += 32) {\n"
+    "        const uint32_t position = (k * step) & (size - 1);\n"
+    "        const bool free_cell = k < size && position + n_rare < size;\n"
+    "        const uint32_t vote = damacy__ballot(free_cell);\n"
+    "        const uint32_t r = (done + damacy__popc(vote & below)) & 511;\n"
+    "        done += damacy__popc(vote);\n"
+    "        if (free_cell) {\n"
+    "            const uint32_t upto = (uint32_t)((2ull << (r & 31)) - 1);\n"
+    "            const uint32_t i = damacy__lds32(ranks + (r >> 5) * 4) +\n"
+    "                               damacy__popc(damacy__lds32(bits + (r >> 5) * 4) & upto);\n"
+    "            damacy__sts8(scratch + position, damacy__lds8(list + ((i - 1) & 63)));\n"
+    "        }\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__fse_extra_bits(uint32_t table, uint32_t symbol)\n"
+    "{\n"
+    "    return table == DAMACY__ZSTD_LL   ? damacy__fse_bits_ll[symbol < 36 ? symbol : 35]\n"
+    "           : table == DAMACY__ZSTD_OF ? symbol & 31\n"
+    "                                      : damacy__fse_bits_ml[symbol < 53 ? symbol : 52];\n"
+    "}\n"
+    "\n"
+    "// A warp builds the table of `slot` from its counts. Every entry that is written leads to an entry\n"
+    "// of the table whatever the bits that follow.\n"
+    "template <class Shape>\n"
+    "static __device__ void damacy__fse_build(uint32_t shared, uint32_t table, uint32_t slot,\n"
+    "                                         uint32_t log, uint32_t counts, uint32_t scratch)\n"
+    "{\n"
+    "    const uint32_t size = 1u << log, lane = damacy__lane(), below = (1u << lane) - 1;\n"
+    "    const uint32_t running = scratch + 704;\n"
+    "    const uint32_t column = shared + Shape::table_at(table) + slot * Shape::ENTRY;\n"
+    "    const uint32_t n_rare = damacy__fse_rank_symbols(size - 1, counts, scratch);\n"
+    "\n"
+    "    damacy__fse_spread(size, n_rare, scratch);\n"
+    "    for (uint32_t cell = lane; cell < (size < 32 ? 32 : size); cell += 32) {\n"
+    "        const bool in = cell < size;\n"
+    "        const uint32_t symbol = in ? damacy__lds8(scratch + cell) & 63 : 64 + lane;\n"
+    "        const uint32_t same = damacy__match_any(symbol);\n"
+    "        const uint32_t x =\n"
+    "            in ? damacy__lds16(running + 2 * symbol) + damacy__popc(same & below) : 1;\n"
+    "        damacy__sync_warp();\n"
+    "        if (in && !(same >> lane >> 1))\n"
+    "            damacy__sts16(running + 2 * symbol, x + 1);\n"
+    "        damacy__sync_warp();\n"
+    "        if (!in)\n"
+    "            continue;\n"
+    "        const uint32_t width = log - (31 - damacy__clz(x)); // 1 <= x < 2 * size\n"
+    "        const uint32_t base = (x << width) - size;\n"
+    "        Shape::entry_write(table, column + (cell << Shape::ROW_LOG),\n"
+    "                           damacy__fse_extra_bits(table, symbol), width, base, symbol);\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "}\n";
+
+/* ==== kernels/zstd_fse_walk.cuh ==== */
+__extension__ static const char damacy__source_zstd_fse_walk_cuh[] =
+    "// The serial part of sequence decoding (RFC 8878 section 3.1.1.3.2): state walks. A lane walks one\n"
+    "// block; what a step consumes goes to a queue as {64-bit window, codes and extra bits of the three\n"
+    "// states}, and nothing else is done here, because the walk is what the whole stage waits for.\n"
+    "//\n"
+    "// Surprising: bits are never checked while walking. A lane that leaves its stream reads zeros or\n"
+    "// the bits of an old batch, and every table entry leads to an entry of the same table, so it stays\n"
+    "// in bounds; the position after the last sequence shows it.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_fse_table.cuh\"\n"
+    "\n"
+    "#ifdef __CUDACC__\n"
+    "#define DAMACY__UNROLL   _Pragma(\"unroll\")\n"
+    "#define DAMACY__NOUNROLL _Pragma(\"unroll 1\")\n"
+    "#else\n"
+    "#define DAMACY__UNROLL\n"
+    "#define DAMACY__NOUNROLL\n"
+    "#endif\n"
+    "\n"
+    "// Loads that stay in the order in which they are written: the walk waits for them in that order.\n"
+    "#ifdef __CUDACC__\n"
+    "DAMACY__INLINE uint32_t damacy__fse_lds32(uint32_t at)\n"
+    "{\n"
+    "    uint32_t v;\n"
+    "    asm volatile(\"ld.volatile.shared.u32 %0,[%1];\" : \"=r\"(v) : \"r\"(at));\n"
+    "    return v;\n"
+    "}\n"
+    "DAMACY__INLINE damacy__u32x2 damacy__fse_lds64(uint32_t at)\n"
+    "{\n"
+    "    damacy__u32x2 v;\n"
+    "    asm volatile(\"ld.volatile.shared.v2.u32 {%0,%1},[%2];\" : \"=r\"(v.x), \"=r\"(v.y) : \"r\"(at));\n"
+    "    return v;\n"
+    "}\n"
+    "DAMACY__INLINE damacy__u32x4 damacy__fse_lds128(uint32_t at)\n"
+    "{\n"
+    "    damacy__u32x4 v;\n"
+    "    asm volatile(\"ld.volatile.shared.v4.u32 {%0,%1,%2,%3},[%4];\"\n"
+    "                 : \"=r\"(v.x), \"=r\"(v.y), \"=r\"(v.z), \"=r\"(v.w)\n"
+    "                 : \"r\"(at));\n"
+    "    return v;\n"
+    "}\n"
+    "#else\n"
+    "#define damacy__fse_lds32  damacy__lds32\n"
+    "#define damacy__fse_lds64  damacy__lds64\n"
+    "#define damacy__fse_lds128 damacy__lds128\n"
+    "#endif\n"
+    "\n"
+    "// Low word of hi:lo >> s, 0 where s > 63: the shift of a step that is repeated with care may be\n"
+    "// wild.\n"
+    "DAMACY__INLINE uint32_t damacy__fse_shift_right(uint32_t lo, uint32_t hi, uint32_t s)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    uint64_t v;\n"
+    "    asm(\"shr.b64 %0,%1,%2;\" : \"=l\"(v) : \"l\"((uint64_t)hi << 32 | lo), \"r\"(s));\n"
+    "    return (uint32_t)v;\n"
+    "#else\n"
+    "    return s > 63 ? 0u : (uint32_t)(((uint64_t)hi << 32 | lo) >> s);\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "// High word of hi:lo << s, s < 64.\n"
+    "DAMACY__INLINE uint32_t damacy__fse_shift_left(uint32_t lo, uint32_t hi, uint32_t s)\n"
+    "{\n"
+    "    return (uint32_t)((((uint64_t)hi << 32 | lo) << s) >> 32);\n"
+    "}\n"
+    "\n"
+    "// How the shared memory of a CTA is laid out: bytes of a table entry, log2 of the bytes of a row,\n"
+    "// and sequences between two barriers. A row holds one entry of every block, so lanes never share a\n"
+    "// bank and a state is the byte address of its entry.\n"
+    "//\n"
+    "//   entry of 4 bytes    a | (a + width) << 8 | code << 16 | base << (BASE_SHIFT + ROW_LOG)\n"
+    "//   entry of 16 bytes   {64 - ROW_LOG - a - width (LL) or a, width | base << ROW_LOG | a << 16 |\n"
+    "//   (8 are used)         code << 24}\n"
+    "//\n"
+    "// where a is the number of extra bits, width the number of bits of the next state and base its\n"
+    "// smallest value, always a multiple of 1 << width.\n"
+    "template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {\n"
+    "    static constexpr uint32_t ENTRY = ENTRY_, ROW_LOG = ROW_LOG_, BATCH = BATCH_;\n"
+    "    static constexpr uint32_t LANES = (1u << ROW_LOG) / ENTRY;\n"
+    "    static constexpr bool WIDE = ENTRY == 16;\n"
+    "    static constexpr uint32_t BASE_SHIFT = ROW_LOG < 6 ? 22 - ROW_LOG : 16;\n"
+    "    static constexpr uint32_t MASK = 0x1ffu << ROW_LOG, MASK_OF = 0xffu << ROW_LOG;\n"
+    "\n"
+    "    // Ring of big-endian words of a lane: three batches of sequences of 89 bits. In the wide shape\n"
+    "    // an entry holds words k, -, k + 1, k + 2, so that one load makes a window; two lanes share a\n"
+    "    // row.\n"
+    "    static constexpr uint32_t RING_WORDS = 16 * BATCH, RING_LOG = WIDE ? 5 : ROW_LOG;\n"
+    "    static constexpr uint32_t RING_MASK = (RING_WORDS - 1) << RING_LOG;\n"
+    "    static constexpr uint32_t RING_SIZE = // the wide ring is aligned when the kernel runs\n"
+    "        WIDE ? RING_WORDS * 16 * LANES + RING_WORDS * 32 : (RING_WORDS + 2) * 4 * LANES;\n"
+    "    static constexpr uint32_t QUEUE_SIZE = BATCH * 16 * LANES;   // one of two\n"
+    "    static constexpr uint32_t RECORDS_SIZE = BATCH * 16 * LANES; // one of two: 2 records a sequence\n"
+    "    static constexpr uint32_t RECORDS_LANE = BATCH * 16;\n"
+    "\n"
+    "    // Places in shared memory.\n"
+    "    static constexpr uint32_t CONSTANTS = 0;                // 94 words\n"
+    "    static constexpr uint32_t POSITION = 384;               // 2 x u32 a lane\n"
+    "    static constexpr uint32_t COPY = POSITION + 8 * LANES;  // 2 x {address, records, 0} a lane\n"
+    "    static constexpr uint32_t STATE = COPY + 32 * LANES;    // 32 bytes a lane\n"
+    "    static constexpr uint32_t CONTROL = STATE + 32 * LANES; // first block of the group\n"
+    "    static constexpr uint32_t RING = CONTROL + 16;\n"
+    "    static constexpr uint32_t QUEUE = RING + RING_SIZE;\n"
+    "    static constexpr uint32_t RECORDS = (QUEUE + 2 * QUEUE_SIZE + 255) & ~255u;\n"
+    "    static constexpr uint32_t TABLES = (RECORDS + 2 * RECORDS_SIZE + 127) & ~127u;\n"
+    "    static constexpr uint32_t LL = TABLES, ML = LL + (512u << ROW_LOG), OF = ML + (512u << ROW_LOG);\n"
+    "    static constexpr uint32_t SIZE = OF + (256u << ROW_LOG);\n"
+    "    static constexpr uint32_t COUNTS = RING; // before the walk: 3 tables a lane\n"
+    "    static constexpr uint32_t BUILD = COUNTS + 3 * LANES * DAMACY__FSE_COUNTS;\n"
+    "    static_assert(RING % 16 == 0 && QUEUE % 16 == 0, \"alignment\");\n"
+    "    static_assert(BUILD + 8 * DAMACY__FSE_BUILD <= TABLES, \"scratch\");\n"
+    "    static_assert(LANES <= 32 && (BATCH == 8 || BATCH == 16), \"shape\");\n"
+    "\n"
+    "    static __device__ __forceinline__ uint32_t table_at(uint32_t table)\n"
+    "    {\n"
+    "        return table == DAMACY__ZSTD_LL ? LL : table == DAMACY__ZSTD_OF ? OF : ML;\n"
+    "    }\n"
+    "\n"
+    "    static __device__ __forceinline__ void entry_write(uint32_t table, uint32_t at, uint32_t extra,\n"
+    "                                                       uint32_t width, uint32_t base, uint32_t code)\n"
+    "    {\n"
+    "        if (WIDE)\n"
+    "            damacy__sts64(at, table == DAMACY__ZSTD_LL ? 64 - ROW_LOG - extra - width : extra,\n"
+    "                          width | base << ROW_LOG | extra << 16 | code << 24);\n"
+    "        else\n"
+    "            damacy__sts32(at, extra | (extra + width) << 8 | code << 16 |\n"
+    "                                  base << (BASE_SHIFT + ROW_LOG));\n"
+    "    }\n"
+    "};\n"
+    "\n"
+    "// Of a lane that walks: row addresses of the three states and the bit position, counted from the\n"
+    "// 16-byte boundary at or after the end of the stream.\n"
+    "struct damacy__fse_walk {\n"
+    "    uint32_t ll, ml, of, at;\n"
+    "};\n"
+    "\n"
+    "struct damacy__fse_window {\n"
+    "    uint32_t w0, w1, w2;\n"
+    "};\n"
+    "\n"
+    "// Addresses at which the places of a lane begin: its column in the tables (relative to a table) and\n"
+    "// its part of the ring. Passed through a shuffle so that the compiler keeps them in registers. In\n"
+    "// the wide shape the part is aligned, so that a place in it needs no addition.\n"
+    "struct damacy__fse_lane {\n"
+    "    uint32_t column, ring;\n"
+    "};\n"
+    "\n"
+    "template <class S> DAMACY__INLINE damacy__fse_lane damacy__fse_lane_init(uint32_t shared)\n"
+    "{\n"
+    "    constexpr uint32_t PAIR = S::RING_WORDS * 32;\n"
+    "    const uint32_t lane = damacy__lane(), ring = shared + S::RING;\n"
+    "    damacy__fse_lane self;\n"
+    "    self.column = damacy__shfl(lane * S::ENTRY & ((1u << S::ROW_LOG) - 1), lane);\n"
+    "    self.ring = S::WIDE ? ((ring + PAIR - 1) & ~(PAIR - 1)) +\n"
+    "                              (lane >> 1 & (S::LANES / 2 - 1)) * PAIR + (lane & 1) * 16\n"
+    "                        : ring + (lane * 4 & (4 * S::LANES - 1));\n"
+    "    self.ring = damacy__shfl(self.ring, lane);\n"
+    "    return self;\n"
+    "}\n"
+    "\n"
+    "// Address of word `row` of the ring, given as a number shifted to S::RING_LOG.\n"
+    "template <class S> DAMACY__INLINE uint32_t damacy__fse_row_at(uint32_t row, uint32_t ring)\n"
+    "{\n"
+    "    return S::WIDE ? (row & S::RING_MASK) | ring : (row & S::RING_MASK) + ring;\n"
+    "}\n"
+    "\n"
+    "// Address in the ring of the word with bit `at`.\n"
+    "template <class S> DAMACY__INLINE uint32_t damacy__fse_ring_at(uint32_t at, uint32_t ring)\n"
+    "{\n"
+    "    static_assert(S::RING_LOG >= 5, \"a row of the ring has at least 8 words\");\n"
+    "    return damacy__fse_row_at<S>(at << (S::RING_LOG - 5), ring);\n"
+    "}\n"
+    "\n"
+    "template <class S> DAMACY__INLINE damacy__fse_window damacy__fse_window_load(uint32_t at)\n"
+    "{\n"
+    "    damacy__fse_window w;\n"
+    "    if (S::WIDE) {\n"
+    "        const damacy__u32x4 v = damacy__fse_lds128(at);\n"
+    "        w.w0 = v.x;\n"
+    "        w.w1 = v.z;\n"
+    "        w.w2 = v.w;\n"
+    "    } else {\n"
+    "        w.w0 = damacy__fse_lds32(at);\n"
+    "        w.w1 = damacy__fse_lds32(at + 4 * S::LANES);\n"
+    "        w.w2 = damacy__fse_lds32(at + 8 * S::LANES);\n"
+    "    }\n"
+    "    return w;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__fse_queue_write(uint32_t at, uint32_t hi, uint32_t lo, uint32_t codes,\n"
+    "                                            uint32_t of)\n"
+    "{\n"
+    "    damacy__u32x4 v;\n"
+    "    v.x = hi;\n"
+    "    v.y = lo;\n"
+    "    v.z = codes;\n"
+    "    v.w = of;\n"
+    "    damacy__sts128(at, v);\n"
+    "}\n"
+    "\n"
+    "// An entry in parts. `packed`: extra bits in byte 0, code in the low 6 bits of byte 2.\n"
+    "struct damacy__fse_entry {\n"
+    "    uint32_t extra, width, base, packed;\n"
+    "};\n"
+    "\n"
+    "template <class S> DAMACY__INLINE damacy__fse_entry damacy__fse_entry_load(uint32_t at)\n"
+    "{\n"
+    "    damacy__fse_entry e;\n"
+    "    if (S::WIDE) {\n"
+    "        const uint32_t v = damacy__lds64(at).y;\n"
+    "        e.extra = v >> 16 & 255;\n"
+    "        e.width = v & 31;\n"
+    "        e.base = v & S::MASK;\n"
+    "        e.packed = e.extra | v >> 24 << 16;\n"
+    "    } else {\n"
+    "        const uint32_t v = damacy__lds32(at);\n"
+    "        e.extra = v & 255;\n"
+    "        e.width = (v >> 8 & 255) - e.extra;\n"
+    "        e.base = v >> S::BASE_SHIFT & S::MASK;\n"
+    "        e.packed = v;\n"
+    "    }\n"
+    "    return e;\n"
+    "}\n"
+    "\n"
+    "// Takes the next state from the top bits of x.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE uint32_t damacy__fse_next(const damacy__fse_entry* e, uint32_t* x, uint32_t column)\n"
+    "{\n"
+    "    const uint32_t bits = e->width ? *x >> (32 - e->width) : 0;\n"
+    "    *x <<= e->width;\n"
+    "    return e->base | bits << S::ROW_LOG | column;\n"
+    "}\n"
+    "\n"
+    "// One batch, exact whatever the widths. `end` receives the position after sequence `last`, whose\n"
+    "// next states do not exist, when it is in the batch.\n"
+    "template <class S>\n"
+    "static __device__ void damacy__fse_walk_careful(damacy__fse_walk* w, uint32_t shared,\n"
+    "                                                damacy__fse_lane self, uint32_t queue,\n"
+    "                                                uint32_t last, uint32_t* end)\n"
+    "{\n"
+    "    DAMACY__NOUNROLL for (uint32_t k = 0; k < S::BATCH; k++)\n"
+    "    {\n"
+    "        const damacy__fse_entry l = damacy__fse_entry_load<S>(shared + S::LL + w->ll);\n"
+    "        const damacy__fse_entry m = damacy__fse_entry_load<S>(shared + S::ML + w->ml);\n"
+    "        const damacy__fse_entry o = damacy__fse_entry_load<S>(shared + S::OF + w->of);\n"
+    "        damacy__fse_window v = damacy__fse_window_load<S>(damacy__fse_ring_at<S>(w->at, self.ring));\n"
+    "        damacy__fse_queue_write(queue + k * 16 * S::LANES, damacy__funnel_left(v.w1, v.w0, w->at),\n"
+    "                                damacy__funnel_left(v.w2, v.w1, w->at),\n"
+    "                                damacy__bytes(l.packed, m.packed, 0x6240), o.packed);\n"
+    "        w->at += l.extra + m.extra + o.extra;\n"
+    "        if (k == last)\n"
+    "            *end = w->at;\n"
+    "        v = damacy__fse_window_load<S>(damacy__fse_ring_at<S>(w->at, self.ring));\n"
+    "        uint32_t x = damacy__funnel_left(v.w1, v.w0, w->at);\n"
+    "        w->ll = damacy__fse_next<S>(&l, &x, self.column);\n"
+    "        w->ml = damacy__fse_next<S>(&m, &x, self.column);\n"
+    "        w->of = damacy__fse_next<S>(&o, &x, self.column);\n"
+    "        w->at += l.width + m.width + o.width;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// One batch for sequences of at most 57 bits (wide shape) or 64; false if one was larger, and then\n"
+    "// states and queue are rubbish. 33 instructions a step: every one counts.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE bool damacy__fse_walk_fast(damacy__fse_walk* w, uint32_t shared,\n"
+    "                                          damacy__fse_lane self, uint32_t queue)\n"
+    "{\n"
+    "    constexpr uint32_t R = S::ROW_LOG;\n"
+    "    uint32_t ll = w->ll, ml = w->ml, of = w->of, c = w->at;\n"
+    "    uint32_t q_hi = 0, q_lo = 0, q_codes = 0, q_of = 0, overflow = 0, widest = 0;\n"
+    "    int32_t room = 0;\n"
+    "\n"
+    "    DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)\n"
+    "    {\n"
+    "        const damacy__fse_window v =\n"
+    "            damacy__fse_window_load<S>(damacy__fse_ring_at<S>(c, self.ring));\n"
+    "        const uint32_t hi = damacy__funnel_left(v.w1, v.w0, c);\n"
+    "        const uint32_t lo = damacy__funnel_left(v.w2, v.w1, c);\n"
+    "        if (!S::WIDE) {\n"
+    "            const uint32_t el = damacy__fse_lds32(shared + S::LL + ll);\n"
+    "            const uint32_t em = damacy__fse_lds32(shared + S::ML + ml);\n"
+    "            const uint32_t eo = damacy__fse_lds32(shared + S::OF + of);\n"
+    "            if (k)\n"
+    "                damacy__fse_queue_write(queue + (k - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);\n"
+    "            const uint32_t sum = el + em + eo, next = damacy__dot4(sum, 0x100, c);\n"
+    "            const uint32_t nl = damacy__dot4(el, 0x1ff, R); // R + width\n"
+    "            const uint32_t nm = damacy__dot4(em, 0x1ff, nl), no = damacy__dot4(eo, 0x1ff, nm);\n"
+    "            const uint32_t x = damacy__fse_shift_left(lo, hi, sum & 255);\n"
+    "            ll = (damacy__funnel_left(x, 0, nl) & damacy__mask_bits(R, nl - R)) |\n"
+    "                 ((el >> S::BASE_SHIFT & S::MASK) | self.column);\n"
+    "            ml = (damacy__funnel_left(x, 0, nm) & damacy__mask_bits(R, nm - nl)) |\n"
+    "                 ((em >> S::BASE_SHIFT & S::MASK) | self.column);\n"
+    "            of = (damacy__funnel_left(x, 0, no) & damacy__mask_bits(R, no - nm)) |\n"
+    "                 ((eo >> S::BASE_SHIFT & S::MASK_OF) | self.column);\n"
+    "            overflow |= no;\n"
+    "            widest = damacy__max(widest, next - c);\n"
+    "            q_codes = damacy__bytes(el, em, 0x6240);\n"
+    "            q_of = eo;\n"
+    "            c = next;\n"
+    "        } else {\n"
+    "            const damacy__u32x2 el = damacy__fse_lds64(shared + S::LL + ll);\n"
+    "            const damacy__u32x2 em = damacy__fse_lds64(shared + S::ML + ml);\n"
+    "            const damacy__u32x2 eo = damacy__fse_lds64(shared + S::OF + of);\n"
+    "            if (k)\n"
+    "                damacy__fse_queue_write(queue + (k - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);\n"
+    "            const uint32_t wm = em.y & 31, wo = eo.y & 31, t = el.x - em.x - wm;\n"
+    "            const uint32_t sl = el.x - em.x - eo.x, sm = t - eo.x, so = t - eo.x - wo;\n"
+    "            ll = (damacy__fse_shift_right(lo, hi, sl) & damacy__mask_bits(R, el.y)) |\n"
+    "                 ((el.y & S::MASK) | self.column);\n"
+    "            ml = (damacy__fse_shift_right(lo, hi, sm) & damacy__mask_bits(R, em.y)) |\n"
+    "                 ((em.y & S::MASK) | self.column);\n"
+    "            of = (damacy__fse_shift_right(lo, hi, so) & damacy__mask_bits(R, eo.y)) |\n"
+    "                 ((eo.y & S::MASK_OF) | self.column);\n"
+    "            room = room < (int32_t)so ? room : (int32_t)so;\n"
+    "            q_codes = damacy__bytes(el.y, em.y, 0x7362);\n"
+    "            q_of = eo.x;\n"
+    "            c = (c + 64 - R - t) + eo.x + wo;\n"
+    "        }\n"
+    "        q_hi = hi;\n"
+    "        q_lo = lo;\n"
+    "    }\n"
+    "    damacy__fse_queue_write(queue + (S::BATCH - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);\n"
+    "    w->ll = ll;\n"
+    "    w->ml = ml;\n"
+    "    w->of = of;\n"
+    "    w->at = c;\n"
+    "    return S::WIDE ? room >= 0 : !(overflow & 32) && widest <= 64;\n"
+    "}\n"
+    "\n"
+    "// Walks batch `batch` of a block of n sequences and publishes the position.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_walk_batch(damacy__fse_walk* w, uint32_t shared,\n"
+    "                                           damacy__fse_lane self, uint32_t n, uint32_t batch,\n"
+    "                                           uint32_t* end)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), done = batch * S::BATCH, last = n - done - 1;\n"
+    "    const uint32_t queue = shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE + lane * 16;\n"
+    "    const damacy__fse_walk before = *w;\n"
+    "    const bool good = damacy__fse_walk_fast<S>(w, shared, self, queue);\n"
+    "    if ((!good && n > done) || last < S::BATCH) {\n"
+    "        *w = before;\n"
+    "        damacy__fse_walk_careful<S>(w, shared, self, queue, last, end);\n"
+    "    }\n"
+    "    damacy__sts32(shared + S::POSITION + ((batch + 1) & 1) * 4 * S::LANES + lane * 4, w->at);\n"
+    "}\n"
+    "\n"
+    "// ---- input: what the feeder puts into the ring\n"
+    "\n"
+    "// Of a lane that feeds: the next 16 bytes end at `end` (a multiple of 16); the stream is [lo, hi).\n"
+    "struct damacy__fse_feed {\n"
+    "    uint64_t end, lo, hi;\n"
+    "    uint32_t filled, pending; // words in the ring, chunks loaded and not yet stored\n"
+    "    damacy__u32x4 chunk[4];\n"
+    "};\n"
+    "\n"
+    "// The 16 bytes that end at `end`, a chunk across an edge of the stream: those outside are 0 and are\n"
+    "// not read. Kept small: it runs twice a stream, and the feeder shares the instruction cache.\n"
+    "static __device__ __noinline__ damacy__u32x4 damacy__fse_chunk_edge(uint64_t lo, uint64_t hi,\n"
+    "                                                                    uint64_t end)\n"
+    "{\n"
+    "    damacy__u32x4 v = {0, 0, 0, 0};\n"
+    "    DAMACY__NOUNROLL for (uint32_t i = 1; i <= 16; i++)\n"
+    "    {\n"
+    "        const uint64_t at = end - i;\n"
+    "        const uint32_t byte = at >= lo && at < hi ? *(const uint8_t*)(uintptr_t)at : 0;\n"
+    "        v.w = v.w << 8 | v.z >> 24;\n"
+    "        v.z = v.z << 8 | v.y >> 24;\n"
+    "        v.y = v.y << 8 | v.x >> 24;\n"
+    "        v.x = v.x << 8 | byte;\n"
+    "    }\n"
+    "    return v;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE damacy__u32x4 damacy__fse_chunk(const damacy__fse_feed* f, uint64_t end)\n"
+    "{\n"
+    "    if (end - 16 >= f->lo && end <= f->hi)\n"
+    "        return damacy__load_u32x4_once((const void*)(uintptr_t)(end - 16));\n"
+    "    return damacy__fse_chunk_edge(f->lo, f->hi, end);\n"
+    "}\n"
+    "\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_chunk_store(uint32_t filled, damacy__u32x4 v, uint32_t ring)\n"
+    "{\n"
+    "    const uint32_t at = damacy__fse_row_at<S>(filled << S::RING_LOG, ring);\n"
+    "    if (!S::WIDE) {\n"
+    "        damacy__sts32(at, v.w);\n"
+    "        damacy__sts32(at + 4 * S::LANES, v.z);\n"
+    "        damacy__sts32(at + 8 * S::LANES, v.y);\n"
+    "        damacy__sts32(at + 12 * S::LANES, v.x);\n"
+    "        if (at == ring) { // the two rows after the last repeat the first two\n"
+    "            damacy__sts32(ring + S::RING_WORDS * 4 * S::LANES, v.w);\n"
+    "            damacy__sts32(ring + (S::RING_WORDS + 1) * 4 * S::LANES, v.z);\n"
+    "        }\n"
+    "    } else {\n"
+    "        const uint32_t before = damacy__fse_row_at<S>((filled - 2) << S::RING_LOG, ring);\n"
+    "        damacy__fse_queue_write(at, v.w, 0, v.z, v.y);\n"
+    "        damacy__fse_queue_write(at + 32, v.z, 0, v.y, v.x);\n"
+    "        damacy__sts32(at + 64, v.y);\n"
+    "        damacy__sts32(at + 72, v.x);\n"
+    "        damacy__sts32(at + 96, v.x);\n"
+    "        damacy__sts32(before + 12, v.w);\n"
+    "        damacy__sts64(before + 40, v.w, v.z);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "template <class S> DAMACY__INLINE void damacy__fse_feed_store(damacy__fse_feed* f, uint32_t ring)\n"
+    "{\n"
+    "    DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)\n"
+    "    {\n"
+    "        if (i < f->pending)\n"
+    "            damacy__fse_chunk_store<S>(f->filled + 4 * i, f->chunk[i], ring);\n"
+    "    }\n"
+    "    f->filled += 4 * f->pending;\n"
+    "    f->end -= 16 * f->pending;\n"
+    "    f->pending = 0;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__fse_feed_load(damacy__fse_feed* f, uint32_t n)\n"
+    "{\n"
+    "    DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)\n"
+    "    {\n"
+    "        if (i < n)\n"
+    "            f->chunk[i] = damacy__fse_chunk(f, f->end - 16 * i);\n"
+    "    }\n"
+    "    f->pending = n;\n"
+    "}\n"
+    "\n"
+    "// Stores what the last call loaded, then loads what three batches from position `at` may use; more\n"
+    "// than 16 words only after very wide sequences or at the start, and then they are waited for.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__fse_feed_step(damacy__fse_feed* f, uint32_t at, uint32_t ring)\n"
+    "{\n"
+    "    const uint32_t want = (at >> 5) + (3 * S::BATCH * 89 + 31) / 32 + 3;\n"
+    "\n"
+    "    damacy__fse_feed_store<S>(f, ring);\n"
+    "    while ((int32_t)(want - f->filled) > 16) {\n"
+    "        damacy__fse_feed_load(f, 4);\n"
+    "        damacy__fse_feed_store<S>(f, ring);\n"
+    "    }\n"
+    "    const int32_t need = (int32_t)(want - f->filled);\n"
+    "    damacy__fse_feed_load(f, need > 0 ? (uint32_t)(need + 3) / 4 : 0);\n"
+    "    if (f->end >= f->lo + 1024 && f->end <= f->hi)\n"
+    "        damacy__prefetch_l2((const void*)(uintptr_t)(f->end - 1024));\n"
+    "}\n";
+
+/* ==== kernels/zstd_huffman.cuh ==== */
+__extension__ static const char damacy__source_zstd_huffman_cuh[] =
+    "// Huffman-coded literals (RFC 8878 section 4.2.2): tables, and one stream per lane.\n"
+    "//\n"
+    "// A stream is read backwards through a ring of 32 words a lane in shared memory, word-interleaved\n"
+    "// over the warp (no bank conflicts), filled by 32-byte granules; one granule at most is loaded per\n"
+    "// round of 32 symbols, at one point for all lanes, so that decoding hides the latency. Table\n"
+    "// entries are {bits : 8, symbol : 8}: the entry itself is the shift amount of a funnel shift. The\n"
+    "// surprising rule: nothing is checked while decoding. Trip counts come from the header, indices are\n"
+    "// in range by construction, bytes outside the job read as zero, and one comparison at the end (bits\n"
+    "// used = bits there) finds every corruption.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "\n"
+    "#define DAMACY__ZSTD_RING_WORDS 34u // 32 and 2 mirrored\n"
+    "#define DAMACY__ZSTD_RING_SIZE  (DAMACY__ZSTD_RING_WORDS * 128u)\n"
+    "#define DAMACY__ZSTD_STAGE_SIZE 1024u // output of a warp: 32 bytes a lane\n"
+    "static_assert(DAMACY__ZSTD_LANE_SIZE == DAMACY__ZSTD_RING_SIZE + DAMACY__ZSTD_STAGE_SIZE,\n"
+    "              \"host's view\");\n"
+    "\n"
+    "// A reader of one stream. Bit positions count down from `top`, the first 32-byte boundary at or\n"
+    "// above the end of the stream.\n"
+    "typedef struct damacy__zstd_stream {\n"
+    "    uint32_t at;     // bits used\n"
+    "    uint32_t mask;   // 255, or 0 to freeze `at`\n"
+    "    uint32_t filled; // granules in the ring so far\n"
+    "    uint32_t n;      // granules of the stream\n"
+    "    uint32_t ring;   // shared address of the lane's column\n"
+    "    uint32_t table;  // shared address of the table, a multiple of its size\n"
+    "    uint64_t top;    // address\n"
+    "    uint64_t lo, hi; // bytes that may be read: the job's source\n"
+    "} damacy__zstd_stream;\n"
+    "\n"
+    "typedef struct damacy__zstd_granule {\n"
+    "    damacy__u32x4 high, low;\n"
+    "} damacy__zstd_granule;\n"
+    "\n"
+    "// True if the next granule lies inside the stream, so that it can be loaded without a check.\n"
+    "DAMACY__INLINE bool damacy__zstd_ring_ahead(const damacy__zstd_stream& s)\n"
+    "{\n"
+    "    return s.filled < (s.at >> 8) + 4 && s.filled + 1 < s.n && s.filled != 0;\n"
+    "}\n"
+    "\n"
+    "// Loads the next granule if `on`. The barrier behind the loads keeps the compiler from sinking them\n"
+    "// to their use; with WHOLE it is one of all 32 lanes, behind which the stage may be written again.\n"
+    "template <bool WHOLE>\n"
+    "DAMACY__INLINE damacy__zstd_granule damacy__zstd_granule_load(const damacy__zstd_stream& s, bool on)\n"
+    "{\n"
+    "    damacy__zstd_granule g;\n"
+    "    const uint64_t a = s.top - 32ull * s.filled;\n"
+    "#ifdef __CUDACC__\n"
+    "    if (WHOLE)\n"
+    "        asm volatile(\"{.reg .pred q; setp.ne.u32 q,%9,0;\"\n"
+    "                     \"@q ld.global.v4.u32 {%0,%1,%2,%3},[%8+-16];\"\n"
+    "                     \"@q ld.global.v4.u32 {%4,%5,%6,%7},[%8+-32];\"\n"
+    "                     \"bar.warp.sync 0xffffffff;}\"\n"
+    "                     : \"=&r\"(g.high.x), \"=&r\"(g.high.y), \"=&r\"(g.high.z), \"=&r\"(g.high.w),\n"
+    "                       \"=&r\"(g.low.x), \"=&r\"(g.low.y), \"=&r\"(g.low.z), \"=&r\"(g.low.w)\n"
+    "                     : \"l\"(a), \"r\"((uint32_t)on)\n"
+    "                     : \"memory\");\n"
+    "    else\n"
+    "        asm volatile(\"{.reg .pred q; .reg .b32 m; setp.ne.u32 q,%9,0;\"\n"
+    "                     \"@q ld.global.v4.u32 {%0,%1,%2,%3},[%8+-16];\"\n"
+    "                     \"@q ld.global.v4.u32 {%4,%5,%6,%7},[%8+-32];\"\n"
+    "                     \"activemask.b32 m; bar.warp.sync m;}\"\n"
+    "                     : \"=&r\"(g.high.x), \"=&r\"(g.high.y), \"=&r\"(g.high.z), \"=&r\"(g.high.w),\n"
+    "                       \"=&r\"(g.low.x), \"=&r\"(g.low.y), \"=&r\"(g.low.z), \"=&r\"(g.low.w)\n"
+    "                     : \"l\"(a), \"r\"((uint32_t)on)\n"
+    "                     : \"memory\");\n"
+    "#else\n"
+    "    g = damacy__zstd_granule{};\n"
+    "    if (WHOLE)\n"
+    "        damacy__sync_warp();\n"
+    "    if (on) {\n"
+    "        g.high = damacy__load_u32x4_once((const void*)(uintptr_t)(a - 16));\n"
+    "        g.low = damacy__load_u32x4_once((const void*)(uintptr_t)(a - 32));\n"
+    "    }\n"
+    "#endif\n"
+    "    return g;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__zstd_ring_put(damacy__zstd_stream& s, const damacy__zstd_granule& g)\n"
+    "{\n"
+    "    const uint32_t a = s.ring + ((s.filled & 3) << 10);\n"
+    "\n"
+    "    damacy__sts32(a, g.high.w);\n"
+    "    damacy__sts32(a + 128, g.high.z);\n"
+    "    damacy__sts32(a + 256, g.high.y);\n"
+    "    damacy__sts32(a + 384, g.high.x);\n"
+    "    damacy__sts32(a + 512, g.low.w);\n"
+    "    damacy__sts32(a + 640, g.low.z);\n"
+    "    damacy__sts32(a + 768, g.low.y);\n"
+    "    damacy__sts32(a + 896, g.low.x);\n"
+    "    if ((s.filled & 3) == 0) { // a window may run over the end of the ring\n"
+    "        damacy__sts32(a + 4096, g.high.w);\n"
+    "        damacy__sts32(a + 4224, g.high.z);\n"
+    "    }\n"
+    "    s.filled++;\n"
+    "}\n"
+    "\n"
+    "// Loads and stores the next granule; the first and the last may pass the ends of the source.\n"
+    "DAMACY__INLINE void damacy__zstd_ring_take(damacy__zstd_stream& s)\n"
+    "{\n"
+    "    const uint64_t a = s.top - 32ull * s.filled;\n"
+    "    damacy__zstd_granule g;\n"
+    "\n"
+    "    if (a - 32 >= s.lo && a <= s.hi) {\n"
+    "        g.high = damacy__load_u32x4_once((const void*)(uintptr_t)(a - 16));\n"
+    "        g.low = damacy__load_u32x4_once((const void*)(uintptr_t)(a - 32));\n"
+    "    } else {\n"
+    "        g.high = damacy__load_u32x4_within(a - 16, s.lo, s.hi);\n"
+    "        g.low = damacy__load_u32x4_within(a - 32, s.lo, s.hi);\n"
+    "    }\n"
+    "    damacy__zstd_ring_put(s, g);\n"
+    "}\n"
+    "\n"
+    "// Fills the ring as far as it goes.\n"
+    "DAMACY__INLINE void damacy__zstd_ring_fill(damacy__zstd_stream& s)\n"
+    "{\n"
+    "    while (s.filled < (s.at >> 8) + 4 && s.filled < s.n)\n"
+    "        damacy__zstd_ring_take(s);\n"
+    "}\n"
+    "\n"
+    "// Makes sure of the next `bits` bits, at most 512.\n"
+    "DAMACY__INLINE void damacy__zstd_ring_need(damacy__zstd_stream& s, uint32_t bits)\n"
+    "{\n"
+    "    while (s.filled * 256 < s.at + bits && s.filled < s.n)\n"
+    "        damacy__zstd_ring_take(s);\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__zstd_ring_start(damacy__zstd_stream& s)\n"
+    "{\n"
+    "    s.filled = s.at >> 8;\n"
+    "    damacy__zstd_ring_fill(s);\n"
+    "}\n"
+    "\n"
+    "// Opens the stream [begin, end), not empty; sets the position at which it has to end. False if it\n"
+    "// has no end mark.\n"
+    "DAMACY__INLINE bool damacy__zstd_stream_open(damacy__zstd_stream& s, uint64_t begin, uint64_t end,\n"
+    "                                             uint32_t& target)\n"
+    "{\n"
+    "    const uint32_t last = *(const uint8_t*)(uintptr_t)(end - 1);\n"
+    "\n"
+    "    s.top = (end + 31) & ~31ull;\n"
+    "    s.n = (uint32_t)((s.top - (begin & ~31ull)) >> 5);\n"
+    "    s.mask = 255;\n"
+    "    s.at = (uint32_t)(s.top - end) * 8 + (last ? damacy__clz(last) - 23 : 0);\n"
+    "    target = (uint32_t)(s.top - begin) * 8;\n"
+    "    return last != 0;\n"
+    "}\n"
+    "\n"
+    "// Address of the table cell that the top LOG bits of x choose.\n"
+    "template <int LOG> DAMACY__INLINE uint32_t damacy__zstd_cell(uint32_t table, uint32_t x)\n"
+    "{\n"
+    "    return table | ((x >> (31 - LOG)) & ((2u << LOG) - 2));\n"
+    "}\n"
+    "\n"
+    "// N look-ups from one window of 64 bits (N * LOG <= 64). Returns the sum of the entries, whose low\n"
+    "// 8 bits are the bits used.\n"
+    "template <int LOG, int N>\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_lookups(const damacy__zstd_stream& s, uint32_t (&entry)[N])\n"
+    "{\n"
+    "    constexpr int PER = 32 / LOG > 3 ? 3 : 32 / LOG; // that fit into 32 bits\n"
+    "    static_assert(N <= 2 * PER && N * LOG <= 64, \"window\");\n"
+    "    const uint32_t a = s.ring + ((s.at & 0x3e0) << 2);\n"
+    "    const uint32_t w0 = damacy__lds32(a), w1 = damacy__lds32(a + 128), w2 = damacy__lds32(a + 256);\n"
+    "    const uint32_t high = damacy__funnel_left(w1, w0, s.at),\n"
+    "                   low = damacy__funnel_left(w2, w1, s.at);\n"
+    "    uint32_t x = high, sum = 0;\n"
+    "\n"
+    "#pragma unroll\n"
+    "    for (int j = 0; j < N; j++) {\n"
+    "        if (j == PER)\n"
+    "            x = damacy__funnel_left(low, high, sum);\n"
+    "        entry[j] = damacy__lds16(damacy__zstd_cell<LOG>(s.table, x));\n"
+    "        sum += entry[j];\n"
+    "        if (j + 1 < N && j + 1 != PER)\n"
+    "            x = damacy__funnel_left(0, x, entry[j]);\n"
+    "    }\n"
+    "    return sum;\n"
+    "}\n"
+    "\n"
+    "// One symbol.\n"
+    "template <int LOG> DAMACY__INLINE uint32_t damacy__zstd_symbol(damacy__zstd_stream& s)\n"
+    "{\n"
+    "    uint32_t entry[1];\n"
+    "    const uint32_t sum = damacy__zstd_lookups<LOG, 1>(s, entry);\n"
+    "    s.at += sum & s.mask;\n"
+    "    return entry[0] >> 8;\n"
+    "}\n"
+    "\n"
+    "template <int LOG, int FIRST, int N>\n"
+    "DAMACY__INLINE void damacy__zstd_some(damacy__zstd_stream& s, uint32_t (&entry)[16])\n"
+    "{\n"
+    "    uint32_t part[N];\n"
+    "    const uint32_t sum = damacy__zstd_lookups<LOG, N>(s, part);\n"
+    "\n"
+    "    s.at += sum & s.mask;\n"
+    "#pragma unroll\n"
+    "    for (int j = 0; j < N; j++)\n"
+    "        entry[FIRST + j] = part[j];\n"
+    "}\n"
+    "\n"
+    "// 16 symbols.\n"
+    "template <int LOG> DAMACY__INLINE damacy__u32x4 damacy__zstd_sixteen(damacy__zstd_stream& s)\n"
+    "{\n"
+    "    constexpr int NARROW = LOG <= 10 ? LOG : 10;\n"
+    "    uint32_t e[16], out[4];\n"
+    "    damacy__u32x4 v;\n"
+    "\n"
+    "    if (LOG <= 10) {\n"
+    "        damacy__zstd_some<NARROW, 0, 6>(s, e);\n"
+    "        damacy__zstd_some<NARROW, 6, 5>(s, e);\n"
+    "        damacy__zstd_some<NARROW, 11, 5>(s, e);\n"
+    "    } else {\n"
+    "        damacy__zstd_some<LOG, 0, 4>(s, e);\n"
+    "        damacy__zstd_some<LOG, 4, 4>(s, e);\n"
+    "        damacy__zstd_some<LOG, 8, 4>(s, e);\n"
+    "        damacy__zstd_some<LOG, 12, 4>(s, e);\n"
+    "    }\n"
+    "#pragma unroll\n"
+    "    for (int k = 0; k < 4; k++) // byte 1 of each entry is the symbol\n"
+    "        out[k] = damacy__bytes(damacy__bytes(e[4 * k], e[4 * k + 1], 0x51),\n"
+    "                               damacy__bytes(e[4 * k + 2], e[4 * k + 3], 0x51), 0x5410);\n"
+    "    v.x = out[0];\n"
+    "    v.y = out[1];\n"
+    "    v.z = out[2];\n"
+    "    v.w = out[3];\n"
+    "    return v;\n"
+    "}\n"
+    "\n"
+    "// One round: 32 symbols of each lane that acts. Two lanes write a stream's 32 bytes, a whole\n"
+    "// sector.\n"
+    "template <int LOG>\n"
+    "DAMACY__INLINE void damacy__zstd_round(damacy__zstd_stream& s, bool acts, uint32_t who,\n"
+    "                                       uint32_t stage, uint64_t p0, uint64_t p1)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane();\n"
+    "    const uint32_t write = stage + lane * 32 + (lane & 4) * 4; // swizzled: no bank conflicts\n"
+    "    const uint32_t read = (stage + lane * 16) ^ ((lane & 8) * 2);\n"
+    "\n"
+    "    s.mask = acts ? 255 : 0;\n"
+    "    const bool ahead = acts && damacy__zstd_ring_ahead(s);\n"
+    "    const damacy__zstd_granule g = damacy__zstd_granule_load<true>(s, ahead);\n"
+    "    damacy__sts128(write, damacy__zstd_sixteen<LOG>(s));\n"
+    "    damacy__sts128(write ^ 16, damacy__zstd_sixteen<LOG>(s));\n"
+    "    if (ahead)\n"
+    "        damacy__zstd_ring_put(s, g);\n"
+    "    damacy__sync_warp();\n"
+    "    const damacy__u32x4 v0 = damacy__lds128(read), v1 = damacy__lds128(read + 512);\n"
+    "    if (who >> (lane >> 1) & 1)\n"
+    "        *(damacy__u32x4*)(uintptr_t)p0 = v0;\n"
+    "    if (who >> (16 + (lane >> 1)) & 1)\n"
+    "        *(damacy__u32x4*)(uintptr_t)p1 = v1;\n"
+    "    damacy__zstd_ring_need(s, 352);\n"
+    "}\n"
+    "\n"
+    "// Decodes `skip` symbols without output, then those of bytes [dst, end). Whole warps call this;\n"
+    "// idle lanes have dst == end and skip 0.\n"
+    "template <int LOG>\n"
+    "DAMACY__INLINE void damacy__zstd_stream_decode(damacy__zstd_stream& s, uint32_t skip, uint64_t dst,\n"
+    "                                               uint64_t end, uint32_t stage)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane();\n"
+    "    uint32_t head = (uint32_t)(0 - dst) & 31;\n"
+    "\n"
+    "    for (; skip; skip--)\n"
+    "        damacy__zstd_symbol<LOG>(s);\n"
+    "    if (head > end - dst)\n"
+    "        head = (uint32_t)(end - dst);\n"
+    "    for (; head; head--)\n"
+    "        *(uint8_t*)(uintptr_t)dst++ = (uint8_t)damacy__zstd_symbol<LOG>(s);\n"
+    "    damacy__zstd_ring_fill(s);\n"
+    "    const uint32_t n = (uint32_t)((end - dst) >> 5);\n"
+    "    uint64_t p0 = damacy__shfl(dst, lane >> 1) + 16 * (lane & 1);\n"
+    "    uint64_t p1 = damacy__shfl(dst, 16 + (lane >> 1)) + 16 * (lane & 1);\n"
+    "    dst += 32ull * n;\n"
+    "    for (uint32_t i = 0;; i++) { // as many rounds as the longest stream has\n"
+    "        const uint32_t who = damacy__ballot(i < n);\n"
+    "        if (!who)\n"
+    "            break;\n"
+    "        damacy__zstd_round<LOG>(s, i < n, who, stage, p0, p1);\n"
+    "        p0 += 32;\n"
+    "        p1 += 32;\n"
+    "    }\n"
+    "    s.mask = 255;\n"
+    "    while (dst < end)\n"
+    "        *(uint8_t*)(uintptr_t)dst++ = (uint8_t)damacy__zstd_symbol<LOG>(s);\n"
+    "}\n"
+    "\n"
+    "// A literals section that is ready to decode.\n"
+    "typedef struct damacy__zstd_section {\n"
+    "    uint64_t src, dst; // the streams (a jump table first if there are four), the output\n"
+    "    uint32_t size, n;  // bytes at src, literals\n"
+    "    uint32_t n_streams, tree, log;\n"
+    "    uint64_t lo, hi; // source of the job\n"
+    "} damacy__zstd_section;\n"
+    "\n"
+    "// The section of block `index`. False if the block is dead or its tree is broken.\n"
+    "DAMACY__INLINE bool damacy__zstd_section_of(const damacy__zstd_wave& w, uint32_t index,\n"
+    "                                            damacy__zstd_section& c)\n"
+    "{\n"
+    "    const damacy__zstd_block& b = damacy__zstd_blocks(w)[index];\n"
+    "    const damacy__zstd_tree& tree = damacy__zstd_trees(w)[b.tree];\n"
+    "    const uint32_t skip = b.literal_type == DAMACY__ZSTD_LITERALS_HUFFMAN ? tree.size : 0;\n"
+    "    const damacy__job& job = damacy__zstd_jobs(w)[damacy__zstd_frames(w)[b.frame].job];\n"
+    "\n"
+    "    c.src = b.literal_src + skip;\n"
+    "    c.size = b.literal_size - damacy__min(skip, b.literal_size);\n"
+    "    c.dst = b.literals;\n"
+    "    c.n = b.n_literals;\n"
+    "    c.n_streams = b.n_streams;\n"
+    "    c.tree = b.tree;\n"
+    "    c.log = tree.log;\n"
+    "    c.lo = job.src;\n"
+    "    c.hi = job.src + job.src_size;\n"
+    "    return b.dst != 0 && tree.log != 0;\n"
+    "}\n"
+    "\n"
+    "// Stream k of a section: its bytes [begin, end), its first output byte and its number of symbols.\n"
+    "// False if the section is malformed.\n"
+    "DAMACY__INLINE bool damacy__zstd_section_stream(const damacy__zstd_section& c, uint32_t k,\n"
+    "                                                uint64_t& begin, uint64_t& end, uint64_t& dst,\n"
+    "                                                uint32_t& n)\n"
+    "{\n"
+    "    begin = c.src;\n"
+    "    end = c.src + c.size;\n"
+    "    dst = c.dst;\n"
+    "    n = c.n;\n"
+    "    if (c.n_streams == 1)\n"
+    "        return c.size >= 1;\n"
+    "    if (c.size < 10 || c.n < 6)\n"
+    "        return false;\n"
+    "    const uint8_t* const jump = (const uint8_t*)(uintptr_t)c.src;\n"
+    "    const uint32_t s0 = (uint32_t)jump[0] | (uint32_t)jump[1] << 8;\n"
+    "    const uint32_t s1 = (uint32_t)jump[2] | (uint32_t)jump[3] << 8;\n"
+    "    const uint32_t s2 = (uint32_t)jump[4] | (uint32_t)jump[5] << 8;\n"
+    "    const uint32_t quarter = (c.n + 3) / 4;\n"
+    "    if (6 + s0 + s1 + s2 >= c.size || !s0 || !s1 || !s2 || 3 * quarter > c.n)\n"
+    "        return false;\n"
+    "    const uint32_t at = 6 + (k > 0 ? s0 : 0) + (k > 1 ? s1 : 0) + (k > 2 ? s2 : 0);\n"
+    "    begin = c.src + at;\n"
+    "    end = k == 0 ? begin + s0 : k == 1 ? begin + s1 : k == 2 ? begin + s2 : c.src + c.size;\n"
+    "    dst = c.dst + (uint64_t)k * quarter;\n"
+    "    n = k < 3 ? quarter : c.n - 3 * quarter;\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// A warp builds one table of 2^LOG entries at `table` from the weights that its lanes hold (eight\n"
+    "// a lane) of a tree with table log `log` <= LOG. scratch: 256 bytes of shared memory.\n"
+    "static __device__ __noinline__ void damacy__zstd_table_build(uint16_t* table, uint8_t* scratch,\n"
+    "                                                             uint32_t weights, uint32_t log,\n"
+    "                                                             uint32_t LOG)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane();\n"
+    "    uint64_t low = 0, high = 0; // symbols per weight: 1-6 and 7-11 in fields of 10 bits\n"
+    "\n"
+    "    for (uint32_t j = 0; j < 8; j++) {\n"
+    "        const uint32_t weight = weights >> (4 * j) & 15;\n"
+    "        if (weight && weight <= 6)\n"
+    "            low += 1ull << (10 * (weight - 1));\n"
+    "        else if (weight)\n"
+    "            high += 1ull << (10 * (weight - 7));\n"
+    "    }\n"
+    "    uint64_t scan_low = low, scan_high = high;\n"
+    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "        const uint64_t a = damacy__shfl_up(scan_low, d), b = damacy__shfl_up(scan_high, d);\n"
+    "        if (lane >= d) {\n"
+    "            scan_low += a;\n"
+    "            scan_high += b;\n"
+    "        }\n"
+    "    }\n"
+    "    const uint64_t total_low = damacy__shfl(scan_low, 31), total_high = damacy__shfl(scan_high, 31);\n"
+    "    uint64_t at_low = scan_low - low, at_high = scan_high - high; // ranks within a weight\n"
+    "    uint32_t base = 0;\n"
+    "    for (uint32_t weight = 1; weight <= 6; weight++) { // ranks over all weights\n"
+    "        at_low += (uint64_t)base << (10 * (weight - 1));\n"
+    "        base += (uint32_t)(total_low >> (10 * (weight - 1))) & 1023;\n"
+    "    }\n"
+    "    for (uint32_t weight = 7; weight <= 11; weight++) {\n"
+    "        at_high += (uint64_t)base << (10 * (weight - 7));\n"
+    "        base += (uint32_t)(total_high >> (10 * (weight - 7))) & 1023;\n"
+    "    }\n"
+    "    for (uint32_t j = 0; j < 8; j++) { // symbols sorted by weight\n"
+    "        const uint32_t weight = weights >> (4 * j) & 15;\n"
+    "        if (weight && weight <= 6) {\n"
+    "            scratch[at_low >> (10 * (weight - 1)) & 255] = (uint8_t)(lane * 8 + j);\n"
+    "            at_low += 1ull << (10 * (weight - 1));\n"
+    "        } else if (weight) {\n"
+    "            scratch[at_high >> (10 * (weight - 7)) & 255] = (uint8_t)(lane * 8 + j);\n"
+    "            at_high += 1ull << (10 * (weight - 7));\n"
+    "        }\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "    uint32_t cell = 0, symbol = 0;\n"
+    "    for (uint32_t weight = 1; weight <= log; weight++) {\n"
+    "        const uint32_t count = (uint32_t)(weight <= 6 ? total_low >> (10 * (weight - 1))\n"
+    "                                                      : total_high >> (10 * (weight - 7))) &\n"
+    "                               1023;\n"
+    "        const uint32_t shift = weight - 1 + LOG - log, n_cells = count << shift;\n"
+    "        for (uint32_t i = lane; i < n_cells; i += 32)\n"
+    "            table[(cell + i) & ((1u << LOG) - 1)] =\n"
+    "                (uint16_t)((log + 1 - weight) | scratch[(symbol + (i >> shift)) & 255] << 8);\n"
+    "        cell += n_cells;\n"
+    "        symbol += count;\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "}\n"
+    "\n"
+    "// ---- many blocks: lane = stream, 8 blocks a warp ------------------------------------------------\n"
+    "\n"
+    "// One warp decodes 8 entries of a list from `first` on. tables: 16 << LOG bytes, aligned to\n"
+    "// 2 << LOG; ring: LANE_SIZE bytes, aligned to 16.\n"
+    "template <int LOG>\n"
+    "DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w, const uint32_t* list,\n"
+    "                                                uint32_t n, uint32_t first, uint8_t* tables,\n"
+    "                                                uint8_t* ring)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), index = first + (lane >> 2);\n"
+    "    damacy__zstd_section c = {};\n"
+    "    damacy__zstd_stream s = {};\n"
+    "    uint64_t begin = 0, end = 0, dst = 0;\n"
+    "    uint32_t block = 0, count = 0, target = 0;\n"
+    "    bool alive = false;\n"
+    "\n"
+    "    if (index < n) {\n"
+    "        block = list[index];\n"
+    "        alive = damacy__zstd_section_of(w, block, c) && c.log <= LOG;\n"
+    "    }\n"
+    "    if (!alive)\n"
+    "        c.log = 0;\n"
+    "    for (uint32_t k = 0; k < 8; k++) {\n"
+    "        const uint32_t tree = damacy__shfl(c.tree, 4 * k), log = damacy__shfl(c.log, 4 * k);\n"
+    "        if (log)\n"
+    "            damacy__zstd_table_build((uint16_t*)(tables + k * (2u << LOG)), ring,\n"
+    "                                     damacy__zstd_trees(w)[tree].weights[lane], log, LOG);\n"
+    "    }\n"
+    "    bool runs = alive && (lane & 3) < c.n_streams;\n"
+    "    bool good = true;\n"
+    "    if (runs) {\n"
+    "        good = damacy__zstd_section_stream(c, lane & 3, begin, end, dst, count) &&\n"
+    "               damacy__zstd_stream_open(s, begin, end, target);\n"
+    "        runs = good;\n"
+    "    }\n"
+    "    s.ring = damacy__shared_address(ring) + lane * 4;\n"
+    "    s.table = damacy__shared_address(tables) + (lane >> 2) * (2u << LOG);\n"
+    "    s.lo = c.lo;\n"
+    "    s.hi = c.hi;\n"
+    "    if (runs)\n"
+    "        damacy__zstd_ring_start(s);\n"
+    "    else\n"
+    "        dst = count = 0;\n"
+    "    damacy__sync_warp();\n"
+    "    damacy__zstd_stream_decode<LOG>(s, 0, dst, dst + count,\n"
+    "                                    damacy__shared_address(ring) + DAMACY__ZSTD_RING_SIZE);\n"
+    "    if (!good || (runs && s.at != target))\n"
+    "        damacy__zstd_fail(w, damacy__zstd_blocks(w)[block], c.src, DAMACY__JOB_BAD_LITERALS);\n"
+    "    damacy__sync_warp(); // the tables may be built again\n"
+    "}\n"
+    "\n"
+    "// Warps of a CTA that decode sections of one table log. Their rings come first, then their tables,\n"
+    "// aligned to the size of one, so that little is lost to alignment.\n"
+    "typedef struct damacy__zstd_lanes {\n"
+    "    uint32_t n_warps; // at least 1\n"
+    "    uint32_t n_units; // shares of n_warps * 8 sections\n"
+    "    uint32_t tables;  // place in dynamic shared memory\n"
+    "} damacy__zstd_lanes;\n"
+    "\n"
+    "// As many warps as fit, at most `most`.\n"
+    "DAMACY__INLINE damacy__zstd_lanes damacy__zstd_lanes_of(uint32_t log, uint32_t most, uint32_t n,\n"
+    "                                                        uint32_t base)\n"
+    "{\n"
+    "    const uint32_t align = 2u << log, size = damacy__dynamic_shared_size();\n"
+    "    damacy__zstd_lanes lanes;\n"
+    "\n"
+    "    lanes.n_warps = most + 1;\n"
+    "    do {\n"
+    "        lanes.n_warps--;\n"
+    "        lanes.tables =\n"
+    "            ((base + lanes.n_warps * DAMACY__ZSTD_LANE_SIZE + align - 1) & ~(align - 1)) - base;\n"
+    "    } while (lanes.n_warps > 1 && lanes.tables + lanes.n_warps * (16u << log) > size);\n"
+    "    lanes.n_units = (n + 8 * lanes.n_warps - 1) / (8 * lanes.n_warps);\n"
+    "    return lanes;\n"
+    "}\n"
+    "\n"
+    "// One unit of the sections of one table log.\n"
+    "template <int LOG>\n"
+    "DAMACY__INLINE void damacy__zstd_lanes_unit(const damacy__zstd_wave& w,\n"
+    "                                            const damacy__zstd_lanes& lanes, uint32_t unit,\n"
+    "                                            uint32_t n, uint8_t* shared)\n"
+    "{\n"
+    "    const uint32_t warp = threadIdx.x / 32;\n"
+    "\n"
+    "    if (warp < lanes.n_warps)\n"
+    "        damacy__zstd_literals_eight<LOG>(w, (const uint32_t*)(uintptr_t)w.literal_order[LOG - 9], n,\n"
+    "                                         8 * (unit * lanes.n_warps + warp),\n"
+    "                                         shared + lanes.tables + warp * (16u << LOG),\n"
+    "                                         shared + warp * DAMACY__ZSTD_LANE_SIZE);\n"
+    "}\n"
+    "\n"
+    "// All sections, those with large tables first. A CTA of 160 threads has warps for one log at a\n"
+    "// time.\n"
+    "DAMACY__INLINE void damacy__zstd_literals_lanes(const damacy__zstd_wave& w, uint8_t* shared)\n"
+    "{\n"
+    "    const uint32_t* const n = damacy__zstd_counts(w)->n_literal_blocks;\n"
+    "    const uint32_t n9 = n[0], n10 = n[1], n11 = n[2], base = damacy__shared_address(shared);\n"
+    "    const damacy__zstd_lanes l9 = damacy__zstd_lanes_of(9, 5, n9, base);\n"
+    "    const damacy__zstd_lanes l10 = damacy__zstd_lanes_of(10, 3, n10, base);\n"
+    "    const damacy__zstd_lanes l11 = damacy__zstd_lanes_of(11, 2, n11, base);\n"
+    "    const uint32_t n_units = l9.n_units + l10.n_units + l11.n_units;\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x; i < n_units; i += gridDim.x) {\n"
+    "        if (i < l11.n_units)\n"
+    "            damacy__zstd_lanes_unit<11>(w, l11, i, n11, shared);\n"
+    "        else if (i < l11.n_units + l10.n_units)\n"
+    "            damacy__zstd_lanes_unit<10>(w, l10, i - l11.n_units, n10, shared);\n"
+    "        else\n"
+    "            damacy__zstd_lanes_unit<9>(w, l9, i - l11.n_units - l10.n_units, n9, shared);\n"
+    "        damacy__sync_block(); // shared memory may be laid out anew\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_parse.cuh ==== */
+__extension__ static const char damacy__source_zstd_parse_cuh[] =
+    "// Walks the headers of a job: frames, blocks, literals and sequences sections (RFC 8878 section\n"
+    "// 3.1), one thread per job. The walk runs twice, first to count and to check every rule that needs\n"
+    "// no entropy decoding, then to fill the tables. The surprising rule: blocks without output (empty\n"
+    "// raw and RLE blocks, compressed blocks without literals and sequences) leave no record, so that\n"
+    "// scratch is bounded by content and not by headers.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "\n"
+    "// State of a walk over one job.\n"
+    "typedef struct damacy__zstd_walk {\n"
+    "    const uint8_t* src;\n"
+    "    uint32_t size, at;   // bytes of the job, bytes walked\n"
+    "    uint64_t error;      // offset << 8 | status, or NO_ERROR\n"
+    "    damacy__zstd_span n; // counts so far; first_* say where they go\n"
+    "    uint64_t content;    // sum of the content sizes in frame headers\n"
+    "    uint32_t known;      // every frame so far had a content size\n"
+    "    uint32_t max_size;   // block maximum of the current frame\n"
+    "    uint32_t tree;       // tree that the last Huffman literals of the frame defined, or NONE\n"
+    "    uint32_t tables[3];  // blocks that last defined LL, OF, ML, or NONE\n"
+    "} damacy__zstd_walk;\n"
+    "\n"
+    "// Records the first error; the walk ends. Always false.\n"
+    "DAMACY__INLINE bool damacy__zstd_stop(damacy__zstd_walk& k, uint64_t offset, uint32_t status)\n"
+    "{\n"
+    "    if (k.error == DAMACY__ZSTD_NO_ERROR)\n"
+    "        k.error = offset << 8 | status;\n"
+    "    return false;\n"
+    "}\n"
+    "\n"
+    "// True if n more bytes follow.\n"
+    "DAMACY__INLINE bool damacy__zstd_has(const damacy__zstd_walk& k, uint32_t n)\n"
+    "{\n"
+    "    return n <= k.size - k.at;\n"
+    "}\n"
+    "\n"
+    "// A frame header after the magic number (RFC 8878 section 3.1.1.1).\n"
+    "static __device__ bool damacy__zstd_frame_header(damacy__zstd_walk& k, uint64_t& content,\n"
+    "                                                 bool& has_checksum)\n"
+    "{\n"
+    "    if (!damacy__zstd_has(k, 1))\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);\n"
+    "    const uint32_t descriptor = k.src[k.at];\n"
+    "    const bool single = descriptor >> 5 & 1;\n"
+    "    const uint32_t content_code = descriptor >> 6, id_code = descriptor & 3;\n"
+    "    const uint32_t n_id = id_code == 3 ? 4 : id_code;\n"
+    "    const uint32_t n_content = content_code ? 1u << content_code : single ? 1 : 0;\n"
+    "    const uint32_t n_window = single ? 0 : 1;\n"
+    "    uint64_t window = 0;\n"
+    "\n"
+    "    if (descriptor & 8) // reserved\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_HEADER);\n"
+    "    if (!damacy__zstd_has(k, 1 + n_window + n_id + n_content))\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);\n"
+    "    has_checksum = descriptor >> 2 & 1;\n"
+    "    k.at++;\n"
+    "    if (!single) {\n"
+    "        const uint32_t code = k.src[k.at], log = 10 + (code >> 3);\n"
+    "        if (log > 31)\n"
+    "            return damacy__zstd_stop(k, k.at, DAMACY__JOB_UNSUPPORTED);\n"
+    "        window = (1ull << log) + ((1ull << log) >> 3) * (code & 7);\n"
+    "        k.at++;\n"
+    "    }\n"
+    "    if (damacy__load_le(k.src + k.at, n_id) != 0) // a dictionary\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_UNSUPPORTED);\n"
+    "    k.at += n_id;\n"
+    "    content = DAMACY__SIZE_UNKNOWN;\n"
+    "    if (n_content) {\n"
+    "        content = damacy__load_le(k.src + k.at, n_content) + (n_content == 2 ? 256 : 0);\n"
+    "        if (content > DAMACY__JOB_SIZE_MAX) // also keeps the sum of frames in 64 bits\n"
+    "            return damacy__zstd_stop(k, content >> 55 ? 0 : content, DAMACY__JOB_NO_SPACE);\n"
+    "        k.at += n_content;\n"
+    "    }\n"
+    "    if (single)\n"
+    "        window = content;\n"
+    "    k.max_size = window < DAMACY__ZSTD_BLOCK_MAX ? (uint32_t)window : DAMACY__ZSTD_BLOCK_MAX;\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// A literals section (section 3.1.1.3.1) from k.at; `end` is the end of its block.\n"
+    "static __device__ bool damacy__zstd_literals_header(damacy__zstd_walk& k, uint32_t end,\n"
+    "                                                    damacy__zstd_block& b)\n"
+    "{\n"
+    "    const uint32_t type = k.src[k.at] & 3, format = k.src[k.at] >> 2 & 3;\n"
+    "    const bool coded = type >= DAMACY__ZSTD_LITERALS_HUFFMAN;\n"
+    "    const uint32_t n_header = coded         ? (format < 2 ? 3 : format + 2)\n"
+    "                              : format == 1 ? 2\n"
+    "                              : format == 3 ? 3\n"
+    "                                            : 1;\n"
+    "    if (n_header > end - k.at)\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);\n"
+    "    const uint64_t header = damacy__load_le(k.src + k.at, n_header);\n"
+    "    const uint32_t n_bits = format < 2 ? 10 : format == 2 ? 14 : 18, mask = (1u << n_bits) - 1;\n"
+    "\n"
+    "    b.literal_type = (uint8_t)type;\n"
+    "    b.n_streams = coded && format ? 4 : 1;\n"
+    "    if (coded) {\n"
+    "        b.n_literals = (uint32_t)(header >> 4) & mask;\n"
+    "        b.literal_size = (uint32_t)(header >> (4 + n_bits)) & mask;\n"
+    "    } else {\n"
+    "        b.n_literals = (uint32_t)(n_header == 1 ? header >> 3 : header >> 4);\n"
+    "        b.literal_size = type == DAMACY__ZSTD_LITERALS_RAW ? b.n_literals : 1;\n"
+    "    }\n"
+    "    if (b.n_literals > k.max_size || b.literal_size > end - k.at - n_header)\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);\n"
+    "    if (coded && (b.n_literals == 0 || b.literal_size == 0))\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);\n"
+    "    if (b.n_streams == 4 && b.n_literals < 6)\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);\n"
+    "    if (type == DAMACY__ZSTD_LITERALS_TREELESS && k.tree == DAMACY__ZSTD_NONE)\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);\n"
+    "    k.at += n_header;\n"
+    "    b.literal_src = (uint64_t)(uintptr_t)(k.src + k.at);\n"
+    "    k.at += b.literal_size;\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// A sequences section header (section 3.1.1.3.2.1) from k.at to the end of the block.\n"
+    "static __device__ bool damacy__zstd_sequences_header(damacy__zstd_walk& k, uint32_t end,\n"
+    "                                                     damacy__zstd_block& b)\n"
+    "{\n"
+    "    const uint32_t start = k.at, room = end - start;\n"
+    "    uint32_t n_own = 0;\n"
+    "\n"
+    "    b.n_sequences = 0;\n"
+    "    b.modes = 0;\n"
+    "    if (room < 1)\n"
+    "        return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);\n"
+    "    const uint32_t first = k.src[start], n_count = first < 128 ? 1 : first < 255 ? 2 : 3;\n"
+    "    if (n_count > room)\n"
+    "        return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);\n"
+    "    if (n_count == 1)\n"
+    "        b.n_sequences = first;\n"
+    "    else if (n_count == 2)\n"
+    "        b.n_sequences = (first - 128) << 8 | k.src[start + 1];\n"
+    "    else\n"
+    "        b.n_sequences = (uint32_t)damacy__load_le(k.src + start + 1, 2) + 0x7f00;\n"
+    "    k.at += n_count;\n"
+    "    if (b.n_sequences == 0)\n"
+    "        return k.at == end || damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);\n"
+    "    if (b.n_sequences > DAMACY__ZSTD_SEQUENCES_MAX ||\n"
+    "        3 * b.n_sequences + b.n_literals > k.max_size || k.at == end)\n"
+    "        return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);\n"
+    "    const uint32_t modes = k.src[k.at];\n"
+    "    if (modes & 3) // reserved\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_SEQUENCES);\n"
+    "    for (uint32_t t = 0; t < 3; t++) {\n"
+    "        const uint32_t mode = modes >> (6 - 2 * t) & 3;\n"
+    "        b.modes = (uint8_t)(b.modes | mode << (2 * t));\n"
+    "        if (mode == DAMACY__ZSTD_MODE_REPEAT && k.tables[t] == DAMACY__ZSTD_NONE)\n"
+    "            return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_TABLE);\n"
+    "        n_own += mode == DAMACY__ZSTD_MODE_RLE || mode == DAMACY__ZSTD_MODE_FSE;\n"
+    "    }\n"
+    "    k.at++;\n"
+    "    b.sequence_src = (uint64_t)(uintptr_t)(k.src + k.at);\n"
+    "    b.sequence_size = end - k.at;\n"
+    "    if (b.sequence_size < n_own + 1)\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_SEQUENCES);\n"
+    "    k.at = end;\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// Takes the next record of each table that the block needs, in the walk that fills.\n"
+    "static __device__ bool damacy__zstd_store_block(const damacy__zstd_wave& w, damacy__zstd_walk& k,\n"
+    "                                                const damacy__zstd_span& room,\n"
+    "                                                damacy__zstd_block& b, uint64_t n_literal_bytes,\n"
+    "                                                uint64_t n_records, bool own_tree)\n"
+    "{\n"
+    "    const uint32_t index = k.n.first_block + k.n.n_blocks;\n"
+    "\n"
+    "    // false only if the source changed since it was counted\n"
+    "    if (k.n.n_blocks >= room.n_blocks || k.n.n_frames >= room.n_frames ||\n"
+    "        k.n.n_literal_bytes + n_literal_bytes > room.n_literal_bytes ||\n"
+    "        k.n.n_records + n_records > room.n_records || k.n.n_trees + own_tree > room.n_trees)\n"
+    "        return false;\n"
+    "    if (own_tree) {\n"
+    "        damacy__zstd_tree* const tree = damacy__zstd_trees(w) + k.tree;\n"
+    "        tree->src = b.literal_src;\n"
+    "        tree->limit = b.literal_size;\n"
+    "        tree->block = index;\n"
+    "        tree->size = 0;\n"
+    "        tree->log = 0;\n"
+    "    }\n"
+    "    b.frame = k.n.first_frame + k.n.n_frames;\n"
+    "    b.tree = k.tree;\n"
+    "    b.max_size = k.max_size;\n"
+    "    b.first_record = k.n.first_record + k.n.n_records;\n"
+    "    if (n_literal_bytes)\n"
+    "        b.literals = w.literals + k.n.first_literal_byte + k.n.n_literal_bytes;\n"
+    "    else if (b.literal_type == DAMACY__ZSTD_LITERALS_RAW)\n"
+    "        b.literals = b.literal_src;\n"
+    "    damacy__zstd_blocks(w)[index] = b;\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// A compressed block from k.at to `end` (section 3.1.1.3). Leaves the record in b.\n"
+    "static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t end,\n"
+    "                                               damacy__zstd_block& b, bool& own_tree)\n"
+    "{\n"
+    "    const uint32_t index = k.n.first_block + k.n.n_blocks;\n"
+    "\n"
+    "    if (end - k.at < 2)\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_BLOCK);\n"
+    "    if (!damacy__zstd_literals_header(k, end, b) || !damacy__zstd_sequences_header(k, end, b))\n"
+    "        return false;\n"
+    "    own_tree = b.literal_type == DAMACY__ZSTD_LITERALS_HUFFMAN;\n"
+    "    if (own_tree)\n"
+    "        k.tree = k.n.first_tree + k.n.n_trees;\n"
+    "    if (b.n_sequences) {\n"
+    "        b.type = DAMACY__ZSTD_SEQUENCES;\n"
+    "        for (uint32_t t = 0; t < 3; t++) {\n"
+    "            if ((b.modes >> (2 * t) & 3) != DAMACY__ZSTD_MODE_REPEAT)\n"
+    "                k.tables[t] = index;\n"
+    "            b.tables[t] = k.tables[t];\n"
+    "        }\n"
+    "        b.record_capacity = b.n_sequences + damacy__min(b.n_sequences, b.n_literals) + 1;\n"
+    "    } else {\n"
+    "        b.size = b.n_literals;\n"
+    "        b.src = b.literal_src;\n"
+    "        b.type = b.literal_type == DAMACY__ZSTD_LITERALS_RAW   ? DAMACY__ZSTD_RAW\n"
+    "                 : b.literal_type == DAMACY__ZSTD_LITERALS_RLE ? DAMACY__ZSTD_RLE\n"
+    "                                                               : DAMACY__ZSTD_LITERALS;\n"
+    "    }\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// One block, header included (section 3.1.1.2).\n"
+    "template <bool FILL>\n"
+    "static __device__ bool damacy__zstd_block_step(const damacy__zstd_wave& w, damacy__zstd_walk& k,\n"
+    "                                               const damacy__zstd_span& room, bool& last,\n"
+    "                                               uint32_t& n_sequence_blocks)\n"
+    "{\n"
+    "    damacy__zstd_block b = {};\n"
+    "    uint64_t n_literal_bytes = 0, n_records = 0;\n"
+    "    bool own_tree = false;\n"
+    "\n"
+    "    if (!damacy__zstd_has(k, 3))\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);\n"
+    "    const uint32_t header = (uint32_t)damacy__load_le(k.src + k.at, 3);\n"
+    "    const uint32_t type = header >> 1 & 3, size = header >> 3;\n"
+    "    last = header & 1;\n"
+    "    if (type == 3 || size > k.max_size)\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_BLOCK);\n"
+    "    k.at += 3;\n"
+    "    if (!damacy__zstd_has(k, type == 1 ? 1 : size))\n"
+    "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);\n"
+    "    if (type < 2) {\n"
+    "        b.type = (uint8_t)type; // RAW, RLE\n"
+    "        b.src = (uint64_t)(uintptr_t)(k.src + k.at);\n"
+    "        b.size = size;\n"
+    "        k.at += type == 1 ? 1 : size;\n"
+    "    } else if (!damacy__zstd_compressed(k, k.at + size, b, own_tree)) {\n"
+    "        return false;\n"
+    "    }\n"
+    "    if (b.type != DAMACY__ZSTD_SEQUENCES && b.size == 0)\n"
+    "        return true;\n"
+    "    if (b.type == DAMACY__ZSTD_SEQUENCES) {\n"
+    "        n_sequence_blocks++;\n"
+    "        n_records = (b.record_capacity + 15u) & ~15u;\n"
+    "        if (b.literal_type != DAMACY__ZSTD_LITERALS_RAW)\n"
+    "            n_literal_bytes = (b.n_literals + 31u) & ~31u;\n"
+    "    }\n"
+    "    if (FILL && !damacy__zstd_store_block(w, k, room, b, n_literal_bytes, n_records, own_tree))\n"
+    "        return damacy__zstd_stop(k, 0, DAMACY__JOB_BAD_HEADER);\n"
+    "    k.n.n_blocks++;\n"
+    "    k.n.n_literal_bytes += n_literal_bytes;\n"
+    "    k.n.n_records += n_records;\n"
+    "    k.n.n_trees += own_tree;\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// One frame after its magic number.\n"
+    "template <bool FILL>\n"
+    "static __device__ bool damacy__zstd_frame_step(const damacy__zstd_wave& w, damacy__zstd_walk& k,\n"
+    "                                               const damacy__zstd_span& room, uint32_t job)\n"
+    "{\n"
+    "    damacy__zstd_frame f = {};\n"
+    "    bool has_checksum = false, last = false;\n"
+    "\n"
+    "    f.job = job;\n"
+    "    f.first_block = k.n.first_block + k.n.n_blocks;\n"
+    "    k.tree = k.tables[0] = k.tables[1] = k.tables[2] = DAMACY__ZSTD_NONE;\n"
+    "    if (!damacy__zstd_frame_header(k, f.content_size, has_checksum))\n"
+    "        return false;\n"
+    "    if (f.content_size == DAMACY__SIZE_UNKNOWN)\n"
+    "        k.known = 0;\n"
+    "    else\n"
+    "        k.content += f.content_size;\n"
+    "    while (!last) // every pass takes at least three bytes\n"
+    "        if (!damacy__zstd_block_step<FILL>(w, k, room, last, f.n_sequence_blocks))\n"
+    "            return false;\n"
+    "    f.n_blocks = k.n.first_block + k.n.n_blocks - f.first_block;\n"
+    "    if (has_checksum) {\n"
+    "        if (!damacy__zstd_has(k, 4))\n"
+    "            return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);\n"
+    "        f.checksum = (uint64_t)(uintptr_t)(k.src + k.at);\n"
+    "        k.at += 4;\n"
+    "    }\n"
+    "    if (FILL) {\n"
+    "        if (k.n.n_frames >= room.n_frames)\n"
+    "            return damacy__zstd_stop(k, 0, DAMACY__JOB_BAD_HEADER);\n"
+    "        damacy__zstd_frames(w)[k.n.first_frame + k.n.n_frames] = f;\n"
+    "    }\n"
+    "    k.n.n_frames++;\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// The frames and skippable frames of a job, up to its end (section 3.1).\n"
+    "template <bool FILL>\n"
+    "static __device__ bool damacy__zstd_walk_job(const damacy__zstd_wave& w, damacy__zstd_walk& k,\n"
+    "                                             const damacy__zstd_span& room, uint32_t job)\n"
+    "{\n"
+    "    bool first = true;\n"
+    "\n"
+    "    while (k.at < k.size) { // every pass takes at least eight bytes\n"
+    "        const uint32_t bad =\n"
+    "            first ? (uint32_t)DAMACY__JOB_BAD_MAGIC : (uint32_t)DAMACY__JOB_TRAILING;\n"
+    "        if (!damacy__zstd_has(k, 4))\n"
+    "            return damacy__zstd_stop(k, k.at, first ? (uint32_t)DAMACY__JOB_TRUNCATED : bad);\n"
+    "        const uint32_t magic = damacy__load_u32(k.src + k.at);\n"
+    "        if ((magic & ~15u) == 0x184d2a50u) {\n"
+    "            if (!damacy__zstd_has(k, 8))\n"
+    "                return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);\n"
+    "            const uint32_t skip = damacy__load_u32(k.src + k.at + 4);\n"
+    "            if (skip > k.size - k.at - 8)\n"
+    "                return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);\n"
+    "            k.at += 8 + skip;\n"
+    "        } else if (magic == 0xfd2fb528u) {\n"
+    "            k.at += 4;\n"
+    "            if (!damacy__zstd_frame_step<FILL>(w, k, room, job))\n"
+    "                return false;\n"
+    "        } else {\n"
+    "            return damacy__zstd_stop(k, k.at, bad);\n"
+    "        }\n"
+    "        first = false;\n"
+    "    }\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__zstd_walk_begin(damacy__zstd_walk& k, const damacy__job& job)\n"
+    "{\n"
+    "    k.src = (const uint8_t*)(uintptr_t)job.src;\n"
+    "    k.size = (uint32_t)job.src_size;\n"
+    "    k.at = 0;\n"
+    "    k.error = DAMACY__ZSTD_NO_ERROR;\n"
+    "    k.content = 0;\n"
+    "    k.known = 1;\n"
+    "    k.max_size = 0;\n"
+    "    k.n = damacy__zstd_span{};\n"
+    "}\n"
+    "\n"
+    "// Checks and counts one job. The counts of a broken job are 0.\n"
+    "static __device__ damacy__zstd_span damacy__zstd_count_job(const damacy__zstd_wave& w,\n"
+    "                                                           uint32_t index, uint64_t& error)\n"
+    "{\n"
+    "    const damacy__job job = damacy__zstd_jobs(w)[index];\n"
+    "    const uint64_t capacity =\n"
+    "        job.dst_capacity < DAMACY__JOB_SIZE_MAX ? job.dst_capacity : DAMACY__JOB_SIZE_MAX;\n"
+    "    const uint64_t expected = job.expected_size;\n"
+    "    damacy__zstd_walk k;\n"
+    "\n"
+    "    error = DAMACY__ZSTD_NO_ERROR;\n"
+    "    if (job.flags & DAMACY__JOB_SKIP)\n"
+    "        error = DAMACY__JOB_SKIPPED;\n"
+    "    else if (job.src_size > DAMACY__JOB_SIZE_MAX)\n"
+    "        error = DAMACY__JOB_TOO_LARGE;\n"
+    "    else if (expected != DAMACY__SIZE_UNKNOWN && expected > capacity)\n"
+    "        error = (expected >> 55 ? 0 : expected << 8) | DAMACY__JOB_NO_SPACE;\n"
+    "    if (error != DAMACY__ZSTD_NO_ERROR)\n"
+    "        return damacy__zstd_span{};\n"
+    "    damacy__zstd_walk_begin(k, job);\n"
+    "    if (damacy__zstd_walk_job<false>(w, k, k.n, index) && k.known) {\n"
+    "        if (expected != DAMACY__SIZE_UNKNOWN && k.content != expected)\n"
+    "            damacy__zstd_stop(k, 0, DAMACY__JOB_SIZE_MISMATCH);\n"
+    "        else if (k.content > capacity)\n"
+    "            damacy__zstd_stop(k, k.content >> 55 ? 0 : k.content, DAMACY__JOB_NO_SPACE);\n"
+    "    }\n"
+    "    error = k.error;\n"
+    "    return error == DAMACY__ZSTD_NO_ERROR ? k.n : damacy__zstd_span{};\n"
+    "}\n"
+    "\n"
+    "// Gives the records that a walk left out a harmless content: only if the source changed after it\n"
+    "// was counted.\n"
+    "static __device__ void damacy__zstd_fill_rest(const damacy__zstd_wave& w, uint32_t index,\n"
+    "                                              const damacy__zstd_walk& k,\n"
+    "                                              const damacy__zstd_span& span)\n"
+    "{\n"
+    "    for (uint32_t i = k.n.n_frames; i < span.n_frames; i++) {\n"
+    "        damacy__zstd_frame f = {};\n"
+    "        f.job = index;\n"
+    "        f.first_block = span.first_block;\n"
+    "        damacy__zstd_frames(w)[span.first_frame + i] = f;\n"
+    "    }\n"
+    "    for (uint32_t i = k.n.n_blocks; i < span.n_blocks; i++) {\n"
+    "        damacy__zstd_block b = {};\n"
+    "        b.frame = span.first_frame;\n"
+    "        damacy__zstd_blocks(w)[span.first_block + i] = b;\n"
+    "    }\n"
+    "    for (uint32_t i = k.n.n_trees; i < span.n_trees; i++) {\n"
+    "        damacy__zstd_tree* const tree = damacy__zstd_trees(w) + span.first_tree + i;\n"
+    "        tree->src = damacy__zstd_jobs(w)[index].src;\n"
+    "        tree->limit = 0;\n"
+    "        tree->block = span.first_block;\n"
+    "        tree->size = tree->log = 0;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Fills the tables of one job whose share allocate has placed.\n"
+    "static __device__ void damacy__zstd_fill_job(const damacy__zstd_wave& w, uint32_t index)\n"
+    "{\n"
+    "    const damacy__job job = damacy__zstd_jobs(w)[index];\n"
+    "    const damacy__zstd_span span = damacy__zstd_spans(w)[index];\n"
+    "    damacy__zstd_walk k;\n"
+    "\n"
+    "    damacy__zstd_walk_begin(k, job);\n"
+    "    k.n.first_frame = span.first_frame;\n"
+    "    k.n.first_block = span.first_block;\n"
+    "    k.n.first_tree = span.first_tree;\n"
+    "    k.n.first_literal_byte = span.first_literal_byte;\n"
+    "    k.n.first_record = span.first_record;\n"
+    "    if (!damacy__zstd_walk_job<true>(w, k, span, index) || k.n.n_blocks != span.n_blocks ||\n"
+    "        k.n.n_frames != span.n_frames || k.n.n_trees != span.n_trees) {\n"
+    "        damacy__zstd_stop(k, 0, DAMACY__JOB_BAD_HEADER);\n"
+    "        damacy__zstd_errors(w)[index] = k.error;\n"
+    "        damacy__zstd_fill_rest(w, index, k, span);\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_place.cuh ==== */
+__extension__ static const char damacy__source_zstd_place_cuh[] =
+    "// What needs no entropy decoding: raw and RLE blocks go to the output, RLE literals to scratch, and\n"
+    "// symbolic repeat offsets become plain ones. A block of threads per zstd block.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "\n"
+    "// Copies n bytes between any addresses with 16-byte stores and 4-byte loads that stay inside the\n"
+    "// source. The whole block of threads calls this.\n"
+    "static __device__ void damacy__copy_block(uint64_t dst, uint64_t src, uint32_t n)\n"
+    "{\n"
+    "    const uint64_t end = dst + n, lo = src, hi = src + n;\n"
+    "    const uint64_t body = damacy__min(n, (uint32_t)(0 - dst) & 15) + dst;\n"
+    "    const uint32_t n_units = (uint32_t)((end - body) >> 4);\n"
+    "    const uint64_t tail = body + 16ull * n_units;\n"
+    "\n"
+    "    if (threadIdx.x < body - dst)\n"
+    "        ((uint8_t*)(uintptr_t)dst)[threadIdx.x] = ((const uint8_t*)(uintptr_t)src)[threadIdx.x];\n"
+    "    if (threadIdx.x < end - tail)\n"
+    "        ((uint8_t*)(uintptr_t)tail)[threadIdx.x] =\n"
+    "            ((const uint8_t*)(uintptr_t)(src + (tail - dst)))[threadIdx.x];\n"
+    "    for (uint32_t i = threadIdx.x; i < n_units; i += blockDim.x) {\n"
+    "        const uint64_t from = src + (body - dst) + 16ull * i, a = from & ~3ull;\n"
+    "        const uint32_t shift = (uint32_t)(from & 3) * 8;\n"
+    "        damacy__u32x4 v;\n"
+    "        if (!(from & 15)) {\n"
+    "            v = damacy__load_u32x4_once((const void*)(uintptr_t)from);\n"
+    "        } else {\n"
+    "            const uint32_t w0 = damacy__load_word_within(a, lo, hi);\n"
+    "            const uint32_t w1 = damacy__load_word_within(a + 4, lo, hi);\n"
+    "            const uint32_t w2 = damacy__load_word_within(a + 8, lo, hi);\n"
+    "            const uint32_t w3 = damacy__load_word_within(a + 12, lo, hi);\n"
+    "            const uint32_t w4 = shift ? damacy__load_word_within(a + 16, lo, hi) : 0;\n"
+    "            v.x = damacy__funnel_right(w0, w1, shift);\n"
+    "            v.y = damacy__funnel_right(w1, w2, shift);\n"
+    "            v.z = damacy__funnel_right(w2, w3, shift);\n"
+    "            v.w = damacy__funnel_right(w3, w4, shift);\n"
+    "        }\n"
+    "        *(damacy__u32x4*)(uintptr_t)(body + 16ull * i) = v;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Sets n bytes at dst to `byte`.\n"
+    "static __device__ void damacy__fill_block(uint64_t dst, uint32_t byte, uint32_t n)\n"
+    "{\n"
+    "    const uint64_t end = dst + n;\n"
+    "    const uint64_t body = damacy__min(n, (uint32_t)(0 - dst) & 15) + dst;\n"
+    "    const uint32_t n_units = (uint32_t)((end - body) >> 4);\n"
+    "    const uint64_t tail = body + 16ull * n_units;\n"
+    "    damacy__u32x4 v;\n"
+    "\n"
+    "    v.x = v.y = v.z = v.w = byte * 0x01010101u;\n"
+    "    if (threadIdx.x < body - dst)\n"
+    "        ((uint8_t*)(uintptr_t)dst)[threadIdx.x] = (uint8_t)byte;\n"
+    "    if (threadIdx.x < end - tail)\n"
+    "        ((uint8_t*)(uintptr_t)tail)[threadIdx.x] = (uint8_t)byte;\n"
+    "    for (uint32_t i = threadIdx.x; i < n_units; i += blockDim.x)\n"
+    "        *(damacy__u32x4*)(uintptr_t)(body + 16ull * i) = v;\n"
+    "}\n"
+    "\n"
+    "// Rewrites the symbolic offsets of a block's first records.\n"
+    "static __device__ void damacy__zstd_place_offsets(const damacy__zstd_wave& w,\n"
+    "                                                  const damacy__zstd_block& b)\n"
+    "{\n"
+    "    uint64_t* const records = (uint64_t*)(uintptr_t)w.records + b.first_record;\n"
+    "    const uint32_t n = damacy__min(b.n_symbolic, damacy__min(b.n_records, b.record_capacity));\n"
+    "\n"
+    "    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {\n"
+    "        const uint64_t record = records[i];\n"
+    "        const uint32_t d = (uint32_t)(record >> 34);\n"
+    "        if (d >= DAMACY__ZSTD_D_LITERALS || d < DAMACY__ZSTD_D_SYMBOLIC)\n"
+    "            continue;\n"
+    "        const uint32_t k = d >> 18 & 3, minus = ~d & 0x3ffffu;\n"
+    "        const uint32_t before = k == 0 ? b.repeat_in[0] : k == 1 ? b.repeat_in[1] : b.repeat_in[2];\n"
+    "        if (before <= minus) { // offset 0, or a repeat offset that was broken before\n"
+    "            damacy__zstd_fail(w, b, b.sequence_src, DAMACY__JOB_BAD_OFFSET);\n"
+    "            continue;\n"
+    "        }\n"
+    "        records[i] = (record & 0x3ffffffffull) | (uint64_t)(before - minus) << 34;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "static __device__ void damacy__zstd_place(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_blocks;\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
+    "        const damacy__zstd_block& b = damacy__zstd_blocks(w)[i];\n"
+    "        if (b.dst == 0)\n"
+    "            continue;\n"
+    "        if (b.type == DAMACY__ZSTD_RAW)\n"
+    "            damacy__copy_block(b.dst, b.src, b.size);\n"
+    "        else if (b.type == DAMACY__ZSTD_RLE)\n"
+    "            damacy__fill_block(b.dst, *(const uint8_t*)(uintptr_t)b.src, b.size);\n"
+    "        else if (b.type == DAMACY__ZSTD_SEQUENCES) {\n"
+    "            if (b.literal_type == DAMACY__ZSTD_LITERALS_RLE)\n"
+    "                damacy__fill_block(b.literals, *(const uint8_t*)(uintptr_t)b.literal_src,\n"
+    "                                   b.n_literals);\n"
+    "            damacy__zstd_place_offsets(w, b);\n"
+    "        }\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_resolve.cuh ==== */
+__extension__ static const char damacy__source_zstd_resolve_cuh[] =
+    "// Places of things: shares of scratch for jobs, lists of blocks by work, and, once sequences are\n"
+    "// decoded, the output positions and incoming repeat offsets of blocks. The surprising rule: repeat\n"
+    "// offsets of a block are maps of the three before it (offset k minus d, or a plain offset), and\n"
+    "// maps compose, so that blocks are decoded independently and joined by a scan.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "\n"
+    "// ---- allocate: one block of 1024 threads --------------------------------------------------------\n"
+    "\n"
+    "typedef struct damacy__zstd_totals {\n"
+    "    uint64_t n_literal_bytes, n_records;\n"
+    "    uint32_t n_frames, n_blocks, n_trees;\n"
+    "} damacy__zstd_totals;\n"
+    "\n"
+    "typedef struct damacy__zstd_allocate_shared {\n"
+    "    damacy__zstd_totals warps[32];\n"
+    "    damacy__zstd_totals base;\n"
+    "    uint32_t n_refused;\n"
+    "} damacy__zstd_allocate_shared;\n"
+    "\n"
+    "DAMACY__INLINE void damacy__zstd_totals_add(damacy__zstd_totals& a, const damacy__zstd_totals& b)\n"
+    "{\n"
+    "    a.n_literal_bytes += b.n_literal_bytes;\n"
+    "    a.n_records += b.n_records;\n"
+    "    a.n_frames += b.n_frames;\n"
+    "    a.n_blocks += b.n_blocks;\n"
+    "    a.n_trees += b.n_trees;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_of(const damacy__zstd_span& s)\n"
+    "{\n"
+    "    damacy__zstd_totals t;\n"
+    "    t.n_literal_bytes = s.n_literal_bytes;\n"
+    "    t.n_records = s.n_records;\n"
+    "    t.n_frames = s.n_frames;\n"
+    "    t.n_blocks = s.n_blocks;\n"
+    "    t.n_trees = s.n_trees;\n"
+    "    return t;\n"
+    "}\n"
+    "\n"
+    "// Sum over this lane and the lanes below it.\n"
+    "DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_scan(damacy__zstd_totals t)\n"
+    "{\n"
+    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "        damacy__zstd_totals o;\n"
+    "        o.n_literal_bytes = damacy__shfl_up(t.n_literal_bytes, d);\n"
+    "        o.n_records = damacy__shfl_up(t.n_records, d);\n"
+    "        o.n_frames = damacy__shfl_up(t.n_frames, d);\n"
+    "        o.n_blocks = damacy__shfl_up(t.n_blocks, d);\n"
+    "        o.n_trees = damacy__shfl_up(t.n_trees, d);\n"
+    "        if (damacy__lane() >= d)\n"
+    "            damacy__zstd_totals_add(t, o);\n"
+    "    }\n"
+    "    return t;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE bool damacy__zstd_totals_fit(const damacy__zstd_wave& w,\n"
+    "                                            const damacy__zstd_totals& t)\n"
+    "{\n"
+    "    return t.n_records <= w.max_records && // so that the sum below cannot wrap\n"
+    "           t.n_literal_bytes <= 8 * (w.max_records - t.n_records) && t.n_frames <= w.max_frames &&\n"
+    "           t.n_blocks <= w.max_blocks && t.n_trees <= w.max_blocks;\n"
+    "}\n"
+    "\n"
+    "// Places a job whose share comes after `at`.\n"
+    "DAMACY__INLINE void damacy__zstd_span_place(const damacy__zstd_wave& w, damacy__zstd_span& s,\n"
+    "                                            const damacy__zstd_totals& at)\n"
+    "{\n"
+    "    s.first_literal_byte = at.n_literal_bytes;\n"
+    "    s.first_record = w.max_records - at.n_records - s.n_records;\n"
+    "    s.first_frame = at.n_frames;\n"
+    "    s.first_block = at.n_blocks;\n"
+    "    s.first_tree = at.n_trees;\n"
+    "}\n"
+    "\n"
+    "// Places jobs [first, first + n) one by one from `base`: a job that does not fit takes no room.\n"
+    "static __device__ void damacy__zstd_allocate_each(const damacy__zstd_wave& w, uint32_t first,\n"
+    "                                                  uint32_t n, damacy__zstd_totals& base,\n"
+    "                                                  uint32_t& n_refused)\n"
+    "{\n"
+    "    for (uint32_t i = first; i < first + n; i++) {\n"
+    "        damacy__zstd_span s = damacy__zstd_spans(w)[i];\n"
+    "        damacy__zstd_totals next = base;\n"
+    "        damacy__zstd_totals_add(next, damacy__zstd_totals_of(s));\n"
+    "        if (damacy__zstd_totals_fit(w, next)) {\n"
+    "            damacy__zstd_span_place(w, s, base);\n"
+    "            base = next;\n"
+    "        } else {\n"
+    "            s = damacy__zstd_span{};\n"
+    "            damacy__zstd_errors(w)[i] = DAMACY__JOB_NEED_SCRATCH;\n"
+    "            n_refused++;\n"
+    "        }\n"
+    "        damacy__zstd_spans(w)[i] = s;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,\n"
+    "                                             damacy__zstd_allocate_shared& shared)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_n_jobs(w), tid = threadIdx.x, warp = tid / 32;\n"
+    "\n"
+    "    if (tid == 0) {\n"
+    "        shared.base = damacy__zstd_totals{};\n"
+    "        shared.n_refused = 0;\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "    for (uint32_t first = 0; first < n; first += blockDim.x) {\n"
+    "        const uint32_t i = first + tid;\n"
+    "        damacy__zstd_span s = {};\n"
+    "        if (i < n)\n"
+    "            s = damacy__zstd_spans(w)[i];\n"
+    "        const damacy__zstd_totals mine = damacy__zstd_totals_of(s);\n"
+    "        damacy__zstd_totals sum = damacy__zstd_totals_scan(mine);\n"
+    "        if (damacy__lane() == 31)\n"
+    "            shared.warps[warp] = sum;\n"
+    "        damacy__sync_block();\n"
+    "        damacy__zstd_totals at = shared.base, all = at;\n"
+    "        for (uint32_t k = 0; k < blockDim.x / 32; k++) {\n"
+    "            if (k < warp)\n"
+    "                damacy__zstd_totals_add(at, shared.warps[k]);\n"
+    "            damacy__zstd_totals_add(all, shared.warps[k]);\n"
+    "        }\n"
+    "        damacy__zstd_totals_add(at, sum); // includes this job\n"
+    "        at.n_literal_bytes -= mine.n_literal_bytes;\n"
+    "        at.n_records -= mine.n_records;\n"
+    "        at.n_frames -= mine.n_frames;\n"
+    "        at.n_blocks -= mine.n_blocks;\n"
+    "        at.n_trees -= mine.n_trees;\n"
+    "        const bool fits = damacy__zstd_totals_fit(w, all);\n"
+    "        damacy__sync_block();\n"
+    "        if (fits) {\n"
+    "            damacy__zstd_span_place(w, s, at);\n"
+    "            if (i < n)\n"
+    "                damacy__zstd_spans(w)[i] = s;\n"
+    "            if (tid == 0)\n"
+    "                shared.base = all;\n"
+    "        } else if (tid == 0) {\n"
+    "            damacy__zstd_allocate_each(w, first, damacy__min(blockDim.x, n - first), shared.base,\n"
+    "                                       shared.n_refused);\n"
+    "        }\n"
+    "        damacy__sync_block();\n"
+    "    }\n"
+    "    if (tid == 0) {\n"
+    "        damacy__zstd_counters c = {};\n"
+    "        c.n_literal_bytes = shared.base.n_literal_bytes;\n"
+    "        c.n_records = shared.base.n_records;\n"
+    "        c.n_frames = shared.base.n_frames;\n"
+    "        c.n_blocks = shared.base.n_blocks;\n"
+    "        c.n_trees = shared.base.n_trees;\n"
+    "        c.n_refused = shared.n_refused;\n"
+    "        *damacy__zstd_counts(w) = c;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// ---- order: one block of 1024 threads -----------------------------------------------------------\n"
+    "\n"
+    "#define DAMACY__ZSTD_BUCKETS 72u\n"
+    "\n"
+    "typedef struct damacy__zstd_order_shared {\n"
+    "    uint32_t cursor[4][DAMACY__ZSTD_BUCKETS];\n"
+    "} damacy__zstd_order_shared;\n"
+    "\n"
+    "// Size class of n, four to an octave, largest first.\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_bucket(uint32_t n)\n"
+    "{\n"
+    "    const uint32_t log = 31 - damacy__clz(n | 1);\n"
+    "    const uint32_t size_class = 4 * log + ((n << 2 >> log) & 3);\n"
+    "    return DAMACY__ZSTD_BUCKETS - 1 - damacy__min(size_class, DAMACY__ZSTD_BUCKETS - 1);\n"
+    "}\n"
+    "\n"
+    "// Lists that a block belongs to (0 sequences, 1-3 literals by table log; 4 none), with its place\n"
+    "// in each.\n"
+    "typedef struct damacy__zstd_order_key {\n"
+    "    uint32_t list[2], bucket[2];\n"
+    "} damacy__zstd_order_key;\n"
+    "\n"
+    "DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_keys(const damacy__zstd_wave& w,\n"
+    "                                                              uint32_t index)\n"
+    "{\n"
+    "    const damacy__zstd_block& b = damacy__zstd_blocks(w)[index];\n"
+    "    damacy__zstd_order_key key = {{4, 4}, {0, 0}};\n"
+    "\n"
+    "    if (damacy__zstd_errors(w)[damacy__zstd_frames(w)[b.frame].job] != DAMACY__ZSTD_NO_ERROR)\n"
+    "        return key;\n"
+    "    if (b.type == DAMACY__ZSTD_SEQUENCES) {\n"
+    "        key.list[0] = 0;\n"
+    "        key.bucket[0] = damacy__zstd_bucket(b.n_sequences);\n"
+    "    }\n"
+    "    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {\n"
+    "        const uint32_t log = damacy__zstd_trees(w)[b.tree].log;\n"
+    "        key.list[1] = log <= 9 ? 1 : log - 8;\n"
+    "        key.bucket[1] = damacy__zstd_bucket(b.n_literals);\n"
+    "    }\n"
+    "    return key;\n"
+    "}\n"
+    "\n"
+    "static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,\n"
+    "                                          damacy__zstd_order_shared& shared)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x;\n"
+    "    uint32_t* const cursor = &shared.cursor[0][0];\n"
+    "\n"
+    "    for (uint32_t i = tid; i < 4 * DAMACY__ZSTD_BUCKETS; i += blockDim.x)\n"
+    "        cursor[i] = 0;\n"
+    "    damacy__sync_block();\n"
+    "    for (uint32_t i = tid; i < n; i += blockDim.x) {\n"
+    "        const damacy__zstd_order_key key = damacy__zstd_order_keys(w, i);\n"
+    "        for (uint32_t k = 0; k < 2; k++)\n"
+    "            if (key.list[k] < 4)\n"
+    "                damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "    if (tid < 4) { // counts become places\n"
+    "        uint32_t at = 0;\n"
+    "        for (uint32_t i = 0; i < DAMACY__ZSTD_BUCKETS; i++) {\n"
+    "            const uint32_t count = shared.cursor[tid][i];\n"
+    "            shared.cursor[tid][i] = at;\n"
+    "            at += count;\n"
+    "        }\n"
+    "        if (tid == 0)\n"
+    "            damacy__zstd_counts(w)->n_sequence_blocks = at;\n"
+    "        else\n"
+    "            damacy__zstd_counts(w)->n_literal_blocks[tid - 1] = at;\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "    for (uint32_t i = tid; i < n; i += blockDim.x) {\n"
+    "        const damacy__zstd_order_key key = damacy__zstd_order_keys(w, i);\n"
+    "        for (uint32_t k = 0; k < 2; k++)\n"
+    "            if (key.list[k] < 4) {\n"
+    "                const uint32_t at =\n"
+    "                    damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);\n"
+    "                const uint64_t list =\n"
+    "                    key.list[k] ? w.literal_order[key.list[k] - 1] : w.sequence_order;\n"
+    "                ((uint32_t*)(uintptr_t)list)[at] = i;\n"
+    "            }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// ---- resolve: a warp per job --------------------------------------------------------------------\n"
+    "\n"
+    "// An entry of a map of repeat offsets: a plain offset (0 = broken), or MAP | k << 29 | d for\n"
+    "// \"incoming offset k minus d\". d stays far below 2^29: 32 blocks of 43690 sequences.\n"
+    "#define DAMACY__ZSTD_MAP 0x80000000u\n"
+    "\n"
+    "typedef struct damacy__zstd_map {\n"
+    "    uint32_t r[3];\n"
+    "} damacy__zstd_map;\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_map_entry(uint32_t d)\n"
+    "{\n"
+    "    return d >= DAMACY__ZSTD_D_SYMBOLIC\n"
+    "               ? DAMACY__ZSTD_MAP | damacy__min(d >> 18 & 3, 2) << 29 | (~d & 0x3ffffu)\n"
+    "               : d;\n"
+    "}\n"
+    "\n"
+    "// Entry `after` of a map applied to what the map `before` produces.\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_map_apply(const damacy__zstd_map& before, uint32_t after)\n"
+    "{\n"
+    "    if (!(after & DAMACY__ZSTD_MAP))\n"
+    "        return after;\n"
+    "    const uint32_t k = after >> 29 & 3, d = after & 0x1fffffffu;\n"
+    "    const uint32_t r = k == 0 ? before.r[0] : k == 1 ? before.r[1] : before.r[2];\n"
+    "    if (r & DAMACY__ZSTD_MAP)\n"
+    "        return r + d;\n"
+    "    return r > d ? r - d : 0;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE damacy__zstd_map damacy__zstd_map_compose(const damacy__zstd_map& before,\n"
+    "                                                         const damacy__zstd_map& after)\n"
+    "{\n"
+    "    damacy__zstd_map m;\n"
+    "    for (uint32_t k = 0; k < 3; k++)\n"
+    "        m.r[k] = damacy__zstd_map_apply(before, after.r[k]);\n"
+    "    return m;\n"
+    "}\n"
+    "\n"
+    "// Map of block i, the identity for a block without sequences.\n"
+    "DAMACY__INLINE damacy__zstd_map damacy__zstd_map_of(const damacy__zstd_block* b)\n"
+    "{\n"
+    "    damacy__zstd_map m;\n"
+    "    for (uint32_t k = 0; k < 3; k++)\n"
+    "        m.r[k] = b && b->type == DAMACY__ZSTD_SEQUENCES ? damacy__zstd_map_entry(b->repeat_out[k])\n"
+    "                                                        : DAMACY__ZSTD_MAP | k << 29;\n"
+    "    return m;\n"
+    "}\n"
+    "\n"
+    "// Sizes of the frames of a job; returns the size of the job, or NO_ERROR's value if a frame differs\n"
+    "// from its header or the sum passes the limit. All lanes return the same.\n"
+    "static __device__ uint64_t damacy__zstd_resolve_sizes(const damacy__zstd_wave& w,\n"
+    "                                                      const damacy__zstd_span& span)\n"
+    "{\n"
+    "    uint64_t total = 0;\n"
+    "    bool bad = false;\n"
+    "\n"
+    "    for (uint32_t i = 0; i < span.n_frames; i++) {\n"
+    "        damacy__zstd_frame* const f = damacy__zstd_frames(w) + span.first_frame + i;\n"
+    "        uint64_t size = 0;\n"
+    "        uint32_t n_records = 0;\n"
+    "        for (uint32_t k = damacy__lane(); k < f->n_blocks; k += 32) {\n"
+    "            const damacy__zstd_block& b = damacy__zstd_blocks(w)[f->first_block + k];\n"
+    "            size += b.size;\n"
+    "            n_records += b.type == DAMACY__ZSTD_SEQUENCES ? b.n_records : 0;\n"
+    "        }\n"
+    "        for (uint32_t d = 16; d; d /= 2) {\n"
+    "            size += damacy__shfl_xor(size, d);\n"
+    "            n_records += damacy__shfl_xor(n_records, d);\n"
+    "        }\n"
+    "        bad = bad || (f->content_size != DAMACY__SIZE_UNKNOWN && f->content_size != size);\n"
+    "        total += size;\n"
+    "        damacy__sync_warp();\n"
+    "        if (damacy__lane() == 0) {\n"
+    "            f->size = (uint32_t)size;\n"
+    "            f->n_records = n_records;\n"
+    "        }\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "    return bad ? DAMACY__ZSTD_NO_ERROR : total;\n"
+    "}\n"
+    "\n"
+    "// Places the blocks of a frame whose first output byte is at dst.\n"
+    "static __device__ void damacy__zstd_resolve_frame(const damacy__zstd_wave& w, damacy__zstd_frame* f,\n"
+    "                                                  uint64_t dst)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), n = f->n_blocks;\n"
+    "    damacy__zstd_block* const blocks = damacy__zstd_blocks(w) + f->first_block;\n"
+    "    damacy__zstd_map carry = {{1, 4, 8}};\n"
+    "    uint32_t position = 0;\n"
+    "\n"
+    "    for (uint32_t first = 0; first < n; first += 32) {\n"
+    "        damacy__zstd_block* const b = first + lane < n ? blocks + first + lane : 0;\n"
+    "        const uint32_t size = b ? b->size : 0;\n"
+    "        damacy__zstd_map map = damacy__zstd_map_of(b), before;\n"
+    "        uint32_t end = size;\n"
+    "        for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "            damacy__zstd_map o;\n"
+    "            for (uint32_t k = 0; k < 3; k++)\n"
+    "                o.r[k] = damacy__shfl_up(map.r[k], d);\n"
+    "            const uint32_t e = damacy__shfl_up(end, d);\n"
+    "            if (lane >= d) {\n"
+    "                map = damacy__zstd_map_compose(o, map);\n"
+    "                end += e;\n"
+    "            }\n"
+    "        }\n"
+    "        map = damacy__zstd_map_compose(carry, map); // plain offsets from here on\n"
+    "        for (uint32_t k = 0; k < 3; k++) {\n"
+    "            before.r[k] = damacy__shfl_up(map.r[k], 1);\n"
+    "            if (lane == 0)\n"
+    "                before.r[k] = carry.r[k];\n"
+    "        }\n"
+    "        if (b) {\n"
+    "            b->position = position + end - size;\n"
+    "            b->dst = dst + b->position;\n"
+    "            for (uint32_t k = 0; k < 3; k++)\n"
+    "                b->repeat_in[k] = before.r[k];\n"
+    "            if (b->type == DAMACY__ZSTD_LITERALS)\n"
+    "                b->literals = b->dst;\n"
+    "        }\n"
+    "        for (uint32_t k = 0; k < 3; k++)\n"
+    "            carry.r[k] = damacy__shfl(map.r[k], 31);\n"
+    "        position += damacy__shfl(end, 31);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "static __device__ void damacy__zstd_resolve_job(const damacy__zstd_wave& w, uint32_t index)\n"
+    "{\n"
+    "    const damacy__job& job = damacy__zstd_jobs(w)[index];\n"
+    "    const damacy__zstd_span span = damacy__zstd_spans(w)[index];\n"
+    "    const uint64_t capacity =\n"
+    "        job.dst_capacity < DAMACY__JOB_SIZE_MAX ? job.dst_capacity : DAMACY__JOB_SIZE_MAX;\n"
+    "    uint64_t dst = job.dst;\n"
+    "\n"
+    "    if (damacy__zstd_errors(w)[index] != DAMACY__ZSTD_NO_ERROR)\n"
+    "        return; // its blocks stay without a place\n"
+    "    const uint64_t size = damacy__zstd_resolve_sizes(w, span);\n"
+    "    const bool wrong = size == DAMACY__ZSTD_NO_ERROR ||\n"
+    "                       (job.expected_size != DAMACY__SIZE_UNKNOWN && size != job.expected_size);\n"
+    "    damacy__sync_warp(); // every lane has read the error word\n"
+    "    if (wrong || size > capacity) {\n"
+    "        if (damacy__lane() == 0)\n"
+    "            damacy__zstd_errors(w)[index] =\n"
+    "                wrong ? (uint64_t)DAMACY__JOB_SIZE_MISMATCH : size << 8 | DAMACY__JOB_NO_SPACE;\n"
+    "        return;\n"
+    "    }\n"
+    "    for (uint32_t i = 0; i < span.n_frames; i++) {\n"
+    "        damacy__zstd_frame* const f = damacy__zstd_frames(w) + span.first_frame + i;\n"
+    "        damacy__zstd_resolve_frame(w, f, dst);\n"
+    "        damacy__sync_warp();\n"
+    "        if (damacy__lane() == 0) {\n"
+    "            f->dst = dst;\n"
+    "            if (f->n_sequence_blocks) {\n"
+    "                const uint32_t at = damacy__atomic_add(&damacy__zstd_counts(w)->n_execute, 1);\n"
+    "                ((uint32_t*)(uintptr_t)w.execute_list)[at] = span.first_frame + i;\n"
+    "            }\n"
+    "        }\n"
+    "        dst += f->size;\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_sequences.cu ==== */
+__extension__ static const char damacy__source_zstd_sequences_cu[] =
+    "// Entry points of the stages that decode and execute sequences, a program of their own so that the\n"
+    "// two halves of the decoder compile at the same time. See zstd_abi.h for what they do, zstd.cu for\n"
+    "// the rest.\n"
+    "#include \"kernels/zstd_tables.cuh\"\n"
+    "#include \"kernels/zstd_fse.cuh\"\n"
+    "#include \"kernels/zstd_exec.cuh\"\n"
+    "#include \"kernels/zstd_exec_link.cuh\"\n"
+    "\n"
+    "// Thread per block.\n"
+    "extern \"C\" __global__ __launch_bounds__(128) void damacy_zstd_tables(damacy__zstd_wave w)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_blocks;\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)\n"
+    "        damacy__zstd_tables_block(w, i);\n"
+    "}\n"
+    "\n"
+    "// One block of threads a multiprocessor; DAMACY__SHARED_MAX bytes of shared memory.\n"
+    "extern \"C\" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(shared);\n"
+    "    damacy__zstd_fse(w, shared);\n"
+    "}\n"
+    "\n"
+    "// Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.\n"
+    "#define DAMACY__EXECUTE_ENTRY(name, threads, segments, tile, per_multiprocessor, variant) \\\n"
+    "    extern \"C\" __global__ __launch_bounds__(threads, per_multiprocessor) void name(       \\\n"
+    "        damacy__zstd_wave w)                                                              \\\n"
+    "    {                                                                                     \\\n"
+    "        DAMACY__DYNAMIC_SHARED(shared);                                                   \\\n"
+    "        damacy__zstd_execute<threads, segments, tile>(w, variant, shared);                \\\n"
+    "    }\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x2, 1024, 2, 8192, 1, DAMACY__ZSTD_EXECUTE_1024X2)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256, 4, 4096, 4, DAMACY__ZSTD_EXECUTE_256X4)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x2, 256, 2, 4096, 4, DAMACY__ZSTD_EXECUTE_256X2)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x2, 128, 2, 2048, 8, DAMACY__ZSTD_EXECUTE_128X2)\n"
+    "\n"
+    "// The blocks of a few large frames at once, in two steps.\n"
+    "extern \"C\" __global__ __launch_bounds__(256) void damacy_zstd_link(damacy__zstd_wave w)\n"
+    "{\n"
+    "    damacy__zstd_link(w);\n"
+    "}\n"
+    "extern \"C\" __global__ __launch_bounds__(256) void damacy_zstd_jump(damacy__zstd_wave w)\n"
+    "{\n"
+    "    damacy__zstd_jump(w);\n"
+    "}\n";
+
+/* ==== kernels/zstd_split.cuh ==== */
+__extension__ static const char damacy__source_zstd_split_cuh[] =
+    "// Huffman-coded literals when few blocks are in flight: a block of threads decodes one section, S\n"
+    "// lanes a stream. Pass A finds the first code boundary and the number of symbols of each lane's\n"
+    "// share; a lane starts WARM bits early, because Huffman codes synchronise themselves, and wrong\n"
+    "// guesses are repaired until all boundaries agree, so that the result is exact for any data. Pass B\n"
+    "// decodes. One 128 KB section: 0.057 ms with 128 lanes a stream, 1.07 ms with one.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_huffman.cuh\"\n"
+    "\n"
+    "#define DAMACY__ZSTD_STEP_LOG 12 // of the table that steps over one or two symbols\n"
+    "#define DAMACY__ZSTD_WARM     512u\n"
+    "\n"
+    "// What the lanes tell each other.\n"
+    "template <int S> struct damacy__zstd_split_shared {\n"
+    "    uint32_t end[4 * S], count[4 * S];\n"
+    "    uint32_t bad;\n"
+    "};\n"
+    "\n"
+    "// The first place in dynamic shared memory whose address is a multiple of n, a power of two: at\n"
+    "// most n - 1024 bytes on.\n"
+    "DAMACY__INLINE uint8_t* damacy__zstd_align(uint8_t* shared, uint32_t n)\n"
+    "{\n"
+    "    return shared + ((0 - damacy__shared_address(shared)) & (n - 1));\n"
+    "}\n"
+    "\n"
+    "// Steps over N windows of STEP_LOG bits; adds the symbols to n.\n"
+    "template <int N>\n"
+    "DAMACY__INLINE void damacy__zstd_steps(damacy__zstd_stream& s, uint32_t step_table, uint32_t& n)\n"
+    "{\n"
+    "    const uint32_t table = s.table;\n"
+    "    uint32_t entry[N];\n"
+    "\n"
+    "    s.table = step_table;\n"
+    "    const uint32_t sum = damacy__zstd_lookups<DAMACY__ZSTD_STEP_LOG, N>(s, entry);\n"
+    "    s.table = table;\n"
+    "    s.at += sum & 255; // N * STEP_LOG < 256\n"
+    "    n += sum >> 8;     // N * 2 symbols\n"
+    "}\n"
+    "\n"
+    "// Decodes without output up to the first boundary at or after `limit`; returns the symbols.\n"
+    "template <int LOG>\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_run(damacy__zstd_stream& s, uint32_t step_table,\n"
+    "                                         uint32_t limit)\n"
+    "{\n"
+    "    constexpr uint32_t STEP = DAMACY__ZSTD_STEP_LOG;\n"
+    "    uint32_t n = 0;\n"
+    "\n"
+    "    while (s.at + 16 * STEP <= limit) {\n"
+    "        const bool ahead = damacy__zstd_ring_ahead(s);\n"
+    "        const damacy__zstd_granule g = damacy__zstd_granule_load<false>(s, ahead);\n"
+    "#pragma unroll\n"
+    "        for (int k = 0; k < 4; k++)\n"
+    "            damacy__zstd_steps<4>(s, step_table, n);\n"
+    "        if (ahead)\n"
+    "            damacy__zstd_ring_put(s, g);\n"
+    "        damacy__zstd_ring_need(s, 16 * STEP);\n"
+    "    }\n"
+    "    while (s.at + 4 * STEP <= limit)\n"
+    "        damacy__zstd_steps<4>(s, step_table, n);\n"
+    "    while (s.at + STEP <= limit)\n"
+    "        damacy__zstd_steps<1>(s, step_table, n);\n"
+    "    while (s.at < limit) {\n"
+    "        damacy__zstd_symbol<LOG>(s);\n"
+    "        n++;\n"
+    "    }\n"
+    "    damacy__zstd_ring_fill(s);\n"
+    "    return n;\n"
+    "}\n"
+    "\n"
+    "// A lane's share of a stream in pass A: [from, limit) with a checkpoint inside.\n"
+    "typedef struct damacy__zstd_share {\n"
+    "    uint32_t start, middle, limit; // bit positions: first boundary, checkpoint, end of share\n"
+    "    uint32_t at_middle, end;       // boundaries reached there\n"
+    "    uint32_t n_before, n_after;    // symbols up to the checkpoint and after it\n"
+    "} damacy__zstd_share;\n"
+    "\n"
+    "template <int LOG>\n"
+    "DAMACY__INLINE void damacy__zstd_share_run(damacy__zstd_stream& s, uint32_t step_table,\n"
+    "                                           damacy__zstd_share& a, bool again)\n"
+    "{\n"
+    "    a.start = s.at;\n"
+    "    a.n_before = damacy__zstd_run<LOG>(s, step_table, a.middle);\n"
+    "    if (again && s.at == a.at_middle) // synchronised: the rest was right\n"
+    "        return;\n"
+    "    a.at_middle = s.at;\n"
+    "    a.n_after = damacy__zstd_run<LOG>(s, step_table, a.limit);\n"
+    "    a.end = s.at;\n"
+    "}\n"
+    "\n"
+    "// First guess of the boundaries.\n"
+    "template <int LOG, int S>\n"
+    "DAMACY__INLINE void damacy__zstd_share_guess(damacy__zstd_stream& s, uint32_t step_table,\n"
+    "                                             uint32_t lane, uint32_t target, damacy__zstd_share& a)\n"
+    "{\n"
+    "    const uint32_t first = s.at, size = target > first ? (target - first + S - 1) / S : 1;\n"
+    "    uint32_t from = first + lane * size;\n"
+    "\n"
+    "    a.limit = lane == S - 1 ? target : damacy__min(first + (lane + 1) * size, target);\n"
+    "    from = damacy__min(from, target);\n"
+    "    s.at = from > first + DAMACY__ZSTD_WARM ? from - DAMACY__ZSTD_WARM : first;\n"
+    "    damacy__zstd_ring_start(s);\n"
+    "    a.middle = damacy__min(from + 1024, a.limit);\n"
+    "    if (lane)\n"
+    "        damacy__zstd_run<LOG>(s, step_table, from);\n"
+    "    damacy__zstd_share_run<LOG>(s, step_table, a, false);\n"
+    "}\n"
+    "\n"
+    "// Decodes the section of one block of the wave.\n"
+    "template <int LOG, int S>\n"
+    "DAMACY__INLINE void damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_t block,\n"
+    "                                             uint8_t* memory, damacy__zstd_split_shared<S>& shared)\n"
+    "{\n"
+    "    const uint32_t tid = threadIdx.x, stream = tid / S, lane = tid % S;\n"
+    "    uint16_t* const step = (uint16_t*)memory;\n"
+    "    uint16_t* const table = step + (1u << DAMACY__ZSTD_STEP_LOG);\n"
+    "    uint8_t* const ring = (uint8_t*)(table + (1u << LOG)) + (tid / 32) * DAMACY__ZSTD_LANE_SIZE;\n"
+    "    const uint32_t step_table = damacy__shared_address(step);\n"
+    "    damacy__zstd_section c;\n"
+    "    damacy__zstd_stream s = {};\n"
+    "    damacy__zstd_share a = {};\n"
+    "    uint64_t begin = 0, end = 0, dst = 0;\n"
+    "    uint32_t count = 0, target = 0;\n"
+    "\n"
+    "    if (!damacy__zstd_section_of(w, block, c) || c.log > LOG)\n"
+    "        return; // the whole block of threads\n"
+    "    for (uint32_t i = 128 * tid; i < c.size; i += 128 * 4 * S)\n"
+    "        damacy__prefetch_l2((const void*)(uintptr_t)(c.src + i));\n"
+    "    if (tid == 0)\n"
+    "        shared.bad = 0;\n"
+    "    if (tid < 32)\n"
+    "        damacy__zstd_table_build(table, ring, damacy__zstd_trees(w)[c.tree].weights[tid], c.log,\n"
+    "                                 LOG);\n"
+    "    damacy__sync_block();\n"
+    "    for (uint32_t v = tid; v < 1u << DAMACY__ZSTD_STEP_LOG; v += 4 * S) {\n"
+    "        const uint32_t x = v << (32 - DAMACY__ZSTD_STEP_LOG);\n"
+    "        const uint32_t n1 = table[x >> (32 - LOG)] & 255;\n"
+    "        const uint32_t n2 = table[(x << n1) >> (32 - LOG)] & 255;\n"
+    "        step[v] = (uint16_t)(n1 + n2 <= DAMACY__ZSTD_STEP_LOG ? (n1 + n2) | 512 : n1 | 256);\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "    s.ring = damacy__shared_address(ring) + (tid & 31) * 4;\n"
+    "    s.table = damacy__shared_address(table);\n"
+    "    s.lo = c.lo;\n"
+    "    s.hi = c.hi;\n"
+    "    bool runs = stream < c.n_streams;\n"
+    "    if (runs && !(damacy__zstd_section_stream(c, stream, begin, end, dst, count) &&\n"
+    "                  damacy__zstd_stream_open(s, begin, end, target))) {\n"
+    "        shared.bad = 1;\n"
+    "        runs = false;\n"
+    "    }\n"
+    "    if (runs)\n"
+    "        damacy__zstd_share_guess<LOG, S>(s, step_table, lane, target, a);\n"
+    "    for (uint32_t r = 0; r <= S; r++) { // repair lanes that did not synchronise\n"
+    "        bool wrong = false;\n"
+    "        shared.end[tid] = a.end;\n"
+    "        damacy__sync_block();\n"
+    "        if (runs && lane && shared.end[tid - 1] != a.start) {\n"
+    "            wrong = true;\n"
+    "            s.at = shared.end[tid - 1];\n"
+    "            damacy__zstd_ring_start(s);\n"
+    "            damacy__zstd_share_run<LOG>(s, step_table, a, true);\n"
+    "        }\n"
+    "        if (damacy__sync_count(wrong) == 0)\n"
+    "            break;\n"
+    "    }\n"
+    "    const uint32_t mine = a.n_before + a.n_after;\n"
+    "    shared.count[tid] = mine;\n"
+    "    if (runs && lane == S - 1 && a.end != target)\n"
+    "        shared.bad = 1;\n"
+    "    damacy__sync_block();\n"
+    "    uint32_t before = 0, total = 0;\n"
+    "    for (uint32_t k = 0; k < S; k++) {\n"
+    "        const uint32_t v = shared.count[stream * S + k];\n"
+    "        before += k < lane ? v : 0;\n"
+    "        total += v;\n"
+    "    }\n"
+    "    if (runs && total != count)\n"
+    "        shared.bad = 1;\n"
+    "    damacy__sync_block();\n"
+    "    if (shared.bad) {\n"
+    "        if (tid == 0)\n"
+    "            damacy__zstd_fail(w, damacy__zstd_blocks(w)[block], c.src, DAMACY__JOB_BAD_LITERALS);\n"
+    "        return;\n"
+    "    }\n"
+    "    uint64_t from = 0, until = 0; // pass B: whole 32-byte units, so that lanes store whole sectors\n"
+    "    uint32_t skip = 0;\n"
+    "    if (runs) {\n"
+    "        const uint64_t own = dst + before, last = dst + count;\n"
+    "        from = lane == 0 ? own : (own + 31) & ~31ull;\n"
+    "        until = lane == S - 1 ? last : (own + mine + 31) & ~31ull;\n"
+    "        if (until > last)\n"
+    "            until = last;\n"
+    "        if (from < until) {\n"
+    "            skip = (uint32_t)(from - own);\n"
+    "            s.at = a.start;\n"
+    "            damacy__zstd_ring_start(s);\n"
+    "        } else {\n"
+    "            from = until = 0;\n"
+    "        }\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "    damacy__zstd_stream_decode<LOG>(s, skip, from, until,\n"
+    "                                    damacy__shared_address(ring) + DAMACY__ZSTD_RING_SIZE);\n"
+    "}\n"
+    "\n"
+    "// Sections of all table logs, in one table size: the few bits more cost less than more kernels.\n"
+    "template <int S>\n"
+    "DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint8_t* memory)\n"
+    "{\n"
+    "    memory = damacy__zstd_align(memory, 2u << DAMACY__ZSTD_STEP_LOG);\n"
+    "    damacy__zstd_split_shared<S>& shared = *(\n"
+    "        damacy__zstd_split_shared<S>*)(memory + DAMACY__ZSTD_SPLIT_SHARED(S) - 7168 - 32 * S - 16);\n"
+    "    static_assert(sizeof shared <= 32 * S + 16 && DAMACY__ZSTD_STEP_LOG == 12, \"host's view\");\n"
+    "    const uint32_t* const n = damacy__zstd_counts(w)->n_literal_blocks;\n"
+    "    const uint32_t n0 = n[0], n1 = n0 + n[1], n2 = n1 + n[2];\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x; i < n2; i += gridDim.x) {\n"
+    "        const uint32_t k = i < n0 ? 0 : i < n1 ? 1 : 2;\n"
+    "        const uint32_t at = i - (k == 0 ? 0 : k == 1 ? n0 : n1);\n"
+    "        const uint64_t list = k == 0   ? w.literal_order[0]\n"
+    "                              : k == 1 ? w.literal_order[1]\n"
+    "                                       : w.literal_order[2];\n"
+    "        damacy__zstd_split_block<11, S>(w, ((const uint32_t*)(uintptr_t)list)[at], memory, shared);\n"
+    "        damacy__sync_block(); // shared memory is used again\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_tables.cuh ==== */
+__extension__ static const char damacy__source_zstd_tables_cuh[] =
+    "// Finds where the FSE table descriptions of a block lie (RFC 8878 section 4.1.1): they follow each\n"
+    "// other without lengths, so each is walked, one thread per block. Whoever needs a table then reads\n"
+    "// its description on its own, and a block that repeats one reads it from the block that defined it.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "\n"
+    "// 16 bits or more of a description from bit `at`; bytes past the limit are zero.\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_table_bits(const uint8_t* src, uint32_t limit, uint32_t at)\n"
+    "{\n"
+    "    const uint32_t byte = at >> 3;\n"
+    "    uint32_t v = 0;\n"
+    "\n"
+    "    for (uint32_t i = 0; i < 3; i++)\n"
+    "        if (byte + i < limit)\n"
+    "            v |= (uint32_t)src[byte + i] << (8 * i);\n"
+    "    return v >> (at & 7);\n"
+    "}\n"
+    "\n"
+    "// Bytes of the description at src, at most `limit`; 0 if it is broken.\n"
+    "static __device__ uint32_t damacy__zstd_table_size(const uint8_t* src, uint32_t limit,\n"
+    "                                                   uint32_t max_symbol, uint32_t max_log)\n"
+    "{\n"
+    "    const uint32_t log = (damacy__zstd_table_bits(src, limit, 0) & 15) + 5;\n"
+    "    int32_t left = (1 << log) + 1, threshold = 1 << log;\n"
+    "    uint32_t width = log + 1, at = 4, symbol = 0;\n"
+    "\n"
+    "    if (log > max_log)\n"
+    "        return 0;\n"
+    "    while (left > 1 && symbol <= max_symbol) {\n"
+    "        const int32_t v = (int32_t)damacy__zstd_table_bits(src, limit, at);\n"
+    "        const int32_t short_codes = 2 * threshold - 1 - left;\n"
+    "        int32_t count = v & (threshold - 1);\n"
+    "        if (count < short_codes) {\n"
+    "            at += width - 1;\n"
+    "        } else {\n"
+    "            count = v & (2 * threshold - 1);\n"
+    "            if (count >= threshold)\n"
+    "                count -= short_codes;\n"
+    "            at += width;\n"
+    "        }\n"
+    "        count--; // -1: less than one\n"
+    "        left -= count < 0 ? -count : count;\n"
+    "        symbol++;\n"
+    "        for (uint32_t run = count == 0 ? 3 : 0; run == 3 && symbol <= max_symbol;) {\n"
+    "            run = damacy__zstd_table_bits(src, limit, at) & 3; // zeros that follow\n"
+    "            at += 2;\n"
+    "            symbol += run;\n"
+    "        }\n"
+    "        while (left < threshold && threshold > 1) {\n"
+    "            width--;\n"
+    "            threshold >>= 1;\n"
+    "        }\n"
+    "    }\n"
+    "    const uint32_t size = (at + 7) / 8;\n"
+    "    return left == 1 && symbol <= max_symbol + 1 && size <= limit ? size : 0;\n"
+    "}\n"
+    "\n"
+    "// Sets table_at, bits_at and bits_size of block `index` if it has sequences.\n"
+    "static __device__ void damacy__zstd_tables_block(const damacy__zstd_wave& w, uint32_t index)\n"
+    "{\n"
+    "    damacy__zstd_block& b = damacy__zstd_blocks(w)[index];\n"
+    "    const uint8_t* const src = (const uint8_t*)(uintptr_t)b.sequence_src;\n"
+    "    uint32_t at = 0;\n"
+    "    bool good = true;\n"
+    "\n"
+    "    if (b.type != DAMACY__ZSTD_SEQUENCES)\n"
+    "        return;\n"
+    "    for (uint32_t t = 0; t < 3 && good; t++) {\n"
+    "        const uint32_t mode = b.modes >> (2 * t) & 3, limit = b.sequence_size - at;\n"
+    "        const uint32_t max_symbol = t == DAMACY__ZSTD_LL ? 35 : t == DAMACY__ZSTD_OF ? 31 : 52;\n"
+    "        uint32_t size = 0;\n"
+    "        if (mode == DAMACY__ZSTD_PREDEFINED || mode == DAMACY__ZSTD_MODE_REPEAT)\n"
+    "            continue;\n"
+    "        if (mode == DAMACY__ZSTD_MODE_FSE)\n"
+    "            size =\n"
+    "                damacy__zstd_table_size(src + at, limit, max_symbol, t == DAMACY__ZSTD_OF ? 8 : 9);\n"
+    "        else if (limit && src[at] <= max_symbol)\n"
+    "            size = 1;\n"
+    "        b.table_at[t] = at;\n"
+    "        at += size;\n"
+    "        good = size != 0;\n"
+    "    }\n"
+    "    good = good && at < b.sequence_size;\n"
+    "    b.bits_at = at;\n"
+    "    b.bits_size = good ? b.sequence_size - at : 0;\n"
+    "    if (!good)\n"
+    "        damacy__zstd_fail(w, b, b.sequence_src + at, DAMACY__JOB_BAD_TABLE);\n"
+    "}\n";
+
+/* ==== kernels/zstd_trees.cuh ==== */
+__extension__ static const char damacy__source_zstd_trees_cuh[] =
+    "// Huffman tree descriptions (RFC 8878 section 4.2.1) to 4-bit weights and a table log. A warp takes\n"
+    "// eight trees, a lane each: the weights are a serial stream of at most 255 symbols.\n"
+    "// Shared memory: 4.9 KB a warp.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "\n"
+    "#define DAMACY__ZSTD_TREES_PER_WARP 8u\n"
+    "#define DAMACY__ZSTD_TREE_MAX       129u // header byte and 128 bytes of weights\n"
+    "\n"
+    "typedef struct damacy__zstd_trees_shared {\n"
+    "    uint32_t weights[DAMACY__ZSTD_TREES_PER_WARP][33]; // odd strides: no bank conflicts\n"
+    "    uint32_t bytes[DAMACY__ZSTD_TREES_PER_WARP][37];   // descriptions, zero padded\n"
+    "    uint16_t tables[DAMACY__ZSTD_TREES_PER_WARP][82];  // 64 states, then counts of 16 symbols\n"
+    "} damacy__zstd_trees_shared;\n"
+    "\n"
+    "// What a tree's lane works on.\n"
+    "typedef struct damacy__zstd_weights {\n"
+    "    uint32_t* out;       // 32 words\n"
+    "    const uint32_t* src; // 37 words, zero padded\n"
+    "    uint16_t* table;     // 82 entries\n"
+    "    uint32_t n;          // weights so far\n"
+    "    uint32_t sum;        // of 2^(weight - 1)\n"
+    "    uint32_t n_ones;     // weights equal to 1\n"
+    "    uint32_t word;       // the eight weights being collected\n"
+    "} damacy__zstd_weights;\n"
+    "\n"
+    "// 32 bits of the description from bit `at` up. at < 1152.\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_weight_bits(const damacy__zstd_weights& t, uint32_t at)\n"
+    "{\n"
+    "    return damacy__funnel_right(t.src[at >> 5], t.src[(at >> 5) + 1], at);\n"
+    "}\n"
+    "\n"
+    "// Appends a weight; false if there are too many or it is too large.\n"
+    "DAMACY__INLINE bool damacy__zstd_weight_put(damacy__zstd_weights& t, uint32_t weight)\n"
+    "{\n"
+    "    if (t.n >= 255 || weight > 11)\n"
+    "        return false;\n"
+    "    t.word |= weight << (4 * (t.n & 7));\n"
+    "    if ((t.n & 7) == 7) {\n"
+    "        t.out[t.n >> 3] = t.word;\n"
+    "        t.word = 0;\n"
+    "    }\n"
+    "    t.n++;\n"
+    "    t.n_ones += weight == 1;\n"
+    "    t.sum += (1u << weight) >> 1;\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// The counts of the FSE table of the weights, from bit 8 on. Returns the bit after them, or 0.\n"
+    "static __device__ uint32_t damacy__zstd_weight_counts(const damacy__zstd_weights& t, uint32_t end,\n"
+    "                                                      uint32_t& log, uint32_t& n_symbols)\n"
+    "{\n"
+    "    uint16_t* const count = t.table + 64;\n"
+    "    uint32_t at = 12, symbol = 0;\n"
+    "\n"
+    "    log = (damacy__zstd_weight_bits(t, 8) & 15) + 5;\n"
+    "    if (log > 6)\n"
+    "        return 0;\n"
+    "    uint32_t n_bits = log + 1;\n"
+    "    int32_t left = (1 << log) + 1, threshold = 1 << log;\n"
+    "    for (uint32_t i = 0; i < 16; i++)\n"
+    "        count[i] = 0;\n"
+    "    while (left > 1 && symbol < 13) {\n"
+    "        if (at > end)\n"
+    "            return 0;\n"
+    "        const uint32_t v = damacy__zstd_weight_bits(t, at);\n"
+    "        const int32_t short_codes = 2 * threshold - 1 - left;\n"
+    "        int32_t x = (int32_t)(v & (uint32_t)(threshold - 1));\n"
+    "        if (x < short_codes) {\n"
+    "            at += n_bits - 1;\n"
+    "        } else {\n"
+    "            x = (int32_t)(v & (uint32_t)(2 * threshold - 1));\n"
+    "            if (x >= threshold)\n"
+    "                x -= short_codes;\n"
+    "            at += n_bits;\n"
+    "        }\n"
+    "        x--; // -1: less than one\n"
+    "        left -= x < 0 ? -x : x;\n"
+    "        count[symbol++] = (uint16_t)x;\n"
+    "        if (left < 1)\n"
+    "            return 0;\n"
+    "        while (left < threshold) {\n"
+    "            n_bits--;\n"
+    "            threshold >>= 1;\n"
+    "        }\n"
+    "        for (uint32_t run = x == 0 ? 3 : 0; run == 3;) { // zero runs\n"
+    "            if (at + 2 > end)\n"
+    "                return 0;\n"
+    "            run = damacy__zstd_weight_bits(t, at) & 3;\n"
+    "            at += 2;\n"
+    "            symbol += run;\n"
+    "            if (symbol > 13)\n"
+    "                return 0;\n"
+    "        }\n"
+    "    }\n"
+    "    n_symbols = symbol;\n"
+    "    return left == 1 && at <= end ? at : 0;\n"
+    "}\n"
+    "\n"
+    "// States of the weights' FSE table: weight | bits << 4 | base << 8.\n"
+    "static __device__ bool damacy__zstd_weight_states(const damacy__zstd_weights& t, uint32_t log,\n"
+    "                                                  uint32_t n_symbols)\n"
+    "{\n"
+    "    uint16_t* const state = t.table;\n"
+    "    uint16_t* const next = t.table + 64;\n"
+    "    const uint32_t size = 1u << log, step = (size >> 1) + (size >> 3) + 3;\n"
+    "    uint32_t high = size, at = 0;\n"
+    "\n"
+    "    for (uint32_t s = 0; s < n_symbols; s++)\n"
+    "        if (next[s] == 0xffff)\n"
+    "            state[--high] = (uint16_t)s; // at most `size` of them: the counts summed up\n"
+    "    for (uint32_t s = 0; s < n_symbols; s++) {\n"
+    "        uint32_t k = next[s];\n"
+    "        if (k == 0xffff) {\n"
+    "            next[s] = 1;\n"
+    "            continue;\n"
+    "        }\n"
+    "        for (; k; k--) {\n"
+    "            state[at & 63] = (uint16_t)s;\n"
+    "            do\n"
+    "                at = (at + step) & (size - 1);\n"
+    "            while (at >= high && high); // a full cycle of `size` steps at most\n"
+    "        }\n"
+    "    }\n"
+    "    if (at)\n"
+    "        return false;\n"
+    "    for (uint32_t i = 0; i < size; i++) {\n"
+    "        const uint32_t s = state[i] & 15, x = next[s]++;\n"
+    "        const uint32_t n_bits = log - (31 - damacy__clz(x | 1));\n"
+    "        state[i] = (uint16_t)(s | n_bits << 4 | ((x << n_bits) - size) << 8);\n"
+    "    }\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// Weights as a stream of two alternating states, read backwards from the end to bit `start`.\n"
+    "static __device__ bool damacy__zstd_weight_stream(damacy__zstd_weights& t, uint32_t start,\n"
+    "                                                  uint32_t end, uint32_t log)\n"
+    "{\n"
+    "    const uint32_t size = 1u << log;\n"
+    "    const uint32_t last = damacy__zstd_weight_bits(t, end - 8) & 255;\n"
+    "\n"
+    "    if (start >= end || !last)\n"
+    "        return false;\n"
+    "    int32_t left = (int32_t)(end - 8 + 31 - damacy__clz(last)) - (int32_t)start;\n"
+    "    if (left < 2 * (int32_t)log)\n"
+    "        return false;\n"
+    "    left -= (int32_t)log;\n"
+    "    uint32_t s1 = damacy__zstd_weight_bits(t, start + (uint32_t)left) & (size - 1);\n"
+    "    left -= (int32_t)log;\n"
+    "    uint32_t s2 = damacy__zstd_weight_bits(t, start + (uint32_t)left) & (size - 1);\n"
+    "    for (uint32_t i = 0; i < 256; i++) { // every pass puts a weight\n"
+    "        const uint32_t entry = t.table[s1 & 63], n_bits = entry >> 4 & 15;\n"
+    "        if (!damacy__zstd_weight_put(t, entry & 15))\n"
+    "            return false;\n"
+    "        if (left < (int32_t)n_bits)\n"
+    "            return damacy__zstd_weight_put(t, t.table[s2 & 63] & 15);\n"
+    "        left -= (int32_t)n_bits;\n"
+    "        const uint32_t bits = damacy__zstd_weight_bits(t, start + (uint32_t)left);\n"
+    "        s1 = s2;\n"
+    "        s2 = (entry >> 8) + (bits & ((1u << n_bits) - 1));\n"
+    "    }\n"
+    "    return false;\n"
+    "}\n"
+    "\n"
+    "// Decodes one description of at most `limit` bytes. Returns the table log (1-11), or 0.\n"
+    "static __device__ uint32_t damacy__zstd_tree_decode(damacy__zstd_weights& t, uint32_t limit,\n"
+    "                                                    uint32_t& size)\n"
+    "{\n"
+    "    const uint32_t header = t.src[0] & 255;\n"
+    "\n"
+    "    t.n = t.sum = t.n_ones = t.word = 0;\n"
+    "    for (uint32_t i = 0; i < 32; i++)\n"
+    "        t.out[i] = 0;\n"
+    "    size = header >= 128 ? 1 + (header - 126) / 2 : 1 + header;\n"
+    "    if (limit < 1 || size > limit)\n"
+    "        return 0;\n"
+    "    if (header >= 128) {\n"
+    "        for (uint32_t i = 0; i < header - 127; i++) { // high nibble first\n"
+    "            const uint32_t byte = damacy__zstd_weight_bits(t, 8 + (i / 2) * 8);\n"
+    "            if (!damacy__zstd_weight_put(t, i & 1 ? byte & 15 : byte >> 4 & 15))\n"
+    "                return 0;\n"
+    "        }\n"
+    "    } else {\n"
+    "        uint32_t log, n_symbols, end = 8 + header * 8;\n"
+    "        if (header < 2)\n"
+    "            return 0;\n"
+    "        const uint32_t at = damacy__zstd_weight_counts(t, end, log, n_symbols);\n"
+    "        if (!at || !damacy__zstd_weight_states(t, log, n_symbols) ||\n"
+    "            !damacy__zstd_weight_stream(t, (at + 7) & ~7u, end, log))\n"
+    "            return 0;\n"
+    "    }\n"
+    "    if (!t.sum)\n"
+    "        return 0;\n"
+    "    const uint32_t log = 32 - damacy__clz(t.sum), rest = (1u << log) - t.sum;\n"
+    "    if (log > 11 || (rest & (rest - 1)))\n"
+    "        return 0;\n"
+    "    const uint32_t weight = 32 - damacy__clz(rest); // of the last symbol, which is implied\n"
+    "    t.n_ones += weight == 1;\n"
+    "    t.word |= weight << (4 * (t.n & 7));\n"
+    "    t.out[t.n >> 3] = t.word;\n"
+    "    return t.n_ones < 2 || (t.n_ones & 1) ? 0 : log;\n"
+    "}\n"
+    "\n"
+    "// Trees [first, first + 8) of the wave, by one warp.\n"
+    "static __device__ void damacy__zstd_trees_decode(const damacy__zstd_wave& w,\n"
+    "                                                 damacy__zstd_trees_shared& shared, uint32_t first)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_trees, lane = damacy__lane(), k = lane >> 2;\n"
+    "    damacy__zstd_tree* const trees = damacy__zstd_trees(w);\n"
+    "    const uint32_t index = first + k;\n"
+    "    const uint8_t* src = 0;\n"
+    "    uint32_t limit = 0;\n"
+    "\n"
+    "    if (index < n) {\n"
+    "        src = (const uint8_t*)(uintptr_t)trees[index].src;\n"
+    "        limit = trees[index].limit;\n"
+    "    }\n"
+    "    uint8_t* const bytes = (uint8_t*)shared.bytes[k];\n"
+    "    for (uint32_t i = lane & 3; i < 4 * 37; i += 4) // bytes: any alignment, no read past the end\n"
+    "        bytes[i] = i < damacy__min(limit, DAMACY__ZSTD_TREE_MAX) ? src[i] : 0;\n"
+    "    damacy__sync_warp();\n"
+    "    if (index < n && !(lane & 3)) {\n"
+    "        damacy__zstd_weights t;\n"
+    "        uint32_t size;\n"
+    "        t.out = shared.weights[k];\n"
+    "        t.src = shared.bytes[k];\n"
+    "        t.table = shared.tables[k];\n"
+    "        const uint32_t log = damacy__zstd_tree_decode(t, limit, size);\n"
+    "        trees[index].log = log;\n"
+    "        trees[index].size = log ? size : 0;\n"
+    "        if (!log)\n"
+    "            damacy__zstd_fail(w, damacy__zstd_blocks(w)[trees[index].block], trees[index].src,\n"
+    "                              DAMACY__JOB_BAD_HUFFMAN);\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "    for (uint32_t i = 0; i < DAMACY__ZSTD_TREES_PER_WARP; i++)\n"
+    "        if (first + i < n)\n"
+    "            trees[first + i].weights[lane] = shared.weights[i][lane];\n"
+    "}\n";
+
+/* ==== src/gpu/driver.h ==== */
+/* The functions of libcuda and libnvrtc that are used, as one table that its owner holds and tests
+ * replace.
+ *
+ * Both libraries are opened at run time by fixed names, so that a program builds and starts without
+ * them. Types, constants and prototypes are our own (no CUDA header is needed); a test compares
+ * them with cuda.h and nvrtc.h. The libraries are never closed: the driver keeps threads and exit
+ * handlers of its own. */
+
+/* Handles of the driver. Device addresses are uint64_t. */
+typedef void* damacy__context;
+typedef void* damacy__stream;
+typedef void* damacy__event;
+typedef void* damacy__module;
+typedef void* damacy__function;
+typedef void* damacy__compilation; /* nvrtcProgram */
+
+/* Results of the driver (CUresult) that are told apart. */
+enum {
+    DAMACY__CUDA_OK = 0,
+    DAMACY__CUDA_INVALID_VALUE = 1,
+    DAMACY__CUDA_OUT_OF_MEMORY = 2,
+    DAMACY__CUDA_NOT_INITIALIZED = 3,
+    DAMACY__CUDA_DEINITIALIZED = 4,
+    DAMACY__CUDA_DEVICE_UNAVAILABLE = 46,
+    DAMACY__CUDA_NO_DEVICE = 100,
+    DAMACY__CUDA_INVALID_DEVICE = 101,
+    DAMACY__CUDA_INVALID_IMAGE = 200,
+    DAMACY__CUDA_INVALID_CONTEXT = 201,
+    DAMACY__CUDA_NO_BINARY = 209,
+    DAMACY__CUDA_ECC_UNCORRECTABLE = 214,
+    DAMACY__CUDA_INVALID_PTX = 218,
+    DAMACY__CUDA_NVLINK_UNCORRECTABLE = 220,
+    DAMACY__CUDA_UNSUPPORTED_PTX = 222,
+    DAMACY__CUDA_CONTAINED = 226,
+    DAMACY__CUDA_NOT_FOUND = 500,
+    DAMACY__CUDA_NOT_READY = 600,
+    DAMACY__CUDA_ILLEGAL_ADDRESS = 700,
+    DAMACY__CUDA_LAUNCH_TIMEOUT = 702,
+    DAMACY__CUDA_CONTEXT_IS_DESTROYED = 709,
+    DAMACY__CUDA_ASSERT = 710,
+    DAMACY__CUDA_ALREADY_REGISTERED = 712,
+    DAMACY__CUDA_HARDWARE_STACK = 714,
+    DAMACY__CUDA_ILLEGAL_INSTRUCTION = 715,
+    DAMACY__CUDA_MISALIGNED_ADDRESS = 716,
+    DAMACY__CUDA_INVALID_ADDRESS_SPACE = 717,
+    DAMACY__CUDA_INVALID_PC = 718,
+    DAMACY__CUDA_LAUNCH_FAILED = 719,
+    DAMACY__CUDA_NOT_SUPPORTED = 801,
+    DAMACY__CUDA_UNKNOWN = 999
+};
+
+/* Attributes of a device (CUdevice_attribute). */
+enum {
+    DAMACY__ATTRIBUTE_SHARED_PER_BLOCK = 8,
+    DAMACY__ATTRIBUTE_MULTIPROCESSORS = 16,
+    DAMACY__ATTRIBUTE_L2_BYTES = 38,
+    DAMACY__ATTRIBUTE_MAJOR = 75,
+    DAMACY__ATTRIBUTE_MINOR = 76,
+    DAMACY__ATTRIBUTE_SHARED_PER_MULTIPROCESSOR = 81,
+    DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN = 97,
+    DAMACY__ATTRIBUTE_HOST_REGISTER = 99,
+    DAMACY__ATTRIBUTE_READ_ONLY_REGISTER = 113
+};
+
+/* Flags and attributes of streams, events, memory, pointers and functions. */
+enum {
+    DAMACY__STREAM_NON_BLOCKING = 1,
+    DAMACY__EVENT_BLOCKING_SYNC = 1,
+    DAMACY__EVENT_DISABLE_TIMING = 2,
+    DAMACY__HOST_ALLOC_PORTABLE = 1,
+    DAMACY__HOST_REGISTER_PORTABLE = 1,
+    DAMACY__HOST_REGISTER_READ_ONLY = 8,
+    DAMACY__POINTER_CONTEXT = 1,
+    DAMACY__POINTER_MEMORY_TYPE = 2,
+    DAMACY__POINTER_DEVICE_ORDINAL = 9,
+    DAMACY__MEMORY_TYPE_HOST = 1,
+    DAMACY__MEMORY_TYPE_DEVICE = 2,
+    DAMACY__FUNCTION_MAX_THREADS = 0,
+    DAMACY__FUNCTION_STATIC_SHARED = 1,
+    DAMACY__FUNCTION_LOCAL_BYTES = 3,
+    DAMACY__FUNCTION_REGISTERS = 4,
+    DAMACY__FUNCTION_MAX_DYNAMIC_SHARED = 8
+};
+
+/* X(field, symbol, parameters): functions of libcuda.so.1, all returning a CUresult. */
+#define DAMACY__CUDA_FUNCTIONS(X)                                                               \
+    X(init, cuInit, (unsigned flags))                                                           \
+    X(driver_version, cuDriverGetVersion, (int* version))                                       \
+    X(error_name, cuGetErrorName, (int code, const char** text))                                \
+    X(error_string, cuGetErrorString, (int code, const char** text))                            \
+    X(device_count, cuDeviceGetCount, (int* count))                                             \
+    X(device_get, cuDeviceGet, (int* device, int ordinal))                                      \
+    X(device_name, cuDeviceGetName, (char* name, int size, int device))                         \
+    X(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, int device))          \
+    X(device_memory, cuDeviceTotalMem_v2, (size_t * size, int device))                          \
+    X(device_bus_id, cuDeviceGetPCIBusId, (char* text, int size, int device))                   \
+    X(primary_retain, cuDevicePrimaryCtxRetain, (damacy__context * context, int device))        \
+    X(primary_state, cuDevicePrimaryCtxGetState, (int device, unsigned* flags, int* active))    \
+    X(primary_release, cuDevicePrimaryCtxRelease_v2, (int device))                              \
+    X(context_current, cuCtxGetCurrent, (damacy__context * context))                            \
+    X(context_push, cuCtxPushCurrent_v2, (damacy__context context))                             \
+    X(context_pop, cuCtxPopCurrent_v2, (damacy__context * context))                             \
+    X(context_device, cuCtxGetDevice, (int* device))                                            \
+    X(context_priorities, cuCtxGetStreamPriorityRange, (int* least, int* greatest))             \
+    X(memory_info, cuMemGetInfo_v2, (size_t * free_size, size_t * total_size))                  \
+    X(memory_alloc, cuMemAlloc_v2, (uint64_t * address, size_t size))                           \
+    X(memory_free, cuMemFree_v2, (uint64_t address))                                            \
+    X(host_alloc, cuMemHostAlloc, (void** ptr, size_t size, unsigned flags))                    \
+    X(host_free, cuMemFreeHost, (void* ptr))                                                    \
+    X(host_register, cuMemHostRegister_v2, (void* ptr, size_t size, unsigned flags))            \
+    X(host_unregister, cuMemHostUnregister, (void* ptr))                                        \
+    X(pointer_attribute, cuPointerGetAttribute, (void* value, int attribute, uint64_t address)) \
+    X(copy_to_device, cuMemcpyHtoDAsync_v2,                                                     \
+      (uint64_t dst, const void* src, size_t size, damacy__stream stream))                      \
+    X(copy_to_host, cuMemcpyDtoHAsync_v2,                                                       \
+      (void* dst, uint64_t src, size_t size, damacy__stream stream))                            \
+    X(copy_on_device, cuMemcpyDtoDAsync_v2,                                                     \
+      (uint64_t dst, uint64_t src, size_t size, damacy__stream stream))                         \
+    X(fill_bytes, cuMemsetD8Async,                                                              \
+      (uint64_t dst, unsigned char value, size_t count, damacy__stream stream))                 \
+    X(fill_words, cuMemsetD32Async,                                                             \
+      (uint64_t dst, unsigned value, size_t count, damacy__stream stream))                      \
+    X(stream_create, cuStreamCreateWithPriority,                                                \
+      (damacy__stream * stream, unsigned flags, int priority))                                  \
+    X(stream_destroy, cuStreamDestroy_v2, (damacy__stream stream))                              \
+    X(stream_query, cuStreamQuery, (damacy__stream stream))                                     \
+    X(stream_synchronize, cuStreamSynchronize, (damacy__stream stream))                         \
+    X(stream_wait, cuStreamWaitEvent,                                                           \
+      (damacy__stream stream, damacy__event event, unsigned flags))                             \
+    X(stream_context, cuStreamGetCtx, (damacy__stream stream, damacy__context * context))       \
+    X(stream_capturing, cuStreamIsCapturing, (damacy__stream stream, int* status))              \
+    X(event_create, cuEventCreate, (damacy__event * event, unsigned flags))                     \
+    X(event_destroy, cuEventDestroy_v2, (damacy__event event))                                  \
+    X(event_record, cuEventRecord, (damacy__event event, damacy__stream stream))                \
+    X(event_query, cuEventQuery, (damacy__event event))                                         \
+    X(event_synchronize, cuEventSynchronize, (damacy__event event))                             \
+    X(event_elapsed, cuEventElapsedTime,                                                        \
+      (float* milliseconds, damacy__event begin, damacy__event end))                            \
+    X(launch_host, cuLaunchHostFunc,                                                            \
+      (damacy__stream stream, void (*function)(void*), void* context))                          \
+    X(module_load, cuModuleLoadData, (damacy__module * module, const void* image))              \
+    X(module_unload, cuModuleUnload, (damacy__module module))                                   \
+    X(module_function, cuModuleGetFunction,                                                     \
+      (damacy__function * function, damacy__module module, const char* name))                   \
+    X(function_attribute, cuFuncGetAttribute,                                                   \
+      (int* value, int attribute, damacy__function function))                                   \
+    X(function_set, cuFuncSetAttribute, (damacy__function function, int attribute, int value))  \
+    X(function_occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor,                          \
+      (int* blocks, damacy__function function, int threads, size_t shared_size))                \
+    X(launch, cuLaunchKernel,                                                                   \
+      (damacy__function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,            \
+       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_size,              \
+       damacy__stream stream, void** parameters, void** extra))
+
+/* Functions of libnvrtc, all returning an nvrtcResult. */
+#define DAMACY__NVRTC_FUNCTIONS(X)                                                          \
+    X(nvrtc_version, nvrtcVersion, (int* major, int* minor))                                \
+    X(nvrtc_count_archs, nvrtcGetNumSupportedArchs, (int* count))                           \
+    X(nvrtc_archs, nvrtcGetSupportedArchs, (int* archs))                                    \
+    X(nvrtc_create, nvrtcCreateProgram,                                                     \
+      (damacy__compilation * program, const char* text, const char* name, int n_headers,    \
+       const char* const* headers, const char* const* names))                               \
+    X(nvrtc_compile, nvrtcCompileProgram,                                                   \
+      (damacy__compilation program, int n_options, const char* const* options))             \
+    X(nvrtc_log_size, nvrtcGetProgramLogSize, (damacy__compilation program, size_t * size)) \
+    X(nvrtc_log, nvrtcGetProgramLog, (damacy__compilation program, char* text))             \
+    X(nvrtc_cubin_size, nvrtcGetCUBINSize, (damacy__compilation program, size_t * size))    \
+    X(nvrtc_cubin, nvrtcGetCUBIN, (damacy__compilation program, char* image))               \
+    X(nvrtc_ptx_size, nvrtcGetPTXSize, (damacy__compilation program, size_t * size))        \
+    X(nvrtc_ptx, nvrtcGetPTX, (damacy__compilation program, char* text))                    \
+    X(nvrtc_destroy, nvrtcDestroyProgram, (damacy__compilation * program))
+
+/* Zero: nothing loaded. Constant once loaded; any thread may call through it. */
+typedef struct damacy__driver {
+#define DAMACY__FIELD(field, symbol, parameters) int(*field) parameters;
+    DAMACY__CUDA_FUNCTIONS(DAMACY__FIELD)
+    DAMACY__NVRTC_FUNCTIONS(DAMACY__FIELD)
+#undef DAMACY__FIELD
+    int version;     /* of CUDA, as the driver counts: 12040 is 12.4 */
+    int nvrtc_major; /* 0: libnvrtc is not loaded */
+    int nvrtc_minor;
+    char nvrtc_name[64]; /* the file it came from */
+} damacy__driver;
+
+static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* err);
+static damacy_status damacy__driver_load_nvrtc(damacy__driver* driver, damacy_error* err);
+
+/* The function called `symbol`, or NULL. ISO C has no cast from an object to a function pointer. */
+static bool damacy__driver_symbol(void* library, const char* symbol, void* field)
+{
+    void* address = dlsym(library, symbol);
+
+    memcpy(field, &address, sizeof address);
+    return address != NULL;
+}
+
+/* Opens libcuda.so.1, fills the table and initialises the driver. Changes nothing about contexts.
+ * UNSUPPORTED: no driver, a driver too old, or no device: the CPU can be used instead. */
+static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* err)
+{
+    damacy__driver table;
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    const char* missing = NULL;
+    int code;
+
+    memset(&table, 0, sizeof table);
+    if (!library) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED, "no CUDA driver: %s", dlerror());
+    }
+#define DAMACY__RESOLVE(field, symbol, parameters)                       \
+    if (!damacy__driver_symbol(library, #symbol, (void*)&table.field)) { \
+        missing = #symbol;                                               \
+    }
+    DAMACY__CUDA_FUNCTIONS(DAMACY__RESOLVE)
+#undef DAMACY__RESOLVE
+    if (missing) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED,
+                            "the CUDA driver is too old: libcuda.so.1 has no %s", missing);
+    }
+    code = table.init(0);
+    if (code != DAMACY__CUDA_OK) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED, "cuInit: error %d%s", code,
+                            code == DAMACY__CUDA_NO_DEVICE ? ", no CUDA device" : "");
+    }
+    if (table.driver_version(&table.version) != DAMACY__CUDA_OK) {
+        table.version = 0;
+    }
+    *driver = table;
+    return DAMACY_OK;
+}
+
+/* Fills the NVRTC part of the table from an open library; false when a function is missing. */
+static bool damacy__driver_resolve_nvrtc(damacy__driver* driver, void* library)
+{
+    bool complete = true;
+
+#define DAMACY__RESOLVE_NVRTC(field, symbol, parameters) \
+    complete = damacy__driver_symbol(library, #symbol, (void*)&driver->field) && complete;
+    DAMACY__NVRTC_FUNCTIONS(DAMACY__RESOLVE_NVRTC)
+#undef DAMACY__RESOLVE_NVRTC
+    return complete && driver->nvrtc_version(&driver->nvrtc_major, &driver->nvrtc_minor) == 0 &&
+           driver->nvrtc_major > 0;
+}
+
+/* Opens libnvrtc. One that the process has loaded already comes first, then those that this driver
+ * can run (machine code of a newer major version is refused by an older driver), newest first.
+ * UNSUPPORTED: none found. Call it from one thread at a time, before the table is shared. */
+static damacy_status damacy__driver_load_nvrtc(damacy__driver* driver, damacy_error* err)
+{
+    static const struct {
+        int major;
+        const char* name;
+    } versions[] = {{13, "libnvrtc.so.13"},
+                    {12, "libnvrtc.so.12"},
+                    {11, "libnvrtc.so.11.2"},
+                    {0, "libnvrtc.so"}};
+    static const char* const folders[] = {"", "/usr/local/cuda/lib64/"};
+    const int newest = driver->version ? driver->version / 1000 : 99;
+
+    if (driver->nvrtc_major > 0) {
+        return DAMACY_OK;
+    }
+    for (uint32_t pass = 0; pass < 3; pass++) { /* loaded already; fitting; too new */
+        for (uint32_t v = 0; v < DAMACY__COUNT(versions); v++) {
+            for (uint32_t f = 0; f < DAMACY__COUNT(folders); f++) {
+                const bool is_too_new = versions[v].major > newest;
+                void* library;
+                if (is_too_new != (pass == 2)) {
+                    continue;
+                }
+                (void)snprintf(driver->nvrtc_name, sizeof driver->nvrtc_name, "%s%s", folders[f],
+                               versions[v].name);
+                library = dlopen(driver->nvrtc_name,
+                                 RTLD_NOW | RTLD_LOCAL | (pass == 0 ? RTLD_NOLOAD : 0));
+                if (library && damacy__driver_resolve_nvrtc(driver, library)) {
+                    return DAMACY_OK;
+                }
+            }
+        }
+    }
+    driver->nvrtc_major = 0;
+    driver->nvrtc_name[0] = '\0';
+    return damacy__fail(
+        err, DAMACY_UNSUPPORTED,
+        "no kernel compiler: none of libnvrtc.so.13, .12, .11.2 was found (CUDA's NVRTC)");
+}
+
+/* ==== src/gpu/device.h ==== */
+/* One CUDA device: which context is used, how errors are told, streams, events and copies.
+ *
+ * Functions that talk to the driver want the device's context current: a thread calls
+ * damacy__device_enter before and damacy__device_leave after, which push and pop, so that the
+ * caller's own current context is never changed. After a sticky error the device is lost: every
+ * function fails at once with DAMACY_DEVICE_LOST and the driver is called for frees only; after a
+ * stall it is not called at all. */
+
+enum { DAMACY__DEVICE_ALIVE = 0, DAMACY__DEVICE_LOST = 1, DAMACY__DEVICE_STALLED = 2 };
+
+/* Which device to use. Zero: the current context, else the primary context of GPU 0. */
+typedef struct damacy__device_config {
+    int32_t device;     /* DAMACY_AUTO or DAMACY_GPU(n) */
+    void* context;      /* the caller's CUcontext, or NULL */
+    void* stream;       /* the caller's CUstream, whose context is used, or NULL */
+    uint64_t max_bytes; /* of device memory; 0: a quarter of what is free */
+} damacy__device_config;
+
+typedef struct damacy__device {
+    /* set by open, then constant */
+    const damacy__driver* driver;
+    damacy__alloc* alloc; /* host memory, and the budget that pinned memory counts against */
+    damacy__context context;
+    int handle;  /* CUdevice */
+    int ordinal; /* among the devices that the process sees */
+    bool owns_primary;
+    bool can_register_files;
+    pid_t pid;
+    char name[64];
+    char bus_id[16];       /* "0000:1b:00.0" */
+    uint32_t architecture; /* 90 is compute capability 9.0 */
+    uint32_t n_multiprocessors;
+    uint32_t shared_per_block; /* bytes, the most that a block may ask for */
+    uint32_t shared_per_multiprocessor;
+    uint64_t l2_size;
+    uint64_t total_size; /* bytes of device memory */
+    int priority_least;
+    int priority_greatest;
+    uint64_t budget; /* bytes of device memory that may be taken */
+
+    uint64_t committed; /* atomic: bytes of device memory taken */
+    uint64_t pinned;    /* atomic: bytes of pinned and registered host memory */
+    uint32_t state;     /* atomic: DAMACY__DEVICE_* */
+    damacy__mutex mutex;
+    char lost_message[320]; /* guarded by mutex: the first sticky error */
+} damacy__device;
+
+static damacy_status damacy__device_open(damacy__device* device, const damacy__driver* driver,
+                                         damacy__alloc* alloc, const damacy__device_config* config,
+                                         damacy_error* err);
+static void damacy__device_close(damacy__device* device);
+static damacy_status damacy__device_enter(damacy__device* device, damacy_error* err);
+static void damacy__device_leave(damacy__device* device);
+static bool damacy__device_enter_to_free(damacy__device* device);
+static damacy_status damacy__device_check(damacy__device* device, int code, damacy_error* err,
+                                          const char* format, ...)
+    __attribute__((format(printf, 4, 5)));
+static damacy_status damacy__device_alive(damacy__device* device, damacy_error* err);
+static damacy_status damacy__stream_open(damacy__device* device, bool is_urgent,
+                                         damacy__stream* stream, damacy_error* err);
+static void damacy__stream_close(damacy__device* device, damacy__stream stream);
+static damacy_status damacy__event_open(damacy__device* device, bool has_time, damacy__event* event,
+                                        damacy_error* err);
+static void damacy__event_close(damacy__device* device, damacy__event event);
+static damacy_status damacy__event_record(damacy__device* device, damacy__event event,
+                                          damacy__stream stream, damacy_error* err);
+static damacy_status damacy__event_done(damacy__device* device, damacy__event event, bool* done,
+                                        damacy_error* err);
+static damacy_status damacy__event_await(damacy__device* device, damacy__event event,
+                                         uint64_t timeout_ns, damacy_error* err);
+static damacy_status damacy__stream_await(damacy__device* device, damacy__stream stream,
+                                          damacy__event event, damacy_error* err);
+static damacy_status damacy__copy_to_device(damacy__device* device, uint64_t dst_dev,
+                                            const void* src, uint64_t size, damacy__stream stream,
+                                            damacy_error* err);
+static damacy_status damacy__copy_to_host(damacy__device* device, void* dst, uint64_t src_dev,
+                                          uint64_t size, damacy__stream stream, damacy_error* err);
+static damacy_status damacy__copy_on_device(damacy__device* device, uint64_t dst_dev,
+                                            uint64_t src_dev, uint64_t size, damacy__stream stream,
+                                            damacy_error* err);
+static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev, uint8_t value,
+                                         uint64_t size, damacy__stream stream, damacy_error* err);
+
+/* ---- errors ---- */
+
+/* The driver says so once and for ever: nothing works on the context, or at all, afterwards. */
+static bool damacy__cuda_is_sticky(int code)
+{
+    return code == DAMACY__CUDA_DEINITIALIZED || code == DAMACY__CUDA_DEVICE_UNAVAILABLE ||
+           code == DAMACY__CUDA_ECC_UNCORRECTABLE || code == DAMACY__CUDA_NVLINK_UNCORRECTABLE ||
+           code == DAMACY__CUDA_CONTAINED || code == DAMACY__CUDA_ILLEGAL_ADDRESS ||
+           code == DAMACY__CUDA_LAUNCH_TIMEOUT || code == DAMACY__CUDA_CONTEXT_IS_DESTROYED ||
+           code == DAMACY__CUDA_ASSERT ||
+           (code >= DAMACY__CUDA_HARDWARE_STACK && code <= DAMACY__CUDA_LAUNCH_FAILED) ||
+           code == DAMACY__CUDA_UNKNOWN;
+}
+
+static uint32_t damacy__device_state(damacy__device* device)
+{
+    return __atomic_load_n(&device->state, __ATOMIC_ACQUIRE);
+}
+
+/* Enters a final state; the first one stays. */
+static void damacy__device_give_up(damacy__device* device, uint32_t state, const char* message)
+{
+    damacy__lock(&device->mutex);
+    if (damacy__device_state(device) == DAMACY__DEVICE_ALIVE) {
+        (void)snprintf(device->lost_message, sizeof device->lost_message, "%s", message);
+        __atomic_store_n(&device->state, state, __ATOMIC_RELEASE);
+    }
+    damacy__unlock(&device->mutex);
+}
+
+static damacy_status damacy__device_lost(damacy__device* device, damacy_error* err)
+{
+    char text[sizeof device->lost_message];
+
+    damacy__lock(&device->mutex);
+    memcpy(text, device->lost_message, sizeof text);
+    damacy__unlock(&device->mutex);
+    return damacy__fail(err, DAMACY_DEVICE_LOST,
+                        "GPU %d is lost, the process must be restarted: %s", device->ordinal, text);
+}
+
+/* DEVICE_LOST once a sticky error was seen, INVAL in a child that forked from the owner. */
+static damacy_status damacy__device_alive(damacy__device* device, damacy_error* err)
+{
+    return damacy__device_state(device) == DAMACY__DEVICE_ALIVE ? DAMACY_OK
+                                                                : damacy__device_lost(device, err);
+}
+
+/* "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory" */
+static void damacy__cuda_describe(const damacy__driver* driver, int code, char* text, size_t size)
+{
+    const char* name = NULL;
+    const char* words = NULL;
+
+    if (driver->error_name(code, &name) != DAMACY__CUDA_OK || !name) {
+        name = "CUDA error";
+    }
+    if (driver->error_string(code, &words) != DAMACY__CUDA_OK || !words) {
+        words = "unknown";
+    }
+    (void)snprintf(text, size, "%s (%d): %s", name, code, words);
+}
+
+/* Turns a result of the driver into a status; the text says what was tried. A sticky result makes
+ * the device lost. */
+static damacy_status damacy__device_check(damacy__device* device, int code, damacy_error* err,
+                                          const char* format, ...)
+{
+    char what[160];
+    char why[120];
+    char message[sizeof what + sizeof why + 4];
+    va_list args;
+
+    if (code == DAMACY__CUDA_OK) {
+        return DAMACY_OK;
+    }
+    va_start(args, format);
+    (void)vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    damacy__cuda_describe(device->driver, code, why, sizeof why);
+    (void)snprintf(message, sizeof message, "%s: %s", what, why);
+    if (damacy__cuda_is_sticky(code)) {
+        char seen[sizeof message + 16];
+        (void)snprintf(seen, sizeof seen, "first seen at %s", message);
+        damacy__device_give_up(device, DAMACY__DEVICE_LOST, seen);
+        return damacy__device_lost(device, err);
+    }
+    return damacy__fail(err, code == DAMACY__CUDA_OUT_OF_MEMORY ? DAMACY_OOM : DAMACY_CUDA, "%s",
+                        message);
+}
+
+/* For results that change nothing else: a sticky one is not lost. Returns whether the call worked.
+ */
+static bool damacy__device_note(damacy__device* device, int code, const char* what)
+{
+    damacy_error unused;
+
+    return damacy__device_check(device, code, &unused, "%s", what) == DAMACY_OK;
+}
+
+/* ---- context ---- */
+
+/* Makes the device's context current on this thread, above the one that is. INVAL: forked child. */
+static damacy_status damacy__device_enter(damacy__device* device, damacy_error* err)
+{
+    if (getpid() != device->pid) {
+        return damacy__fail(err, DAMACY_INVAL,
+                            "GPU %d was opened by process %ld: a forked child cannot use it",
+                            device->ordinal, (long)device->pid);
+    }
+    DAMACY__TRY(damacy__device_alive(device, err));
+    return damacy__device_check(device, device->driver->context_push(device->context), err,
+                                "cuCtxPushCurrent");
+}
+
+/* Undoes a successful enter, whatever happened between. */
+static void damacy__device_leave(damacy__device* device)
+{
+    damacy__context popped;
+
+    (void)device->driver->context_pop(&popped);
+}
+
+/* Like enter, for frees: works on a lost device too; false when the driver must not be called. */
+static bool damacy__device_enter_to_free(damacy__device* device)
+{
+    return device->driver && getpid() == device->pid &&
+           damacy__device_state(device) != DAMACY__DEVICE_STALLED &&
+           device->driver->context_push(device->context) == DAMACY__CUDA_OK;
+}
+
+/* Takes the primary context of the device; it is made when nobody has made it yet. */
+static damacy_status damacy__device_retain(damacy__device* device, int ordinal, damacy_error* err)
+{
+    int count = 0;
+
+    DAMACY__TRY(damacy__device_check(device, device->driver->device_count(&count), err,
+                                     "cuDeviceGetCount"));
+    if (ordinal < 0 || ordinal >= count) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED, "no GPU %d: the process sees %d", ordinal,
+                            count);
+    }
+    device->ordinal = ordinal;
+    DAMACY__TRY(damacy__device_check(device, device->driver->device_get(&device->handle, ordinal),
+                                     err, "cuDeviceGet"));
+    DAMACY__TRY(damacy__device_check(
+        device, device->driver->primary_retain(&device->context, device->handle), err,
+        "no context on GPU %d", ordinal));
+    device->owns_primary = true;
+    return DAMACY_OK;
+}
+
+/* Finds the device of a context that the caller has made. If it is the primary one, keeps it alive.
+ */
+static damacy_status damacy__device_adopt(damacy__device* device, damacy__context context,
+                                          int32_t wanted, damacy_error* err)
+{
+    const damacy__driver* driver = device->driver;
+    damacy__context primary = NULL;
+    unsigned flags = 0;
+    int is_active = 0;
+    int code;
+
+    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
+                                     "the context given cannot be used"));
+    code = driver->context_device(&device->handle);
+    (void)driver->context_pop(&primary);
+    DAMACY__TRY(damacy__device_check(device, code, err, "cuCtxGetDevice"));
+    device->context = context;
+    device->ordinal = device->handle; /* the driver numbers its devices by ordinal */
+    if (wanted > 0 && DAMACY_GPU(device->ordinal) != wanted) {
+        return damacy__fail(err, DAMACY_INVAL,
+                            "GPU %d is asked for, but the context given is on GPU %d", wanted - 1,
+                            device->ordinal);
+    }
+    if (damacy__device_note(device, driver->primary_state(device->handle, &flags, &is_active),
+                            "cuDevicePrimaryCtxGetState") &&
+        is_active && driver->primary_retain(&primary, device->handle) == DAMACY__CUDA_OK) {
+        device->owns_primary = primary == context;
+        if (!device->owns_primary) {
+            (void)driver->primary_release(device->handle);
+        }
+    }
+    return DAMACY_OK;
+}
+
+static damacy_status damacy__device_choose(damacy__device* device,
+                                           const damacy__device_config* config, damacy_error* err)
+{
+    damacy__context context = config->context;
+
+    if (!context && config->stream) {
+        DAMACY__TRY(damacy__device_check(device,
+                                         device->driver->stream_context(config->stream, &context),
+                                         err, "the stream given cannot be used"));
+    }
+    if (!context && config->device == DAMACY_AUTO &&
+        !damacy__device_note(device, device->driver->context_current(&context),
+                             "cuCtxGetCurrent")) {
+        context = NULL;
+    }
+    if (context) {
+        return damacy__device_adopt(device, context, config->device, err);
+    }
+    return damacy__device_retain(device, config->device == DAMACY_AUTO ? 0 : config->device - 1,
+                                 err);
+}
+
+static uint32_t damacy__device_attribute(damacy__device* device, int attribute)
+{
+    int value = 0;
+
+    if (damacy__device_state(device) != DAMACY__DEVICE_ALIVE ||
+        !damacy__device_note(device,
+                             device->driver->device_attribute(&value, attribute, device->handle),
+                             "cuDeviceGetAttribute") ||
+        value < 0) {
+        return 0;
+    }
+    return (uint32_t)value;
+}
+
+/* Asks for what the other modules want to know. The context is current. */
+static damacy_status damacy__device_inspect(damacy__device* device, uint64_t max_bytes,
+                                            damacy_error* err)
+{
+    const damacy__driver* driver = device->driver;
+    size_t free_size = 0;
+    size_t total_size = 0;
+
+    DAMACY__TRY(damacy__device_check(
+        device, driver->device_name(device->name, (int)sizeof device->name, device->handle), err,
+        "cuDeviceGetName"));
+    DAMACY__TRY(damacy__device_check(
+        device, driver->device_bus_id(device->bus_id, (int)sizeof device->bus_id, device->handle),
+        err, "cuDeviceGetPCIBusId"));
+    device->architecture = damacy__device_attribute(device, DAMACY__ATTRIBUTE_MAJOR) * 10 +
+                           damacy__device_attribute(device, DAMACY__ATTRIBUTE_MINOR);
+    device->n_multiprocessors = damacy__device_attribute(device, DAMACY__ATTRIBUTE_MULTIPROCESSORS);
+    device->shared_per_block =
+        damacy__device_attribute(device, DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN);
+    device->shared_per_multiprocessor =
+        damacy__device_attribute(device, DAMACY__ATTRIBUTE_SHARED_PER_MULTIPROCESSOR);
+    device->l2_size = damacy__device_attribute(device, DAMACY__ATTRIBUTE_L2_BYTES);
+    device->can_register_files =
+        damacy__device_attribute(device, DAMACY__ATTRIBUTE_HOST_REGISTER) != 0 &&
+        damacy__device_attribute(device, DAMACY__ATTRIBUTE_READ_ONLY_REGISTER) != 0;
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if (device->architecture < 75) {
+        return damacy__fail(
+            err, DAMACY_UNSUPPORTED, "GPU %d (%s) has compute capability %u.%u, 7.5 is needed",
+            device->ordinal, device->name, device->architecture / 10, device->architecture % 10);
+    }
+    DAMACY__TRY(damacy__device_check(
+        device, driver->context_priorities(&device->priority_least, &device->priority_greatest),
+        err, "cuCtxGetStreamPriorityRange"));
+    DAMACY__TRY(damacy__device_check(device, driver->memory_info(&free_size, &total_size), err,
+                                     "cuMemGetInfo"));
+    device->total_size = total_size;
+    device->budget = max_bytes ? max_bytes : free_size / 4;
+    return DAMACY_OK;
+}
+
+/* Chooses a context and looks at its device. On failure nothing is held. UNSUPPORTED: the device
+ * cannot be used, the CPU can. */
+static damacy_status damacy__device_open(damacy__device* device, const damacy__driver* driver,
+                                         damacy__alloc* alloc, const damacy__device_config* config,
+                                         damacy_error* err)
+{
+    damacy_status status;
+
+    memset(device, 0, sizeof *device);
+    DAMACY__TRY(damacy__mutex_init(&device->mutex, err));
+    device->driver = driver;
+    device->alloc = alloc;
+    device->pid = getpid();
+    status = damacy__device_choose(device, config, err);
+    if (status == DAMACY_OK) {
+        status = damacy__device_enter(device, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__device_inspect(device, config->max_bytes, err);
+        damacy__device_leave(device);
+    }
+    if (status != DAMACY_OK) {
+        damacy__device_close(device);
+    }
+    return status;
+}
+
+/* Gives the context back. All memory, streams and events have been freed before. Zeroed: no effect.
+ */
+static void damacy__device_close(damacy__device* device)
+{
+    if (!device->driver) {
+        return;
+    }
+    if (device->owns_primary && getpid() == device->pid &&
+        damacy__device_state(device) != DAMACY__DEVICE_STALLED) {
+        (void)device->driver->primary_release(device->handle);
+    }
+    damacy__mutex_deinit(&device->mutex);
+    memset(device, 0, sizeof *device);
+}
+
+/* ---- streams and events ---- */
+
+/* A stream that does not wait for the legacy default stream; urgent ones overtake others. */
+static damacy_status damacy__stream_open(damacy__device* device, bool is_urgent,
+                                         damacy__stream* stream, damacy_error* err)
+{
+    damacy__stream made = NULL;
+
+    DAMACY__TRY(damacy__device_alive(device, err));
+    DAMACY__TRY(
+        damacy__device_check(device,
+                             device->driver->stream_create(&made, DAMACY__STREAM_NON_BLOCKING,
+                                                           is_urgent ? device->priority_greatest
+                                                                     : device->priority_least),
+                             err, "cuStreamCreateWithPriority"));
+    *stream = made;
+    return DAMACY_OK;
+}
+
+static void damacy__stream_close(damacy__device* device, damacy__stream stream)
+{
+    if (stream && damacy__device_enter_to_free(device)) {
+        (void)damacy__device_note(device, device->driver->stream_destroy(stream),
+                                  "cuStreamDestroy");
+        damacy__device_leave(device);
+    }
+}
+
+/* has_time: the event can be used with cuEventElapsedTime. */
+static damacy_status damacy__event_open(damacy__device* device, bool has_time, damacy__event* event,
+                                        damacy_error* err)
+{
+    damacy__event made = NULL;
+
+    DAMACY__TRY(damacy__device_alive(device, err));
+    DAMACY__TRY(damacy__device_check(
+        device,
+        device->driver->event_create(&made,
+                                     DAMACY__EVENT_BLOCKING_SYNC |
+                                         (has_time ? 0u : (unsigned)DAMACY__EVENT_DISABLE_TIMING)),
+        err, "cuEventCreate"));
+    *event = made;
+    return DAMACY_OK;
+}
+
+static void damacy__event_close(damacy__device* device, damacy__event event)
+{
+    if (event && damacy__device_enter_to_free(device)) {
+        (void)damacy__device_note(device, device->driver->event_destroy(event), "cuEventDestroy");
+        damacy__device_leave(device);
+    }
+}
+
+static damacy_status damacy__event_record(damacy__device* device, damacy__event event,
+                                          damacy__stream stream, damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    return damacy__device_check(device, device->driver->event_record(event, stream), err,
+                                "cuEventRecord");
+}
+
+/* Whether the work before the last record has run. An event that was never recorded is done. */
+static damacy_status damacy__event_done(damacy__device* device, damacy__event event, bool* done,
+                                        damacy_error* err)
+{
+    int code;
+
+    DAMACY__TRY(damacy__device_alive(device, err));
+    code = device->driver->event_query(event);
+    if (code != DAMACY__CUDA_NOT_READY) {
+        DAMACY__TRY(
+            damacy__device_check(device, code, err, "work on the GPU (seen at cuEventQuery)"));
+    }
+    *done = code == DAMACY__CUDA_OK;
+    return DAMACY_OK;
+}
+
+/* Waits on the host. After timeout_ns (0: never) the device counts as stalled: a kernel that hangs
+ * cannot be ended, and every further call of the driver could block for ever. */
+static damacy_status damacy__event_await(damacy__device* device, damacy__event event,
+                                         uint64_t timeout_ns, damacy_error* err)
+{
+    const uint64_t begin = damacy__now_ns();
+    uint64_t pause_ns = 10000;
+
+    for (;;) {
+        bool done = false;
+        struct timespec pause;
+        DAMACY__TRY(damacy__event_done(device, event, &done, err));
+        if (done) {
+            return DAMACY_OK;
+        }
+        if (timeout_ns && damacy__now_ns() - begin > timeout_ns) {
+            char message[96];
+            (void)snprintf(message, sizeof message,
+                           "no progress for %" PRIu64 " ms (a kernel or copy hangs)",
+                           timeout_ns / 1000000);
+            damacy__device_give_up(device, DAMACY__DEVICE_STALLED, message);
+            return damacy__device_lost(device, err);
+        }
+        pause.tv_sec = 0;
+        pause.tv_nsec = (long)pause_ns;
+        (void)nanosleep(&pause, NULL);
+        pause_ns = DAMACY__MIN(pause_ns + pause_ns / 4, UINT64_C(200000));
+    }
+}
+
+/* Makes later work of the stream wait for the event, without blocking the host. */
+static damacy_status damacy__stream_await(damacy__device* device, damacy__stream stream,
+                                          damacy__event event, damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    return damacy__device_check(device, device->driver->stream_wait(stream, event, 0), err,
+                                "cuStreamWaitEvent");
+}
+
+/* ---- copies: queued on the stream, in order ---- */
+
+/* src stays untouched until the stream has passed: a copy from pinned memory only reads it then. */
+static damacy_status damacy__copy_to_device(damacy__device* device, uint64_t dst_dev,
+                                            const void* src, uint64_t size, damacy__stream stream,
+                                            damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    return size == 0
+               ? DAMACY_OK
+               : damacy__device_check(
+                     device, device->driver->copy_to_device(dst_dev, src, (size_t)size, stream),
+                     err, "copy of %" PRIu64 " bytes to the GPU", size);
+}
+
+static damacy_status damacy__copy_to_host(damacy__device* device, void* dst, uint64_t src_dev,
+                                          uint64_t size, damacy__stream stream, damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    return size == 0 ? DAMACY_OK
+                     : damacy__device_check(
+                           device, device->driver->copy_to_host(dst, src_dev, (size_t)size, stream),
+                           err, "copy of %" PRIu64 " bytes from the GPU", size);
+}
+
+static damacy_status damacy__copy_on_device(damacy__device* device, uint64_t dst_dev,
+                                            uint64_t src_dev, uint64_t size, damacy__stream stream,
+                                            damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    return size == 0
+               ? DAMACY_OK
+               : damacy__device_check(
+                     device, device->driver->copy_on_device(dst_dev, src_dev, (size_t)size, stream),
+                     err, "copy of %" PRIu64 " bytes on the GPU", size);
+}
+
+static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev, uint8_t value,
+                                         uint64_t size, damacy__stream stream, damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    return size == 0 ? DAMACY_OK
+                     : damacy__device_check(
+                           device, device->driver->fill_bytes(dst_dev, value, (size_t)size, stream),
+                           err, "fill of %" PRIu64 " bytes on the GPU", size);
+}
+
+/* ==== src/gpu/memory.h ==== */
+/* Memory that the GPU uses: device memory under a hard budget, pinned host memory, mapped files.
+ *
+ * Pinned and registered bytes count against the budget of the host allocator. Everything is made
+ * when a pipeline is made: pinning costs about 0.4 s per GiB, and freeing device memory waits for
+ * the device. */
+
+enum {
+    DAMACY__PINNED_NONE = 0,
+    DAMACY__PINNED_PAGES =
+        1, /* our own pages, huge ones where there are any, registered with the driver */
+    DAMACY__PINNED_DRIVER = 2,  /* from cuMemHostAlloc */
+    DAMACY__PINNED_PAGEABLE = 3 /* not pinned: copies work but are slower and hold up the host */
+};
+
+/* Host memory that the copy engines reach. Zero: none. */
+typedef struct damacy__pinned {
+    uint8_t* ptr; /* aligned to a page at least */
+    uint64_t size;
+    uint64_t map_size; /* PAGES: bytes mapped */
+    uint32_t kind;
+} damacy__pinned;
+
+/* A range of a file whose page cache the copy engine reads. The CPU must never read through ptr: a
+ * file that was cut short would end the process. */
+typedef struct damacy__mapping {
+    const uint8_t* ptr; /* byte `offset` of the file; only an address for damacy__copy_to_device */
+    uint64_t offset;
+    uint64_t size;
+    void* map; /* page-aligned start */
+    uint64_t map_size;
+} damacy__mapping;
+
+static damacy_status damacy__device_alloc(damacy__device* device, uint64_t size, const char* what,
+                                          uint64_t* address, damacy_error* err);
+static void damacy__device_free(damacy__device* device, uint64_t address, uint64_t size);
+static damacy_status damacy__pinned_alloc(damacy__device* device, uint64_t size, const char* what,
+                                          damacy__pinned* out, damacy_error* err);
+static void damacy__pinned_free(damacy__device* device, damacy__pinned* pinned);
+static damacy_status damacy__mapping_open(damacy__device* device, int fd, uint64_t offset,
+                                          uint64_t size, damacy__mapping* out, damacy_error* err);
+static void damacy__mapping_close(damacy__device* device, damacy__mapping* mapping);
+
+/* size bytes of device memory, aligned to 256. BUDGET: more than max_gpu_bytes in all; OOM: the GPU
+ * has no more. The context is current. */
+static damacy_status damacy__device_alloc(damacy__device* device, uint64_t size, const char* what,
+                                          uint64_t* address, damacy_error* err)
+{
+    uint64_t made = 0;
+    uint64_t committed;
+    int code;
+
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if (size == 0 || size > INT64_MAX) {
+        return damacy__fail(err, DAMACY_INVAL, "%s: %" PRIu64 " bytes of device memory", what,
+                            size);
+    }
+    committed = __atomic_add_fetch(&device->committed, size, __ATOMIC_RELAXED);
+    if (committed > device->budget) {
+        __atomic_sub_fetch(&device->committed, size, __ATOMIC_RELAXED);
+        return damacy__fail(err, DAMACY_BUDGET,
+                            "%s needs %" PRIu64 " bytes of device memory; %" PRIu64
+                            " of max_gpu_bytes = %" PRIu64 " are taken",
+                            what, size, committed - size, device->budget);
+    }
+    code = device->driver->memory_alloc(&made, (size_t)size);
+    if (code != DAMACY__CUDA_OK) {
+        size_t free_size = 0;
+        size_t total_size = 0;
+        __atomic_sub_fetch(&device->committed, size, __ATOMIC_RELAXED);
+        if (code == DAMACY__CUDA_OUT_OF_MEMORY) {
+            (void)damacy__device_note(device, device->driver->memory_info(&free_size, &total_size),
+                                      "cuMemGetInfo");
+            return damacy__fail(err, DAMACY_OOM,
+                                "%s needs %" PRIu64
+                                " bytes of device memory; %zu of %zu on GPU %d are free",
+                                what, size, free_size, total_size, device->ordinal);
+        }
+        return damacy__device_check(device, code, err, "%s: cuMemAlloc of %" PRIu64 " bytes", what,
+                                    size);
+    }
+    *address = made;
+    return DAMACY_OK;
+}
+
+/* Waits until the device no longer uses it. 0 is ignored. */
+static void damacy__device_free(damacy__device* device, uint64_t address, uint64_t size)
+{
+    if (address == 0) {
+        return;
+    }
+    if (damacy__device_enter_to_free(device)) {
+        (void)damacy__device_note(device, device->driver->memory_free(address), "cuMemFree");
+        damacy__device_leave(device);
+    }
+    __atomic_sub_fetch(&device->committed, size, __ATOMIC_RELAXED);
+}
+
+/* Anonymous pages, preferably huge: registering those takes a fraction of the time. */
+static void* damacy__pages_map(uint64_t size, uint64_t* map_size)
+{
+    const uint64_t huge = UINT64_C(2) << 20;
+    const uint64_t rounded =
+        damacy__align_up(size, size >= huge ? huge : (uint64_t)sysconf(_SC_PAGESIZE));
+    const uint64_t reserved = rounded + (size >= huge ? huge : 0);
+    uint8_t* map = (uint8_t*)mmap(NULL, (size_t)reserved, PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t* begin;
+
+    if (map == (uint8_t*)MAP_FAILED) {
+        return NULL;
+    }
+    /* A child that forks must not turn pages under a copy engine into copies. */
+    (void)madvise(map, (size_t)reserved, MADV_DONTFORK);
+    *map_size = rounded;
+    if (reserved == rounded) {
+        return map;
+    }
+    begin = (uint8_t*)damacy__align_up((uint64_t)(uintptr_t)map, huge);
+    if (begin > map) {
+        (void)munmap(map, (size_t)(begin - map));
+    }
+    if (begin + rounded < map + reserved) {
+        (void)munmap(begin + rounded, (size_t)(map + reserved - (begin + rounded)));
+    }
+    (void)madvise(begin, (size_t)rounded, MADV_HUGEPAGE);
+    return begin;
+}
+
+/* Tries the ways to pin in turn; a refusal of the driver is no error, only a loss of speed. */
+static bool damacy__pinned_make(damacy__device* device, uint64_t size, damacy__pinned* out,
+                                int* code)
+{
+    const damacy__driver* driver = device->driver;
+    void* ptr = damacy__pages_map(size, &out->map_size);
+
+    *code = DAMACY__CUDA_OUT_OF_MEMORY;
+    if (ptr) {
+        *code = driver->host_register(ptr, (size_t)out->map_size, DAMACY__HOST_REGISTER_PORTABLE);
+        if (*code == DAMACY__CUDA_OK) {
+            out->kind = DAMACY__PINNED_PAGES;
+            out->ptr = (uint8_t*)ptr;
+            return true;
+        }
+        (void)munmap(ptr, (size_t)out->map_size);
+    }
+    out->map_size = 0;
+    if (damacy__cuda_is_sticky(*code)) {
+        return false;
+    }
+    ptr = NULL;
+    *code = driver->host_alloc(&ptr, (size_t)size, DAMACY__HOST_ALLOC_PORTABLE);
+    if (*code == DAMACY__CUDA_OK) {
+        out->kind = DAMACY__PINNED_DRIVER;
+        out->ptr = (uint8_t*)ptr;
+        return true;
+    }
+    return false;
+}
+
+/* Zeroed host memory for copies. Falls back to pageable memory: out->kind tells. BUDGET, OOM. */
+static damacy_status damacy__pinned_alloc(damacy__device* device, uint64_t size, const char* what,
+                                          damacy__pinned* out, damacy_error* err)
+{
+    damacy__pinned made;
+    int code = DAMACY__CUDA_OK;
+
+    memset(&made, 0, sizeof made);
+    made.size = size;
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if (size == 0 || size > INT64_MAX / 2) {
+        return damacy__fail(err, DAMACY_INVAL, "%s: %" PRIu64 " bytes of pinned memory", what,
+                            size);
+    }
+    if (!damacy__alloc_charge(device->alloc, size)) {
+        return damacy__fail(err, DAMACY_BUDGET,
+                            "%s needs %" PRIu64 " bytes of max_host_bytes = %" PRIu64, what, size,
+                            device->alloc->budget);
+    }
+    if (!damacy__pinned_make(device, size, &made, &code)) {
+        __atomic_sub_fetch(&device->alloc->live_bytes, size, __ATOMIC_RELAXED);
+        if (damacy__cuda_is_sticky(code)) {
+            return damacy__device_check(device, code, err, "%s: pinning %" PRIu64 " bytes", what,
+                                        size);
+        }
+        made.ptr = damacy__new(device->alloc, size, uint8_t);
+        made.kind = DAMACY__PINNED_PAGEABLE;
+        if (!made.ptr) {
+            return damacy__fail(err, DAMACY_OOM, "%s: no %" PRIu64 " bytes of host memory", what,
+                                size);
+        }
+    } else {
+        __atomic_add_fetch(&device->pinned, size, __ATOMIC_RELAXED);
+    }
+    if (made.kind == DAMACY__PINNED_DRIVER) {
+        memset(made.ptr, 0, (size_t)size);
+    }
+    *out = made;
+    return DAMACY_OK;
+}
+
+/* Takes registered pages back from the driver and unmaps them. Where it does not give them up (or
+ * was stalled, and may still write) they stay mapped: a copy engine must never meet pages that mean
+ * something else. */
+static void damacy__pages_unmap(damacy__device* device, void* map, uint64_t size)
+{
+    bool is_released = false;
+
+    if (damacy__device_enter_to_free(device)) {
+        is_released = damacy__device_note(device, device->driver->host_unregister(map),
+                                          "cuMemHostUnregister");
+        damacy__device_leave(device);
+    }
+    is_released = is_released || damacy__device_state(device) == DAMACY__DEVICE_LOST;
+    if (is_released) {
+        (void)munmap(map, (size_t)size);
+    }
+}
+
+/* Copies from or to it have finished. Leaves a zeroed record. */
+static void damacy__pinned_free(damacy__device* device, damacy__pinned* pinned)
+{
+    if (pinned->kind == DAMACY__PINNED_PAGEABLE) {
+        damacy__free(device->alloc, pinned->ptr, pinned->size);
+    } else if (pinned->kind != DAMACY__PINNED_NONE) {
+        if (pinned->kind == DAMACY__PINNED_PAGES) {
+            damacy__pages_unmap(device, pinned->ptr, pinned->map_size);
+        } else if (damacy__device_enter_to_free(device)) {
+            (void)damacy__device_note(device, device->driver->host_free(pinned->ptr),
+                                      "cuMemFreeHost");
+            damacy__device_leave(device);
+        }
+        __atomic_sub_fetch(&device->alloc->live_bytes, pinned->size, __ATOMIC_RELAXED);
+        __atomic_sub_fetch(&device->pinned, pinned->size, __ATOMIC_RELAXED);
+    }
+    memset(pinned, 0, sizeof *pinned);
+}
+
+/* Makes [offset, offset + size) of an open file readable by the copy engine. MAP_SHARED: a private
+ * mapping hung the driver. UNSUPPORTED, BUDGET: read the file instead; nothing is wrong with it. */
+static damacy_status damacy__mapping_open(damacy__device* device, int fd, uint64_t offset,
+                                          uint64_t size, damacy__mapping* out, damacy_error* err)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t begin = offset & ~(page - 1);
+    uint64_t end;
+    damacy__mapping made;
+    int code;
+
+    memset(&made, 0, sizeof made);
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if (size == 0 || !damacy__add(offset, size, &end) || end > INT64_MAX - page) {
+        return damacy__fail(err, DAMACY_INVAL, "mapping of %" PRIu64 " bytes at %" PRIu64, size,
+                            offset);
+    }
+    if (!device->can_register_files) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED, "GPU %d cannot read mapped files",
+                            device->ordinal);
+    }
+    made.offset = offset;
+    made.size = size;
+    made.map_size = damacy__align_up(end, page) - begin;
+    if (!damacy__alloc_charge(device->alloc, made.map_size)) {
+        return damacy__fail(err, DAMACY_BUDGET,
+                            "mapping of %" PRIu64 " bytes exceeds max_host_bytes", made.map_size);
+    }
+    made.map = mmap(NULL, (size_t)made.map_size, PROT_READ, MAP_SHARED, fd, (off_t)begin);
+    if (made.map == MAP_FAILED) {
+        __atomic_sub_fetch(&device->alloc->live_bytes, made.map_size, __ATOMIC_RELAXED);
+        return damacy__fail(err, DAMACY_UNSUPPORTED, "the file cannot be mapped: %s",
+                            strerror(errno));
+    }
+    code = device->driver->host_register(made.map, (size_t)made.map_size,
+                                         DAMACY__HOST_REGISTER_PORTABLE |
+                                             DAMACY__HOST_REGISTER_READ_ONLY);
+    if (code != DAMACY__CUDA_OK) {
+        (void)munmap(made.map, (size_t)made.map_size);
+        __atomic_sub_fetch(&device->alloc->live_bytes, made.map_size, __ATOMIC_RELAXED);
+        if (damacy__cuda_is_sticky(code)) {
+            return damacy__device_check(device, code, err, "registering a mapped file");
+        }
+        return damacy__fail(err, DAMACY_UNSUPPORTED,
+                            "the driver does not take the mapped file (error %d)", code);
+    }
+    __atomic_add_fetch(&device->pinned, made.map_size, __ATOMIC_RELAXED);
+    made.ptr = (const uint8_t*)made.map + (offset - begin);
+    *out = made;
+    return DAMACY_OK;
+}
+
+/* Copies from it have finished. Leaves a zeroed record. */
+static void damacy__mapping_close(damacy__device* device, damacy__mapping* mapping)
+{
+    if (!mapping->map) {
+        return;
+    }
+    damacy__pages_unmap(device, mapping->map, mapping->map_size);
+    __atomic_sub_fetch(&device->alloc->live_bytes, mapping->map_size, __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&device->pinned, mapping->map_size, __ATOMIC_RELAXED);
+    memset(mapping, 0, sizeof *mapping);
+}
+
+/* ==== src/gpu/cache.h ==== */
+/* Compiled kernels on disk: key -> machine code. Every failure is harmless: the kernel is compiled
+ * again.
+ *
+ * What is loaded runs on the GPU with the rights of the process, so nothing is taken from a folder
+ * or file that somebody else owns or may write, nor through a symbolic link. The checksum is
+ * against accidents, not attackers. */
+
+#define DAMACY__CACHE_MAX_SIZE (UINT64_C(64) << 20) /* bytes of one entry */
+
+/* Names one entry: 128 bits over everything that the machine code depends on. */
+typedef struct damacy__cache_key {
+    uint64_t word[2];
+} damacy__cache_key;
+
+/* The folder. Constant once open; any thread may load and store. */
+typedef struct damacy__cache {
+    int folder;     /* -1: no cache */
+    char note[256]; /* the folder, or why there is none */
+} damacy__cache;
+
+/* Layout of a file: this header, little-endian, then the payload. */
+enum { DAMACY__CACHE_HEADER = 48 };
+#define DAMACY__CACHE_MAGIC UINT64_C(0x31434d4144005944) /* the last byte tells the version */
+
+static void damacy__cache_open(damacy__cache* cache, const char* path);
+static void damacy__cache_close(damacy__cache* cache);
+static bool damacy__cache_load(const damacy__cache* cache, damacy__alloc* alloc,
+                               const damacy__cache_key* key, uint8_t** bytes, uint64_t* size);
+static bool damacy__cache_store(const damacy__cache* cache, const damacy__cache_key* key,
+                                const uint8_t* bytes, uint64_t size);
+static void damacy__cache_remove(const damacy__cache* cache, const damacy__cache_key* key);
+
+/* A path in the user's cache folder; false when the environment names none. */
+static bool damacy__cache_default_path(char* path, size_t size)
+{
+    const char* base = secure_getenv("XDG_CACHE_HOME");
+    const char* home = secure_getenv("HOME");
+    int len;
+
+    if (base && base[0] == '/') {
+        (void)mkdir(base, 0700);
+        len = snprintf(path, size, "%s/damacy", base);
+    } else if (home && home[0] == '/') {
+        len = snprintf(path, size, "%s/.cache", home);
+        if (len < 0 || (size_t)len >= size) {
+            return false;
+        }
+        (void)mkdir(path, 0700);
+        len = snprintf(path, size, "%s/.cache/damacy", home);
+    } else {
+        return false;
+    }
+    return len > 0 && (size_t)len < size;
+}
+
+/* Ours, and nobody else may write. */
+static bool damacy__cache_is_private(const struct stat* info)
+{
+    return info->st_uid == geteuid() && (info->st_mode & 022) == 0;
+}
+
+/* Opens the folder, making its last part. path NULL: the user's; "": no cache. Never fails: without
+ * a usable folder the cache is empty and stays so, and the note says why. */
+static void damacy__cache_open(damacy__cache* cache, const char* path)
+{
+    char chosen[192];
+    struct stat info;
+
+    memset(cache, 0, sizeof *cache);
+    cache->folder = -1;
+    if (path && path[0] == '\0') {
+        (void)snprintf(cache->note, sizeof cache->note, "kernel cache: off");
+        return;
+    }
+    if (!path) {
+        if (!damacy__cache_default_path(chosen, sizeof chosen)) {
+            (void)snprintf(cache->note, sizeof cache->note,
+                           "kernel cache: off, neither XDG_CACHE_HOME nor HOME names a folder");
+            return;
+        }
+        path = chosen;
+    }
+    (void)mkdir(path, 0700);
+    cache->folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (cache->folder < 0) {
+        (void)snprintf(cache->note, sizeof cache->note, "kernel cache: off, %.150s: %s", path,
+                       strerror(errno));
+        return;
+    }
+    if (fstat(cache->folder, &info) != 0 || !damacy__cache_is_private(&info)) {
+        (void)snprintf(cache->note, sizeof cache->note,
+                       "kernel cache: off, %.150s belongs to somebody else or others may write it",
+                       path);
+        damacy__cache_close(cache);
+        return;
+    }
+    (void)snprintf(cache->note, sizeof cache->note, "kernel cache: %.200s", path);
+}
+
+static void damacy__cache_close(damacy__cache* cache)
+{
+    if (cache->folder >= 0) {
+        (void)close(cache->folder);
+    }
+    cache->folder = -1;
+}
+
+static void damacy__cache_name(const damacy__cache_key* key, char name[40])
+{
+    (void)snprintf(name, 40, "%016" PRIx64 "%016" PRIx64 ".bin", key->word[0], key->word[1]);
+}
+
+static bool damacy__cache_read_all(int fd, uint8_t* dst, uint64_t size)
+{
+    while (size > 0) {
+        const ssize_t n = read(fd, dst, (size_t)DAMACY__MIN(size, UINT64_C(1) << 20));
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            return false;
+        }
+        dst += n;
+        size -= (uint64_t)n;
+    }
+    return true;
+}
+
+static bool damacy__cache_write_all(int fd, const uint8_t* src, uint64_t size)
+{
+    while (size > 0) {
+        const ssize_t n = write(fd, src, (size_t)DAMACY__MIN(size, UINT64_C(1) << 20));
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            return false;
+        }
+        src += n;
+        size -= (uint64_t)n;
+    }
+    return true;
+}
+
+static void damacy__cache_header(const damacy__cache_key* key, const uint8_t* bytes, uint64_t size,
+                                 uint8_t header[DAMACY__CACHE_HEADER])
+{
+    damacy__store_u64le(header, DAMACY__CACHE_MAGIC);
+    damacy__store_u64le(header + 8, key->word[0]);
+    damacy__store_u64le(header + 16, key->word[1]);
+    damacy__store_u64le(header + 24, size);
+    damacy__store_u64le(header + 32, damacy__hash(bytes, (size_t)size, 0));
+    damacy__store_u64le(header + 40, damacy__hash(header, 40, 0));
+}
+
+/* Opens an entry for reading; -1 unless it is a private, regular file of a possible size. */
+static int damacy__cache_open_entry(const damacy__cache* cache, const char* name, uint64_t* payload)
+{
+    const int fd = openat(cache->folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    struct stat info;
+
+    if (fd < 0) {
+        return -1;
+    }
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || !damacy__cache_is_private(&info) ||
+        info.st_size <= DAMACY__CACHE_HEADER ||
+        (uint64_t)info.st_size > DAMACY__CACHE_HEADER + DAMACY__CACHE_MAX_SIZE) {
+        (void)close(fd);
+        return -1;
+    }
+    *payload = (uint64_t)info.st_size - DAMACY__CACHE_HEADER;
+    return fd;
+}
+
+/* Gives the payload with a zero byte after it; free with damacy__free(alloc, *bytes, *size + 1).
+ * False: there is no entry, or it is damaged; a damaged one is removed. */
+static bool damacy__cache_load(const damacy__cache* cache, damacy__alloc* alloc,
+                               const damacy__cache_key* key, uint8_t** bytes, uint64_t* size)
+{
+    uint8_t found[DAMACY__CACHE_HEADER];
+    uint8_t wanted[DAMACY__CACHE_HEADER];
+    uint64_t payload = 0;
+    uint8_t* data;
+    bool is_good;
+    char name[40];
+    int fd;
+
+    damacy__cache_name(key, name);
+    fd = cache->folder < 0 ? -1 : damacy__cache_open_entry(cache, name, &payload);
+    if (fd < 0) {
+        return false;
+    }
+    data = damacy__new(alloc, payload + 1, uint8_t);
+    if (!data) {
+        (void)close(fd);
+        return false;
+    }
+    is_good = damacy__cache_read_all(fd, found, sizeof found) &&
+              damacy__cache_read_all(fd, data, payload);
+    (void)close(fd);
+    if (is_good) {
+        damacy__cache_header(key, data, payload, wanted);
+        is_good = memcmp(found, wanted, sizeof found) == 0;
+    }
+    if (!is_good) {
+        damacy__free(alloc, data, payload + 1);
+        damacy__cache_remove(cache, key);
+        return false;
+    }
+    *bytes = data;
+    *size = payload;
+    return true;
+}
+
+/* Writes an entry beside and renames it, so that readers see a whole one or none, whoever else
+ * writes or dies meanwhile. False: not stored, nothing left behind. */
+static bool damacy__cache_store(const damacy__cache* cache, const damacy__cache_key* key,
+                                const uint8_t* bytes, uint64_t size)
+{
+    uint8_t header[DAMACY__CACHE_HEADER];
+    char name[40];
+    char draft[80];
+    bool is_written;
+    int fd;
+
+    if (cache->folder < 0 || size == 0 || size > DAMACY__CACHE_MAX_SIZE) {
+        return false;
+    }
+    damacy__cache_name(key, name);
+    damacy__cache_header(key, bytes, size, header);
+    (void)snprintf(draft, sizeof draft, "%.32s.%ld.%" PRIx64 ".tmp", name, (long)getpid(),
+                   damacy__now_ns());
+    fd = openat(cache->folder, draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return false;
+    }
+    is_written = damacy__cache_write_all(fd, header, sizeof header) &&
+                 damacy__cache_write_all(fd, bytes, size);
+    is_written = close(fd) == 0 && is_written;
+    if (is_written && renameat(cache->folder, draft, cache->folder, name) == 0) {
+        return true;
+    }
+    (void)unlinkat(cache->folder, draft, 0);
+    return false;
+}
+
+static void damacy__cache_remove(const damacy__cache* cache, const damacy__cache_key* key)
+{
+    char name[40];
+
+    if (cache->folder >= 0) {
+        damacy__cache_name(key, name);
+        (void)unlinkat(cache->folder, name, 0);
+    }
+}
+
+/* ==== src/gpu/compile.h ==== */
+/* CUDA C++ text in memory -> machine code, by NVRTC or from the cache on disk.
+ *
+ * The code is for the exact architecture. Where NVRTC does not know it, for the newest one before
+ * it that the device can run: machine code of the same major version, else PTX, which the driver
+ * translates. Needs no GPU. */
+
+enum { DAMACY__COMPILE_SOURCES = 64, DAMACY__COMPILE_DEFINES = 24 };
+
+/* A file that the compiler sees. */
+typedef struct damacy__source {
+    const char* name; /* as in #include: "kernels/abi.h" */
+    const char* text;
+} damacy__source;
+
+/* What the programs of one device have in common. Set by init, then constant but for the guarded
+ * part. */
+typedef struct damacy__compiler {
+    damacy__alloc* alloc;
+    damacy__driver* driver;
+    const damacy__source* sources; /* all of them: they include each other by name */
+    uint32_t n_sources;
+    uint32_t architecture;  /* 90: compute capability 9.0 */
+    bool has_line_info;     /* for profilers and checkers */
+    const char* kernel_dir; /* NULL: the texts above. Else the folder that holds kernels/, to read
+                               them from: an edit then needs no new build of the host. For
+                               development; the caller's */
+    damacy__cache cache;
+
+    damacy__mutex mutex;
+    bool is_looked_for;         /* guarded by mutex: NVRTC */
+    damacy_status nvrtc_status; /* guarded by mutex */
+    damacy_error nvrtc_error;   /* guarded by mutex */
+
+    uint32_t n_compiled; /* atomic: images made by NVRTC */
+    uint32_t n_cached;   /* atomic: images taken from the cache */
+} damacy__compiler;
+
+/* What to compile. */
+typedef struct damacy__compilation_spec {
+    const char* name;           /* which source */
+    const char* const* defines; /* "NAME=VALUE" or "NAME" */
+    uint32_t n_defines;
+    bool ignores_cache; /* compile in any case, and replace the entry */
+} damacy__compilation_spec;
+
+/* What cuModuleLoadData takes; free with damacy__image_free. Zero: none. */
+typedef struct damacy__image {
+    uint8_t* bytes; /* a zero byte follows */
+    uint64_t size;
+    damacy__cache_key key;
+    bool is_cached; /* it came from the cache */
+} damacy__image;
+
+static damacy_status damacy__compiler_init(damacy__compiler* compiler, damacy__alloc* alloc,
+                                           damacy__driver* driver, uint32_t architecture,
+                                           const damacy__source* sources, uint32_t n_sources,
+                                           const char* cache_dir, damacy_error* err);
+static void damacy__compiler_deinit(damacy__compiler* compiler);
+static damacy_status damacy__compile(damacy__compiler* compiler,
+                                     const damacy__compilation_spec* spec, damacy__image* out,
+                                     damacy_error* err);
+static void damacy__image_free(damacy__compiler* compiler, damacy__image* image);
+
+/* cache_dir: as damacy_config.cache_dir. Quick: NVRTC is opened by the first compilation. */
+static damacy_status damacy__compiler_init(damacy__compiler* compiler, damacy__alloc* alloc,
+                                           damacy__driver* driver, uint32_t architecture,
+                                           const damacy__source* sources, uint32_t n_sources,
+                                           const char* cache_dir, damacy_error* err)
+{
+    memset(compiler, 0, sizeof *compiler);
+    assert(n_sources <= DAMACY__COMPILE_SOURCES);
+    DAMACY__TRY(damacy__mutex_init(&compiler->mutex, err));
+    compiler->alloc = alloc;
+    compiler->driver = driver;
+    compiler->architecture = architecture;
+    compiler->sources = sources;
+    compiler->n_sources = n_sources;
+    damacy__cache_open(&compiler->cache, cache_dir);
+    return DAMACY_OK;
+}
+
+/* No compilation runs any more. Zeroed: no effect. */
+static void damacy__compiler_deinit(damacy__compiler* compiler)
+{
+    if (compiler->alloc) {
+        damacy__cache_close(&compiler->cache);
+        damacy__mutex_deinit(&compiler->mutex);
+    }
+    memset(compiler, 0, sizeof *compiler);
+}
+
+/* Opens NVRTC once, whichever thread comes first; the others wait, which is why the lock is held.
+ */
+static damacy_status damacy__compiler_prepare(damacy__compiler* compiler, damacy_error* err)
+{
+    damacy_status status;
+
+    damacy__lock(&compiler->mutex);
+    if (!compiler->is_looked_for) {
+        compiler->is_looked_for = true;
+        compiler->nvrtc_status =
+            damacy__driver_load_nvrtc(compiler->driver, &compiler->nvrtc_error);
+    }
+    status = compiler->nvrtc_status;
+    if (status != DAMACY_OK) {
+        (void)damacy__fail(err, status, "%s", compiler->nvrtc_error.message);
+    }
+    damacy__unlock(&compiler->mutex);
+    return status;
+}
+
+/* How to name the architecture to NVRTC. */
+typedef struct damacy__target {
+    uint32_t architecture;
+    bool is_ptx;
+} damacy__target;
+
+static damacy_status damacy__compiler_target(const damacy__compiler* compiler, damacy__target* out,
+                                             damacy_error* err)
+{
+    const damacy__driver* driver = compiler->driver;
+    const uint32_t wanted = compiler->architecture;
+    int known[64];
+    int count = 0;
+    uint32_t same_major = 0;
+    uint32_t older = 0;
+
+    if (driver->nvrtc_count_archs(&count) != 0 || count <= 0 || count > (int)DAMACY__COUNT(known) ||
+        driver->nvrtc_archs(known) != 0) {
+        return damacy__fail(err, DAMACY_CUDA, "NVRTC %d.%d does not tell its architectures",
+                            driver->nvrtc_major, driver->nvrtc_minor);
+    }
+    for (int i = 0; i < count; i++) {
+        const uint32_t at = known[i] > 0 ? (uint32_t)known[i] : 0;
+        if (at <= wanted && at / 10 == wanted / 10) {
+            same_major = DAMACY__MAX(same_major, at);
+        }
+        if (at <= wanted) {
+            older = DAMACY__MAX(older, at);
+        }
+    }
+    if (older == 0) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED,
+                            "NVRTC %d.%d makes no code for compute capability %u.%u",
+                            driver->nvrtc_major, driver->nvrtc_minor, wanted / 10, wanted % 10);
+    }
+    out->architecture = same_major ? same_major : older;
+    out->is_ptx = same_major == 0;
+    return DAMACY_OK;
+}
+
+/* ---- sources ---- */
+
+/* The texts of one compilation. Zero: none. */
+typedef struct damacy__texts {
+    const char* main_text;
+    const char* names[DAMACY__COMPILE_SOURCES];
+    const char* headers[DAMACY__COMPILE_SOURCES];
+    uint32_t n_headers;
+    char* read[DAMACY__COMPILE_SOURCES]; /* of kernel_dir: ours to free */
+    uint64_t read_size[DAMACY__COMPILE_SOURCES];
+    uint32_t n_read;
+} damacy__texts;
+
+static void damacy__texts_free(damacy__compiler* compiler, damacy__texts* texts)
+{
+    for (uint32_t i = 0; i < texts->n_read; i++) {
+        damacy__free(compiler->alloc, texts->read[i], texts->read_size[i]);
+    }
+    texts->n_read = 0;
+}
+
+/* Reads kernel_dir/name instead of the built-in text. */
+static damacy_status damacy__texts_read(damacy__compiler* compiler, const char* name,
+                                        damacy__texts* texts, const char** text, damacy_error* err)
+{
+    damacy_status status = DAMACY_OK;
+    uint64_t size = 0;
+    char* bytes = NULL;
+    char path[512];
+    struct stat info;
+    const int len = snprintf(path, sizeof path, "%s/%s", compiler->kernel_dir, name);
+    const int fd = len < 0 || (size_t)len >= sizeof path ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > (1 << 24)) {
+        status = damacy__fail(err, DAMACY_IO, "cannot read kernel source %.300s", path);
+    } else {
+        size = (uint64_t)info.st_size;
+        bytes = damacy__new(compiler->alloc, size + 1, char);
+        if (!bytes) {
+            status = damacy__fail(err, DAMACY_OOM, "kernel source %.300s", path);
+        } else if (!damacy__cache_read_all(fd, (uint8_t*)bytes, size)) {
+            damacy__free(compiler->alloc, bytes, size + 1);
+            status = damacy__fail(err, DAMACY_IO, "cannot read kernel source %.300s", path);
+        }
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    if (status == DAMACY_OK) {
+        texts->read[texts->n_read] = bytes;
+        texts->read_size[texts->n_read++] = size + 1;
+        *text = bytes;
+    }
+    return status;
+}
+
+static damacy_status damacy__texts_collect(damacy__compiler* compiler, const char* name,
+                                           damacy__texts* texts, damacy_error* err)
+{
+    memset(texts, 0, sizeof *texts);
+    for (uint32_t i = 0; i < compiler->n_sources; i++) {
+        const damacy__source* source = &compiler->sources[i];
+        const char* text = source->text;
+        if (compiler->kernel_dir) {
+            const damacy_status status =
+                damacy__texts_read(compiler, source->name, texts, &text, err);
+            if (status != DAMACY_OK) {
+                damacy__texts_free(compiler, texts);
+                return status;
+            }
+        }
+        if (strcmp(source->name, name) == 0) {
+            texts->main_text = text;
+        } else {
+            texts->names[texts->n_headers] = source->name;
+            texts->headers[texts->n_headers++] = text;
+        }
+    }
+    if (!texts->main_text) {
+        damacy__texts_free(compiler, texts);
+        return damacy__fail(err, DAMACY_INVAL, "there is no kernel source %s", name);
+    }
+    return DAMACY_OK;
+}
+
+/* ---- cache key ---- */
+
+static void damacy__key_add(damacy__cache_key* key, const void* bytes, size_t size)
+{
+    const uint64_t len = size;
+
+    key->word[0] = damacy__hash(bytes, size, damacy__hash(&len, sizeof len, key->word[0]));
+    key->word[1] = damacy__hash(bytes, size, key->word[1] * UINT64_C(0x9e3779b97f4a7c15) + len + 1);
+}
+
+/* Every source counts, not only those included: parsing for #include would save nothing. */
+static damacy__cache_key damacy__compiler_key(const damacy__compiler* compiler,
+                                              const damacy__texts* texts, const char* name,
+                                              const char* const* options, uint32_t n_options)
+{
+    const int versions[] = {compiler->driver->version, compiler->driver->nvrtc_major,
+                            compiler->driver->nvrtc_minor, (int)compiler->architecture};
+    damacy__cache_key key = {{1, 2}};
+
+    damacy__key_add(&key, versions, sizeof versions);
+    damacy__key_add(&key, name, strlen(name));
+    damacy__key_add(&key, texts->main_text, strlen(texts->main_text));
+    for (uint32_t i = 0; i < texts->n_headers; i++) {
+        damacy__key_add(&key, texts->names[i], strlen(texts->names[i]));
+        damacy__key_add(&key, texts->headers[i], strlen(texts->headers[i]));
+    }
+    for (uint32_t i = 0; i < n_options; i++) {
+        damacy__key_add(&key, options[i], strlen(options[i]));
+    }
+    return key;
+}
+
+/* ---- compilation ---- */
+
+/* Cuts the compiler's log to the first lines that tell what is wrong. */
+static damacy_status damacy__compile_failed(const damacy__compiler* compiler,
+                                            damacy__compilation compilation, const char* name,
+                                            int code, damacy_error* err)
+{
+    const damacy__driver* driver = compiler->driver;
+    size_t size = 0;
+    char* log = NULL;
+    const char* first = "";
+
+    if (driver->nvrtc_log_size(compilation, &size) == 0 && size > 1 && size < (1u << 24)) {
+        log = damacy__new(compiler->alloc, size + 1, char);
+    }
+    if (log && driver->nvrtc_log(compilation, log) == 0) {
+        const char* error = strstr(log, "error");
+        first = log;
+        while (error && error > first && error[-1] != '\n') {
+            error--;
+        }
+        first = error ? error : log;
+    }
+    (void)damacy__fail(
+        err, DAMACY_CUDA, "%s does not compile for sm_%u (NVRTC %d.%d, error %d): %.240s", name,
+        compiler->architecture, driver->nvrtc_major, driver->nvrtc_minor, code, first);
+    damacy__free(compiler->alloc, log, size + 1);
+    return DAMACY_CUDA;
+}
+
+/* Takes the result out of a compilation that succeeded. */
+static damacy_status damacy__compile_take(damacy__compiler* compiler,
+                                          damacy__compilation compilation, bool is_ptx,
+                                          const char* name, damacy__image* out, damacy_error* err)
+{
+    const damacy__driver* driver = compiler->driver;
+    size_t size = 0;
+    int code = is_ptx ? driver->nvrtc_ptx_size(compilation, &size)
+                      : driver->nvrtc_cubin_size(compilation, &size);
+
+    if (code == 0 && size > 0) {
+        out->bytes = damacy__new(compiler->alloc, (uint64_t)size + 1, uint8_t);
+        if (!out->bytes) {
+            return damacy__fail(err, DAMACY_OOM, "%s: %zu bytes of machine code", name, size);
+        }
+        out->size = size;
+        code = is_ptx ? driver->nvrtc_ptx(compilation, (char*)out->bytes)
+                      : driver->nvrtc_cubin(compilation, (char*)out->bytes);
+    }
+    if (code != 0 || size == 0) {
+        damacy__image_free(compiler, out);
+        return damacy__fail(err, DAMACY_CUDA, "%s: NVRTC gives no machine code (error %d)", name,
+                            code);
+    }
+    return DAMACY_OK;
+}
+
+static damacy_status damacy__compile_now(damacy__compiler* compiler, const damacy__texts* texts,
+                                         const char* name, const char* const* options,
+                                         uint32_t n_options, bool is_ptx, damacy__image* out,
+                                         damacy_error* err)
+{
+    const damacy__driver* driver = compiler->driver;
+    damacy__compilation compilation = NULL;
+    damacy_status status;
+    int code = driver->nvrtc_create(&compilation, texts->main_text, name, (int)texts->n_headers,
+                                    texts->headers, texts->names);
+
+    if (code != 0) {
+        return damacy__fail(err, DAMACY_CUDA, "%s: NVRTC cannot start (error %d)", name, code);
+    }
+    code = driver->nvrtc_compile(compilation, (int)n_options, options);
+    if (code != 0) {
+        status = damacy__compile_failed(compiler, compilation, name, code, err);
+    } else {
+        status = damacy__compile_take(compiler, compilation, is_ptx, name, out, err);
+    }
+    (void)driver->nvrtc_destroy(&compilation);
+    if (status == DAMACY_OK) {
+        __atomic_add_fetch(&compiler->n_compiled, 1, __ATOMIC_RELAXED);
+    }
+    return status;
+}
+
+/* Writes the options into `text` and points `options` at them. */
+static uint32_t damacy__compile_options(const damacy__compiler* compiler,
+                                        const damacy__compilation_spec* spec,
+                                        const damacy__target* target,
+                                        char text[DAMACY__COMPILE_DEFINES + 1][80],
+                                        const char* options[DAMACY__COMPILE_DEFINES + 4])
+{
+    uint32_t n = 0;
+
+    (void)snprintf(text[0], sizeof text[0], "--gpu-architecture=%s_%u",
+                   target->is_ptx ? "compute" : "sm", target->architecture);
+    options[n++] = text[0];
+    options[n++] = "-std=c++17";
+    options[n++] = "-default-device";
+    if (compiler->has_line_info) {
+        options[n++] = "-lineinfo";
+    }
+    assert(spec->n_defines <= DAMACY__COMPILE_DEFINES);
+    for (uint32_t i = 0; i < spec->n_defines; i++) {
+        (void)snprintf(text[i + 1], sizeof text[0], "-D%s", spec->defines[i]);
+        options[n++] = text[i + 1];
+    }
+    return n;
+}
+
+/* Any thread. CUDA: the message holds the start of the compiler's log. UNSUPPORTED: no NVRTC, or it
+ * is too old for the device. */
+static damacy_status damacy__compile(damacy__compiler* compiler,
+                                     const damacy__compilation_spec* spec, damacy__image* out,
+                                     damacy_error* err)
+{
+    char text[DAMACY__COMPILE_DEFINES + 1][80];
+    const char* options[DAMACY__COMPILE_DEFINES + 4];
+    uint32_t n_options;
+    damacy__target target;
+    damacy__texts texts;
+    damacy__image image;
+    damacy_status status;
+
+    memset(&image, 0, sizeof image);
+    DAMACY__TRY(damacy__compiler_prepare(compiler, err));
+    DAMACY__TRY(damacy__compiler_target(compiler, &target, err));
+    DAMACY__TRY(damacy__texts_collect(compiler, spec->name, &texts, err));
+    n_options = damacy__compile_options(compiler, spec, &target, text, options);
+    image.key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options);
+    if (!spec->ignores_cache && damacy__cache_load(&compiler->cache, compiler->alloc, &image.key,
+                                                   &image.bytes, &image.size)) {
+        image.is_cached = true;
+        __atomic_add_fetch(&compiler->n_cached, 1, __ATOMIC_RELAXED);
+        status = DAMACY_OK;
+    } else {
+        status = damacy__compile_now(compiler, &texts, spec->name, options, n_options,
+                                     target.is_ptx, &image, err);
+        if (status == DAMACY_OK) {
+            (void)damacy__cache_store(&compiler->cache, &image.key, image.bytes, image.size);
+        }
+    }
+    damacy__texts_free(compiler, &texts);
+    if (status == DAMACY_OK) {
+        *out = image;
+    }
+    return status;
+}
+
+static void damacy__image_free(damacy__compiler* compiler, damacy__image* image)
+{
+    if (image->bytes) {
+        damacy__free(compiler->alloc, image->bytes, image->size + 1);
+    }
+    memset(image, 0, sizeof *image);
+}
+
+/* ==== src/gpu/program.h ==== */
+/* Kernels that can be launched: a program is one .cu source, perhaps specialised by macros.
+ *
+ * Each program is compiled, or fetched from the cache, by a thread of its own while its owner does
+ * other things; damacy__program_finish waits for it and loads it. A cache entry that the driver
+ * refuses only costs a compilation. */
+
+enum { DAMACY__PROGRAM_ENTRIES = 24 };
+
+/* What a program is made of. Name and entries must be literals; the rest is copied. */
+typedef struct damacy__program_spec {
+    const char* name;           /* which source: "kernels/zstd.cu" */
+    const char* const* entries; /* extern "C" kernels; their order gives the indices of `kernels` */
+    uint32_t n_entries;
+    const char* const* defines; /* "NAME=VALUE" or "NAME", at most 63 characters */
+    uint32_t n_defines;
+} damacy__program_spec;
+
+/* A kernel of a finished program. */
+typedef struct damacy__kernel {
+    damacy__function function; /* NULL: none */
+    const char* name;
+    uint32_t max_threads;    /* per block */
+    uint32_t static_shared;  /* bytes per block */
+    uint32_t dynamic_shared; /* bytes per block that a launch may ask for */
+    uint32_t registers;      /* per thread */
+    uint32_t local_size;     /* bytes per thread: arrays and spilled registers */
+} damacy__kernel;
+
+/* Zero: none. One owner, one thread at a time. */
+typedef struct damacy__program {
+    damacy__compiler* compiler;
+    const char* name;
+    const char* entries[DAMACY__PROGRAM_ENTRIES];
+    uint32_t n_entries;
+    char defines[DAMACY__COMPILE_DEFINES][64];
+    uint32_t n_defines;
+
+    pthread_t thread;
+    bool has_thread;
+    uint32_t
+        is_compiled; /* atomic: the thread has set the three below and touches nothing any more */
+    damacy_status status;
+    damacy_error error;
+    damacy__image image;
+
+    bool is_finished; /* status is final; if OK, the kernels are ready */
+    damacy__module module;
+    damacy__kernel kernels[DAMACY__PROGRAM_ENTRIES];
+} damacy__program;
+
+/* Blocks and threads of a launch. */
+typedef struct damacy__grid {
+    uint32_t x; /* blocks */
+    uint32_t y;
+    uint32_t z;
+    uint32_t threads; /* per block, along x */
+    uint32_t shared;  /* dynamic shared memory per block, bytes */
+} damacy__grid;
+
+static damacy_status damacy__program_start(damacy__program* program, damacy__compiler* compiler,
+                                           const damacy__program_spec* spec, damacy_error* err);
+static bool damacy__program_is_compiled(const damacy__program* program);
+static damacy_status damacy__program_finish(damacy__program* program, damacy__device* device,
+                                            damacy_error* err);
+static void damacy__program_deinit(damacy__program* program, damacy__device* device);
+static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy__device* device,
+                                                 uint32_t size, damacy_error* err);
+static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, damacy__device* device,
+                                              uint32_t threads, uint32_t shared, uint32_t* blocks,
+                                              damacy_error* err);
+static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy__device* device,
+                                           const damacy__grid* grid, damacy__stream stream,
+                                           void** parameters, damacy_error* err);
+
+/* A grid of one dimension. */
+static inline damacy__grid damacy__grid_of(uint32_t blocks, uint32_t threads, uint32_t shared)
+{
+    damacy__grid grid;
+
+    grid.x = blocks;
+    grid.y = 1;
+    grid.z = 1;
+    grid.threads = threads;
+    grid.shared = shared;
+    return grid;
+}
+
+static damacy_status damacy__program_compile(damacy__program* program, bool ignores_cache,
+                                             damacy_error* err)
+{
+    const char* defines[DAMACY__COMPILE_DEFINES];
+    damacy__compilation_spec spec;
+
+    for (uint32_t i = 0; i < program->n_defines; i++) {
+        defines[i] = program->defines[i];
+    }
+    spec.name = program->name;
+    spec.defines = defines;
+    spec.n_defines = program->n_defines;
+    spec.ignores_cache = ignores_cache;
+    return damacy__compile(program->compiler, &spec, &program->image, err);
+}
+
+static void* damacy__program_main(void* context)
+{
+    damacy__program* program = (damacy__program*)context;
+
+    program->status = damacy__program_compile(program, false, &program->error);
+    __atomic_store_n(&program->is_compiled, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Begins to compile on a thread of its own and returns. Errors of the compilation surface in
+ * finish. On failure the program is zero. */
+static damacy_status damacy__program_start(damacy__program* program, damacy__compiler* compiler,
+                                           const damacy__program_spec* spec, damacy_error* err)
+{
+    damacy_status status;
+
+    memset(program, 0, sizeof *program);
+    assert(spec->n_entries <= DAMACY__PROGRAM_ENTRIES &&
+           spec->n_defines <= DAMACY__COMPILE_DEFINES);
+    program->compiler = compiler;
+    program->name = spec->name;
+    program->n_entries = spec->n_entries;
+    program->n_defines = spec->n_defines;
+    for (uint32_t i = 0; i < spec->n_entries; i++) {
+        program->entries[i] = spec->entries[i];
+    }
+    for (uint32_t i = 0; i < spec->n_defines; i++) {
+        assert(strlen(spec->defines[i]) < sizeof program->defines[i]);
+        (void)snprintf(program->defines[i], sizeof program->defines[i], "%s", spec->defines[i]);
+    }
+    status = damacy__thread_start(&program->thread, "damacy-compile", damacy__program_main, program,
+                                  err);
+    if (status != DAMACY_OK) {
+        memset(program, 0, sizeof *program);
+        return status;
+    }
+    program->has_thread = true;
+    return DAMACY_OK;
+}
+
+/* Whether finish would return without waiting for the compiler. */
+static bool damacy__program_is_compiled(const damacy__program* program)
+{
+    return __atomic_load_n(&program->is_compiled, __ATOMIC_ACQUIRE) != 0;
+}
+
+static void damacy__program_join(damacy__program* program)
+{
+    if (program->has_thread) {
+        pthread_join(program->thread, NULL);
+        program->has_thread = false;
+    }
+}
+
+static uint32_t damacy__function_attribute(damacy__device* device, damacy__function function,
+                                           int attribute)
+{
+    int value = 0;
+
+    if (damacy__device_state(device) != DAMACY__DEVICE_ALIVE ||
+        !damacy__device_note(device,
+                             device->driver->function_attribute(&value, attribute, function),
+                             "cuFuncGetAttribute") ||
+        value < 0) {
+        return 0;
+    }
+    return (uint32_t)value;
+}
+
+/* Looks the entries of a loaded module up. */
+static damacy_status damacy__program_resolve(damacy__program* program, damacy__device* device,
+                                             damacy_error* err)
+{
+    for (uint32_t i = 0; i < program->n_entries; i++) {
+        damacy__kernel* kernel = &program->kernels[i];
+        damacy__function function = NULL;
+        DAMACY__TRY(damacy__device_check(
+            device,
+            device->driver->module_function(&function, program->module, program->entries[i]), err,
+            "%s has no kernel %s", program->name, program->entries[i]));
+        kernel->name = program->entries[i];
+        kernel->max_threads =
+            damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_THREADS);
+        kernel->static_shared =
+            damacy__function_attribute(device, function, DAMACY__FUNCTION_STATIC_SHARED);
+        kernel->dynamic_shared =
+            damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_DYNAMIC_SHARED);
+        kernel->registers =
+            damacy__function_attribute(device, function, DAMACY__FUNCTION_REGISTERS);
+        kernel->local_size =
+            damacy__function_attribute(device, function, DAMACY__FUNCTION_LOCAL_BYTES);
+        kernel->function = function;
+    }
+    return damacy__device_alive(device, err);
+}
+
+/* Loads the image. One from the cache that the driver does not take is made anew, once. */
+static damacy_status damacy__program_load(damacy__program* program, damacy__device* device,
+                                          damacy_error* err)
+{
+    int code = device->driver->module_load(&program->module, program->image.bytes);
+
+    if (code != DAMACY__CUDA_OK && !damacy__cuda_is_sticky(code) &&
+        code != DAMACY__CUDA_OUT_OF_MEMORY && program->image.is_cached) {
+        damacy__cache_remove(&program->compiler->cache, &program->image.key);
+        damacy__image_free(program->compiler, &program->image);
+        DAMACY__TRY(damacy__program_compile(program, true, err));
+        code = device->driver->module_load(&program->module, program->image.bytes);
+    }
+    DAMACY__TRY(
+        damacy__device_check(device, code, err, "the driver does not load %s", program->name));
+    return damacy__program_resolve(program, device, err);
+}
+
+/* Waits for the compilation and loads the kernels. Again: returns the same. The context is current.
+ * CUDA, UNSUPPORTED, OOM, DEVICE_LOST. */
+static damacy_status damacy__program_finish(damacy__program* program, damacy__device* device,
+                                            damacy_error* err)
+{
+    if (!program->is_finished) {
+        damacy__program_join(program);
+        if (program->status == DAMACY_OK) {
+            program->status = damacy__device_alive(device, &program->error);
+        }
+        if (program->status == DAMACY_OK) {
+            program->status = damacy__program_load(program, device, &program->error);
+        }
+        damacy__image_free(program->compiler, &program->image);
+        program->is_finished = true;
+    }
+    if (program->status != DAMACY_OK) {
+        return damacy__fail(err, program->status, "%s", program->error.message);
+    }
+    return DAMACY_OK;
+}
+
+/* No launch is under way. Zeroed, or only started: fine. device may be NULL if finish was never
+ * called. */
+static void damacy__program_deinit(damacy__program* program, damacy__device* device)
+{
+    if (!program->compiler) {
+        return;
+    }
+    damacy__program_join(program);
+    damacy__image_free(program->compiler, &program->image);
+    if (program->module && damacy__device_enter_to_free(device)) {
+        (void)damacy__device_note(device, device->driver->module_unload(program->module),
+                                  "cuModuleUnload");
+        damacy__device_leave(device);
+    }
+    memset(program, 0, sizeof *program);
+}
+
+/* Lets launches of the kernel ask for up to size bytes of dynamic shared memory. */
+static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy__device* device,
+                                                 uint32_t size, damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if ((uint64_t)size + kernel->static_shared > device->shared_per_block) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED,
+                            "%s needs %u bytes of shared memory per block, GPU %d (%s) has %u",
+                            kernel->name, size + kernel->static_shared, device->ordinal,
+                            device->name, device->shared_per_block);
+    }
+    DAMACY__TRY(
+        damacy__device_check(device,
+                             device->driver->function_set(
+                                 kernel->function, DAMACY__FUNCTION_MAX_DYNAMIC_SHARED, (int)size),
+                             err, "%s with %u bytes of shared memory", kernel->name, size));
+    kernel->dynamic_shared = size;
+    return DAMACY_OK;
+}
+
+/* Blocks of the kernel that one multiprocessor runs at a time: sizes persistent grids. At least 1.
+ */
+static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, damacy__device* device,
+                                              uint32_t threads, uint32_t shared, uint32_t* blocks,
+                                              damacy_error* err)
+{
+    int count = 0;
+
+    DAMACY__TRY(damacy__device_alive(device, err));
+    DAMACY__TRY(damacy__device_check(
+        device, device->driver->function_occupancy(&count, kernel->function, (int)threads, shared),
+        err, "occupancy of %s", kernel->name));
+    *blocks = count > 0 ? (uint32_t)count : 1;
+    return DAMACY_OK;
+}
+
+/* Queues the kernel on the stream. parameters: one pointer per parameter, read during the call. An
+ * empty grid does nothing. Errors of the kernel itself surface in later calls, as DEVICE_LOST. */
+static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy__device* device,
+                                           const damacy__grid* grid, damacy__stream stream,
+                                           void** parameters, damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if (grid->x == 0 || grid->y == 0 || grid->z == 0) {
+        return DAMACY_OK;
+    }
+    return damacy__device_check(device,
+                                device->driver->launch(kernel->function, grid->x, grid->y, grid->z,
+                                                       grid->threads, 1, 1, grid->shared, stream,
+                                                       parameters, NULL),
+                                err, "launch of %s on %u x %u x %u blocks of %u threads",
+                                kernel->name, grid->x, grid->y, grid->z, grid->threads);
+}
+
 /* ==== src/stage/vector.h ==== */
 /* Growable arrays that keep their memory: cleared for every batch, grown only when a batch is
  * larger than any before it, so that steady state allocates nothing. */
@@ -9931,6 +20350,35 @@ damacy__row_offset(float* row, size_t n, const float* offset, bool is_each)
     }
 }
 
+#if defined(__x86_64__)
+/* Both at once, for one channel; the empty assembly between them is what keeps them apart. */
+__attribute__((target("avx2"))) static size_t damacy__row_affine_wide(float* row, size_t n,
+                                                                      float scale, float offset)
+{
+    typedef int32_t words __attribute__((vector_size(32)));
+    const damacy__eight_floats zero = {0};
+    const damacy__eight_floats scales = zero + scale;
+    const damacy__eight_floats offsets = zero + offset;
+    size_t i = 0;
+
+    for (; n - i >= 8; i += 8) {
+        damacy__eight_floats y;
+        words bits;
+        words is_nan;
+        memcpy(&y, row + i, sizeof y);
+        y *= scales;
+        __asm__("" : "+x"(y));
+        y += offsets;
+        memcpy(&bits, &y, sizeof bits);
+        is_nan = (bits & 0x7fffffff) > 0x7f800000;
+        bits = (bits & ~is_nan) | (is_nan & 0x7fc00000);
+        memcpy(row + i, &bits, sizeof bits);
+    }
+    __builtin_ia32_vzeroupper();
+    return i;
+}
+#endif
+
 /* Scales a row of f32; the channel of element i is channel, or channel + i. */
 static void damacy__row_affine(const damacy__copy_walk* walk, float* row, size_t n,
                                uint32_t channel)
@@ -9941,6 +20389,15 @@ static void damacy__row_affine(const damacy__copy_walk* walk, float* row, size_t
     const bool is_each = walk->channel_axis == walk->n_axes - 1;
 
     assert(first < affine->n_channels);
+#if defined(__x86_64__)
+    if (!is_each && damacy__cpu_is_wide()) {
+        const size_t done =
+            damacy__row_affine_wide(row, n, affine->scale ? affine->scale[first] : none[0],
+                                    affine->offset ? affine->offset[first] : none[1]);
+        row += done;
+        n -= done;
+    }
+#endif
     damacy__row_scale(row, n, affine->scale ? affine->scale + first : &none[0],
                       is_each && affine->scale);
     damacy__row_offset(row, n, affine->offset ? affine->offset + first : &none[1],
@@ -10944,7 +21401,6 @@ typedef struct damacy__unit {
     const uint8_t* bytes;
     uint64_t size;
     bool is_space;   /* bytes lie in core.decoded and go back there; else in the read's staging */
-    bool is_alone;   /* did not fit the scratch of a shared wave: gets one of its own */
     uint64_t dst;    /* address of the voxels on the device */
     uint32_t number; /* in the job table of its kind */
 } damacy__unit;
@@ -10973,8 +21429,8 @@ typedef struct damacy__slot {
     uint64_t ready_event; /* GPU: CUevent behind the batch's last work */
     uint64_t gate_event;  /* GPU: CUevent that the next batch in this slot waits for */
     bool has_gate;        /* guarded by core.mutex */
-    uint64_t next_read; /* scheduler only: reads that have been issued */
-    uint64_t n_pending; /* atomic: tasks that must end before the batch is ready */
+    uint64_t next_read;   /* scheduler only: reads that have been issued */
+    uint64_t n_pending;   /* atomic: tasks that must end before the batch is ready */
 } damacy__slot;
 
 /* Everything that is counted for damacy_stats; atomic. */
@@ -11327,8 +21783,8 @@ static bool damacy__run_issue(damacy__slot* slot);
 static void damacy__run_done(damacy__slot* slot, uint64_t n);
 static void damacy__slot_finish(damacy__slot* slot);
 
-/* Of gpu_run.h: what happens to a chunk whose bytes have come, to a chunk decoded on the host, to fills,
- * and to a batch whose work is done, when there is a GPU. */
+/* Of gpu_run.h: what happens to a chunk whose bytes have come, to a chunk decoded on the host, to
+ * fills, and to a batch whose work is done, when there is a GPU. */
 static void damacy__gpu_take(damacy__unit* unit);
 static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__layout* layout,
                                      damacy__span* stored, damacy_error* err);
@@ -11460,8 +21916,8 @@ static damacy_status damacy__run_decode(damacy__slot* slot, const damacy__plan_c
     return status;
 }
 
-/* Worker thread of a pipeline with a GPU: decodes on the host what the device cannot, and passes the
- * voxels on. */
+/* Worker thread of a pipeline with a GPU: decodes on the host what the device cannot, and passes
+ * the voxels on. */
 static void damacy__run_chunk_for_gpu(damacy__unit* unit, damacy__span stored, uint32_t worker)
 {
     damacy__slot* slot = unit->slot;
@@ -11502,7 +21958,8 @@ static void damacy__run_chunk(void* context, uint32_t worker)
     damacy_error error;
 
     if (slot->core->gpu && !damacy__core_stops(slot->core)) {
-        damacy__run_chunk_for_gpu(task, damacy__span_of(read->bytes + at, (size_t)chunk->size), worker);
+        damacy__run_chunk_for_gpu(task, damacy__span_of(read->bytes + at, (size_t)chunk->size),
+                                  worker);
         return;
     }
     if (!damacy__core_stops(slot->core)) {
@@ -11553,7 +22010,8 @@ static damacy_status damacy__run_fetch(damacy__read_task* task, damacy_error* er
                                err);
 }
 
-/* Passes a chunk on whose bytes have been read: to a worker, or to the GPU if that can decode it. */
+/* Passes a chunk on whose bytes have been read: to a worker, or to the GPU if that can decode it.
+ */
 static void damacy__run_chunk_arrived(damacy__read_task* task, uint32_t chunk)
 {
     damacy__slot* slot = task->slot;
@@ -11633,7 +22091,8 @@ static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
     if (!damacy__read_tasks_reserve(&slot->read_tasks, alloc, plan->reads.n + 1) ||
         !damacy__units_reserve(&slot->chunk_units, alloc, plan->chunks.n + 1) ||
         !damacy__units_reserve(&slot->fill_units, alloc, plan->fills.n + 1)) {
-        return damacy__fail(err, DAMACY_OOM, "tasks of a batch of %" PRIu64 " chunks", plan->chunks.n);
+        return damacy__fail(err, DAMACY_OOM, "tasks of a batch of %" PRIu64 " chunks",
+                            plan->chunks.n);
     }
     for (uint32_t i = 0; i < plan->reads.n; i++) {
         damacy__read_task* task = damacy__read_tasks_push(&slot->read_tasks, alloc);
@@ -11743,8 +22202,8 @@ static bool damacy__run_issue(damacy__slot* slot)
     return true;
 }
 
-/* A record that overwrites one sample's voxels with its array's fill value, or with zeros when that is
- * not known. One axis, over the whole sample; dst is relative to the batch. */
+/* A record that overwrites one sample's voxels with its array's fill value, or with zeros when that
+ * is not known. One axis, over the whole sample; dst is relative to the batch. */
 static damacy__plan_copy damacy__slot_fill_copy(const damacy__slot* slot, uint32_t crop)
 {
     const damacy__core* core = slot->core;
@@ -11815,6 +22274,2253 @@ static void damacy__slot_finish(damacy__slot* slot)
         slot->delivered[slot->n_delivered++] = i;
     }
     damacy__slot_publish(slot);
+}
+
+/* ==== src/stage/kernel_sources.h ==== */
+/* The texts of all kernels, which the amalgamation embeds as strings, by the names under which they
+ * include each other. Only damacy.h has the strings. */
+
+static const damacy__source damacy__sources[] = {
+    {"kernels/abi.h", damacy__source_abi_h},
+    {"kernels/assemble.cu", damacy__source_assemble_cu},
+    {"kernels/assemble_abi.h", damacy__source_assemble_abi_h},
+    {"kernels/assemble_unit.cuh", damacy__source_assemble_unit_cuh},
+    {"kernels/assemble_work.h", damacy__source_assemble_work_h},
+    {"kernels/bits.cuh", damacy__source_bits_cuh},
+    {"kernels/blosc.cu", damacy__source_blosc_cu},
+    {"kernels/blosc_abi.h", damacy__source_blosc_abi_h},
+    {"kernels/bytes.cuh", damacy__source_bytes_cuh},
+    {"kernels/cast.cuh", damacy__source_cast_cuh},
+    {"kernels/copy.cu", damacy__source_copy_cu},
+    {"kernels/crc32c.cu", damacy__source_crc32c_cu},
+    {"kernels/lz4.cu", damacy__source_lz4_cu},
+    {"kernels/lz4_abi.h", damacy__source_lz4_abi_h},
+    {"kernels/lz4_execute.cuh", damacy__source_lz4_execute_cuh},
+    {"kernels/lz4_parse.cuh", damacy__source_lz4_parse_cuh},
+    {"kernels/shuffle.cuh", damacy__source_shuffle_cuh},
+    {"kernels/warp.cuh", damacy__source_warp_cuh},
+    {"kernels/zstd.cu", damacy__source_zstd_cu},
+    {"kernels/zstd_abi.h", damacy__source_zstd_abi_h},
+    {"kernels/zstd_checksum.cuh", damacy__source_zstd_checksum_cuh},
+    {"kernels/zstd_common.cuh", damacy__source_zstd_common_cuh},
+    {"kernels/zstd_exec.cuh", damacy__source_zstd_exec_cuh},
+    {"kernels/zstd_exec_copy.cuh", damacy__source_zstd_exec_copy_cuh},
+    {"kernels/zstd_exec_link.cuh", damacy__source_zstd_exec_link_cuh},
+    {"kernels/zstd_fse.cuh", damacy__source_zstd_fse_cuh},
+    {"kernels/zstd_fse_extract.cuh", damacy__source_zstd_fse_extract_cuh},
+    {"kernels/zstd_fse_table.cuh", damacy__source_zstd_fse_table_cuh},
+    {"kernels/zstd_fse_walk.cuh", damacy__source_zstd_fse_walk_cuh},
+    {"kernels/zstd_huffman.cuh", damacy__source_zstd_huffman_cuh},
+    {"kernels/zstd_parse.cuh", damacy__source_zstd_parse_cuh},
+    {"kernels/zstd_place.cuh", damacy__source_zstd_place_cuh},
+    {"kernels/zstd_resolve.cuh", damacy__source_zstd_resolve_cuh},
+    {"kernels/zstd_sequences.cu", damacy__source_zstd_sequences_cu},
+    {"kernels/zstd_split.cuh", damacy__source_zstd_split_cuh},
+    {"kernels/zstd_tables.cuh", damacy__source_zstd_tables_cuh},
+    {"kernels/zstd_trees.cuh", damacy__source_zstd_trees_cuh},
+};
+
+/* ==== src/stage/zstd_launch.h ==== */
+/* Zstandard jobs on a device -> their output, by the kernels of kernels/zstd.cu and
+ * kernels/zstd_sequences.cu: how much scratch a wave of jobs takes, and the launches.
+ *
+ * Nothing is read back and nothing is allocated, so a launch may be captured in a graph. The
+ * surprising rule: scratch is sized for typical data, not for the worst; a job that does not fit is
+ * reported as DAMACY__JOB_NEED_SCRATCH and costs the others nothing, and every job of up to
+ * largest_size whose blocks average at least 1 KiB of output fits in a wave of its own. */
+
+/* What a wave may hold. */
+typedef struct damacy__zstd_limits {
+    uint32_t max_jobs;
+    uint64_t dst_size;     /* output bytes of all jobs together */
+    uint64_t largest_size; /* output bytes of the largest job */
+    uint64_t scratch_size; /* bytes of scratch; 0: as much as typical data needs */
+    bool has_links;        /* room for links, 4 bytes per output byte: faster for up to 16 jobs */
+} damacy__zstd_limits;
+
+/* A wave's records and where they lie. */
+typedef struct damacy__zstd_layout {
+    uint64_t size;          /* bytes of scratch, a multiple of 256; needs no initial content */
+    uint64_t dst_size;      /* of the limits */
+    damacy__zstd_wave wave; /* addresses count from the start of the scratch */
+} damacy__zstd_layout;
+
+/* Which kernels run; zero chooses by the number of jobs and bytes. Every choice gives the same
+ * bytes. */
+enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT32 = 2, DAMACY__ZSTD_SPLIT128 = 3 };
+typedef struct damacy__zstd_options {
+    uint32_t literals; /* DAMACY__ZSTD_LANES ... */
+    uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
+    uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
+} damacy__zstd_options;
+
+/* One wave. The tables are read while the kernels run. */
+typedef struct damacy__zstd_call {
+    uint64_t jobs;        /* device address of damacy__job[] */
+    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table, at most max_jobs */
+    uint64_t results;     /* device address of damacy__job_result[max_jobs] */
+    uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
+    uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: max_jobs */
+    uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
+    damacy__stream stream;
+    const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES */
+    damacy__zstd_options options;
+} damacy__zstd_call;
+
+/* Stages in order, for marks. */
+enum {
+    DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
+    DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
+    DAMACY__ZSTD_STAGE_FSE = 2,
+    DAMACY__ZSTD_STAGE_RESOLVE = 3,
+    DAMACY__ZSTD_STAGE_LITERALS = 4,
+    DAMACY__ZSTD_STAGE_PLACE = 5,
+    DAMACY__ZSTD_STAGE_EXECUTE = 6,
+    DAMACY__ZSTD_STAGE_FINISH = 7,
+    DAMACY__ZSTD_STAGES = 8
+};
+
+/* The two programs. Zero: none. */
+typedef struct damacy__zstd_kernels {
+    damacy__program front, back;
+    bool has_split128; /* the device has the shared memory for it */
+} damacy__zstd_kernels;
+
+static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
+                                            damacy__zstd_layout* out, damacy_error* err);
+static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
+                                                const damacy__device* device,
+                                                damacy__compiler* compiler, damacy_error* err);
+static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
+                                                 damacy__device* device, damacy_error* err);
+static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device);
+static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
+                                         damacy__device* device, const damacy__zstd_layout* layout,
+                                         const damacy__zstd_call* call, damacy_error* err);
+
+/* ---- scratch ---- */
+
+/* Takes n records of `size` bytes at the next multiple of 256; false on overflow. */
+static bool damacy__zstd_take(uint64_t* at, uint64_t n, uint64_t size, uint64_t* out)
+{
+    uint64_t bytes;
+
+    *out = *at;
+    if (!damacy__mul(n, size, &bytes) || !damacy__add(*at, bytes, at) ||
+        *at > DAMACY__SIZE_UNKNOWN - 256) {
+        return false;
+    }
+    *at = damacy__align_up(*at, 256);
+    return true;
+}
+
+/* Everything but the pool of literals and records and the links. */
+static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
+{
+    return damacy__zstd_take(at, w->max_jobs, sizeof(uint64_t), &w->errors) &&
+           damacy__zstd_take(at, w->max_jobs, sizeof(damacy__zstd_span), &w->spans) &&
+           damacy__zstd_take(at, 1, sizeof(damacy__zstd_counters), &w->counters) &&
+           damacy__zstd_take(at, w->max_frames, sizeof(damacy__zstd_frame), &w->frames) &&
+           damacy__zstd_take(at, w->max_blocks, sizeof(damacy__zstd_block), &w->blocks) &&
+           damacy__zstd_take(at, w->max_blocks, sizeof(damacy__zstd_tree), &w->trees) &&
+           damacy__zstd_take(at, w->max_blocks, sizeof(uint32_t), &w->sequence_order) &&
+           damacy__zstd_take(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[0]) &&
+           damacy__zstd_take(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[1]) &&
+           damacy__zstd_take(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[2]) &&
+           damacy__zstd_take(at, w->max_frames, sizeof(uint32_t), &w->execute_list);
+}
+
+/* Bytes of literals and records: at least what one job can need, 16 bytes a sequence of at least 3
+ * with one literal, else 2.45 times the output. That holds dim microscopy at zstd level 3, the
+ * densest of common data: 152 sequences and 133 literals per KB make 285 records and 2.4 KB. */
+static uint64_t damacy__zstd_pool_least(const damacy__zstd_limits* limits)
+{
+    return damacy__align_up(limits->largest_size / 8 * 35 + 65536, 256);
+}
+
+static uint64_t damacy__zstd_pool_typical(const damacy__zstd_limits* limits)
+{
+    const uint64_t typical = damacy__align_up(limits->dst_size / 20 * 49, 256);
+
+    return DAMACY__MAX(typical, damacy__zstd_pool_least(limits));
+}
+
+/* INVAL: sizes that no device has. BUDGET: scratch_size does not hold the largest job. */
+static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
+                                            damacy__zstd_layout* out, damacy_error* err)
+{
+    damacy__zstd_layout l;
+    const uint64_t blocks =
+        2ull * limits->max_jobs + limits->dst_size / 16384 + limits->largest_size / 1024 + 256;
+    const uint64_t frames = 2ull * limits->max_jobs + 256;
+    uint64_t pool, at = 0;
+
+    memset(&l, 0, sizeof l);
+    if (limits->max_jobs == 0 || limits->max_jobs > (1u << 30) || blocks > (1u << 30) ||
+        limits->dst_size >> 50 || limits->largest_size > DAMACY__JOB_SIZE_MAX) {
+        return damacy__fail(err, DAMACY_INVAL,
+                            "a wave of %u Zstandard jobs, %llu output bytes, the largest %llu",
+                            limits->max_jobs, (unsigned long long)limits->dst_size,
+                            (unsigned long long)limits->largest_size);
+    }
+    l.dst_size = limits->dst_size;
+    l.wave.max_jobs = limits->max_jobs;
+    l.wave.max_frames = (uint32_t)frames;
+    l.wave.max_blocks = (uint32_t)blocks;
+    if (!damacy__zstd_take_tables(&l.wave, &at)) {
+        return damacy__fail(err, DAMACY_INVAL, "the scratch of %u Zstandard jobs overflows",
+                            limits->max_jobs);
+    }
+    if (limits->has_links) {
+        l.wave.links = at;
+        l.wave.links_size = damacy__align_up(4 * limits->dst_size + 1024, 256);
+        at += l.wave.links_size;
+    }
+    at += 256; /* the pool has 64 spare bytes on both sides */
+    pool = damacy__zstd_pool_typical(limits);
+    if (limits->scratch_size) {
+        const uint64_t least = damacy__zstd_pool_least(limits);
+        if (limits->scratch_size < at + least + 256) {
+            return damacy__fail(err, DAMACY_BUDGET,
+                                "scratch of %llu bytes for %u Zstandard jobs, the largest of %llu "
+                                "bytes, needs %llu",
+                                (unsigned long long)limits->scratch_size, limits->max_jobs,
+                                (unsigned long long)limits->largest_size,
+                                (unsigned long long)(at + least + 256));
+        }
+        pool = (limits->scratch_size - at - 256) & ~255ull;
+    }
+    l.wave.literals = at;
+    l.wave.records = at;
+    l.wave.max_records = pool / 8;
+    l.size = at + pool + 256;
+    *out = l;
+    return DAMACY_OK;
+}
+
+/* The wave with addresses of the device. */
+static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
+                                              const damacy__zstd_call* call)
+{
+    damacy__zstd_wave w = layout->wave;
+
+    w.jobs = call->jobs;
+    w.n_jobs = call->n_jobs;
+    w.results = call->results;
+    w.errors += call->scratch;
+    w.spans += call->scratch;
+    w.counters += call->scratch;
+    w.frames += call->scratch;
+    w.blocks += call->scratch;
+    w.trees += call->scratch;
+    w.sequence_order += call->scratch;
+    for (uint32_t i = 0; i < 3; i++) {
+        w.literal_order[i] += call->scratch;
+    }
+    w.execute_list += call->scratch;
+    w.literals += call->scratch;
+    w.records += call->scratch;
+    if (w.links_size) {
+        w.links += call->scratch;
+    }
+    return w;
+}
+
+/* ---- kernels ---- */
+
+enum { /* of the program front */
+       DAMACY__ZSTD_COUNT = 0,
+       DAMACY__ZSTD_ALLOCATE = 1,
+       DAMACY__ZSTD_FILL = 2,
+       DAMACY__ZSTD_TREES = 3,
+       DAMACY__ZSTD_ORDER = 4,
+       DAMACY__ZSTD_RESOLVE = 5,
+       DAMACY__ZSTD_LITERALS1 = 6,
+       DAMACY__ZSTD_LITERALS32 = 7,
+       DAMACY__ZSTD_PLACE = 8,
+       DAMACY__ZSTD_FINISH = 9,
+       DAMACY__ZSTD_LITERALS128 = 10 /* last: not on every device */
+};
+enum { /* of the program back */
+       DAMACY__ZSTD_TABLES = 0,
+       DAMACY__ZSTD_FSE = 1,
+       DAMACY__ZSTD_LINK = 2,
+       DAMACY__ZSTD_JUMP = 3,
+       DAMACY__ZSTD_TILE = 4, /* four shapes, in the order of their flags */
+       DAMACY__ZSTD_TILES = 4
+};
+
+/* A shape of execution. */
+typedef struct damacy__zstd_tile {
+    uint32_t flag;
+    uint32_t threads;
+    uint32_t shared;
+} damacy__zstd_tile;
+
+static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
+{
+    static const damacy__zstd_tile tiles[DAMACY__ZSTD_TILES] = {
+        {DAMACY__ZSTD_EXECUTE_1024X2, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 2, 8192)},
+        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 4096)},
+        {DAMACY__ZSTD_EXECUTE_256X2, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 2, 4096)},
+        {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 2048)},
+    };
+
+    return tiles[index];
+}
+
+static uint32_t damacy__zstd_lanes_shared(const damacy__device* device)
+{
+    return DAMACY__MIN(DAMACY__ZSTD_LANES_SHARED, device->shared_per_block);
+}
+
+/* Begins to compile. On failure there is nothing to deinit. */
+static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
+                                                const damacy__device* device,
+                                                damacy__compiler* compiler, damacy_error* err)
+{
+    static const char* const front[] = {"damacy_zstd_count",
+                                        "damacy_zstd_allocate",
+                                        "damacy_zstd_fill",
+                                        "damacy_zstd_trees",
+                                        "damacy_zstd_order",
+                                        "damacy_zstd_resolve",
+                                        "damacy_zstd_literals_lanes",
+                                        "damacy_zstd_literals_split32",
+                                        "damacy_zstd_place",
+                                        "damacy_zstd_finish",
+                                        "damacy_zstd_literals_split128"};
+    static const char* const back[] = {"damacy_zstd_tables",         "damacy_zstd_fse",
+                                       "damacy_zstd_link",           "damacy_zstd_jump",
+                                       "damacy_zstd_execute_1024x2", "damacy_zstd_execute_256x4",
+                                       "damacy_zstd_execute_256x2",  "damacy_zstd_execute_128x2"};
+    damacy__program_spec spec;
+    damacy_status status;
+
+    memset(kernels, 0, sizeof *kernels);
+    memset(&spec, 0, sizeof spec);
+    kernels->has_split128 = device->shared_per_block > 131072; /* as zstd.cu */
+    spec.name = "kernels/zstd.cu";
+    spec.entries = front;
+    spec.n_entries = DAMACY__COUNT(front) - (kernels->has_split128 ? 0 : 1);
+    DAMACY__TRY(damacy__program_start(&kernels->front, compiler, &spec, err));
+    spec.name = "kernels/zstd_sequences.cu";
+    spec.entries = back;
+    spec.n_entries = DAMACY__COUNT(back);
+    status = damacy__program_start(&kernels->back, compiler, &spec, err);
+    if (status != DAMACY_OK) {
+        damacy__program_deinit(&kernels->front, NULL);
+    }
+    return status;
+}
+
+/* Waits for the compiler and loads the kernels. The context is current. */
+static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
+                                                 damacy__device* device, damacy_error* err)
+{
+    damacy__kernel* front = kernels->front.kernels;
+    damacy__kernel* back = kernels->back.kernels;
+
+    DAMACY__TRY(damacy__program_finish(&kernels->front, device, err));
+    DAMACY__TRY(damacy__program_finish(&kernels->back, device, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS1], device,
+                                            damacy__zstd_lanes_shared(device), err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS32], device,
+                                            DAMACY__ZSTD_SPLIT_SHARED(32), err));
+    if (kernels->has_split128) {
+        DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS128], device,
+                                                DAMACY__ZSTD_SPLIT_SHARED(128), err));
+    }
+    DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE], device,
+                                            device->shared_per_block, err));
+    for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
+        DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,
+                                                damacy__zstd_tile_of(i).shared, err));
+    }
+    return DAMACY_OK;
+}
+
+/* No launch is under way. Zeroed: no effect. */
+static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device)
+{
+    damacy__program_deinit(&kernels->back, device);
+    damacy__program_deinit(&kernels->front, device);
+    memset(kernels, 0, sizeof *kernels);
+}
+
+/* ---- launches ---- */
+
+/* What the launches of a wave have in common. */
+typedef struct damacy__zstd_run {
+    const damacy__zstd_kernels* kernels;
+    damacy__device* device;
+    const damacy__zstd_call* call;
+    damacy__zstd_wave wave;
+    uint32_t n_jobs;   /* likely */
+    uint32_t n_blocks; /* likely */
+    damacy__zstd_options options;
+} damacy__zstd_run;
+
+static damacy_status damacy__zstd_step(damacy__zstd_run* run, const damacy__kernel* kernel,
+                                       uint64_t n_blocks, uint32_t threads, uint32_t shared,
+                                       damacy_error* err)
+{
+    void* parameters[1];
+    /* every kernel goes round with any grid; more blocks than these only queue up */
+    const uint64_t most = 64ull * run->device->n_multiprocessors;
+    const damacy__grid grid =
+        damacy__grid_of((uint32_t)DAMACY__MAX(DAMACY__MIN(n_blocks, most), 1), threads, shared);
+
+    parameters[0] = &run->wave;
+    return damacy__kernel_launch(kernel, run->device, &grid, run->call->stream, parameters, err);
+}
+
+static damacy_status damacy__zstd_mark(damacy__zstd_run* run, uint32_t stage, damacy_error* err)
+{
+    if (!run->call->marks) {
+        return DAMACY_OK;
+    }
+    return damacy__event_record(run->device, run->call->marks[stage], run->call->stream, err);
+}
+
+/* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
+static void damacy__zstd_choose(damacy__zstd_run* run)
+{
+    damacy__zstd_options* o = &run->options;
+    const bool has_links = run->wave.links_size != 0;
+
+    if (o->literals == 0) {
+        o->literals = run->n_blocks >= 4000  ? DAMACY__ZSTD_LANES
+                      : run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT32
+                                             : DAMACY__ZSTD_SPLIT128;
+    }
+    if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
+        o->literals = DAMACY__ZSTD_SPLIT32;
+    }
+    if (o->execute == 0) {
+        o->execute = run->n_jobs <= 200 ? DAMACY__ZSTD_EXECUTE_1024X2
+                                        : DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2;
+        if (run->n_jobs > 1000) {
+            o->execute |= DAMACY__ZSTD_EXECUTE_128X2;
+        }
+        if (run->n_jobs <= 16 && has_links) {
+            o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
+        }
+    }
+    if (!has_links) {
+        o->execute &= ~DAMACY__ZSTD_EXECUTE_LINKS;
+    }
+    /* Links take what fits; every frame has to find some kernel. */
+    if (!(o->execute & (DAMACY__ZSTD_EXECUTE_1024X2 | DAMACY__ZSTD_EXECUTE_256X4 |
+                        DAMACY__ZSTD_EXECUTE_256X2 | DAMACY__ZSTD_EXECUTE_128X2))) {
+        o->execute |= DAMACY__ZSTD_EXECUTE_1024X2;
+    }
+    run->wave.flags = o->execute | o->fse;
+}
+
+static damacy_status damacy__zstd_launch_parse(damacy__zstd_run* run, damacy_error* err)
+{
+    const damacy__kernel* front = run->kernels->front.kernels;
+    const damacy__kernel* back = run->kernels->back.kernels;
+    const uint64_t jobs64 = damacy__div_up(run->wave.max_jobs, 64);
+
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], jobs64, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE], 1, 1024, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], jobs64, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_TREES], damacy__div_up(run->n_blocks, 8),
+                                  32, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_TABLES],
+                                  damacy__div_up(run->n_blocks, 128), 128, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err));
+    return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err);
+}
+
+static damacy_status damacy__zstd_launch_literals(damacy__zstd_run* run, damacy_error* err)
+{
+    const damacy__kernel* front = run->kernels->front.kernels;
+    const uint64_t n = run->n_blocks;
+
+    if (run->options.literals == DAMACY__ZSTD_LANES) {
+        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS1], damacy__div_up(n, 8), 160,
+                                 damacy__zstd_lanes_shared(run->device), err);
+    }
+    if (run->options.literals == DAMACY__ZSTD_SPLIT32) {
+        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS32], n, 128,
+                                 DAMACY__ZSTD_SPLIT_SHARED(32), err);
+    }
+    return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS128], n, 512,
+                             DAMACY__ZSTD_SPLIT_SHARED(128), err);
+}
+
+static damacy_status damacy__zstd_launch_execute(damacy__zstd_run* run, damacy_error* err)
+{
+    const damacy__kernel* back = run->kernels->back.kernels;
+    const uint64_t most = 8ull * run->device->n_multiprocessors;
+
+    if (run->options.execute & DAMACY__ZSTD_EXECUTE_LINKS) {
+        DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_LINK], most, 256, 0, err));
+        DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_JUMP], most, 256, 0, err));
+    }
+    for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
+        const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
+        if (run->options.execute & tile.flag) {
+            DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_TILE + i], run->n_jobs,
+                                          tile.threads, tile.shared, err));
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* Queues the wave on the stream. The context is current; nothing is waited for. What becomes of the
+ * jobs is in the results, once the stream has got there. CUDA, DEVICE_LOST. */
+static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
+                                         damacy__device* device, const damacy__zstd_layout* layout,
+                                         const damacy__zstd_call* call, damacy_error* err)
+{
+    const damacy__kernel* front = kernels->front.kernels;
+    const damacy__kernel* back = kernels->back.kernels;
+    const uint64_t size = call->likely_size ? call->likely_size : layout->dst_size;
+    damacy__zstd_run run;
+
+    memset(&run, 0, sizeof run);
+    run.kernels = kernels;
+    run.device = device;
+    run.call = call;
+    run.wave = damacy__zstd_wave_at(layout, call);
+    run.options = call->options;
+    run.n_jobs = call->likely_jobs ? DAMACY__MIN(call->likely_jobs, layout->wave.max_jobs)
+                                   : layout->wave.max_jobs;
+    run.n_blocks = (uint32_t)DAMACY__MIN(run.n_jobs + size / DAMACY__ZSTD_BLOCK_MAX,
+                                         (uint64_t)layout->wave.max_blocks);
+    damacy__zstd_choose(&run);
+    DAMACY__TRY(damacy__zstd_launch_parse(&run, err));
+    DAMACY__TRY(damacy__zstd_step(&run, &back[DAMACY__ZSTD_FSE], device->n_multiprocessors, 256,
+                                  device->shared_per_block, err));
+    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_FSE, err));
+    DAMACY__TRY(damacy__zstd_step(&run, &front[DAMACY__ZSTD_RESOLVE],
+                                  damacy__div_up(run.wave.max_jobs, 4), 128, 0, err));
+    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_RESOLVE, err));
+    DAMACY__TRY(damacy__zstd_launch_literals(&run, err));
+    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_LITERALS, err));
+    DAMACY__TRY(damacy__zstd_step(&run, &front[DAMACY__ZSTD_PLACE], run.n_blocks, 256, 0, err));
+    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_PLACE, err));
+    DAMACY__TRY(damacy__zstd_launch_execute(&run, err));
+    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_EXECUTE, err));
+    DAMACY__TRY(damacy__zstd_step(&run, &front[DAMACY__ZSTD_FINISH],
+                                  damacy__div_up(run.wave.max_jobs, 32), 128, 0, err));
+    return damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_FINISH, err);
+}
+
+/* ==== src/stage/assemble_launch.h ==== */
+/* Copy records to work of the assemble kernel, and its launches.
+ *
+ * Work is a list of segments, one launch each: the copies of one source type. It lives in memory of
+ * the caller's, host and device, that is sized once. The surprising rule: axes are put in another
+ * order than the record's, so that lines run along the output. */
+
+enum {
+    DAMACY__ASSEMBLE_AXES_MAX = DAMACY_MAX_RANK + 2, /* of a record */
+    DAMACY__ASSEMBLE_PARTS = 64                      /* of a record that is too large for one job */
+};
+
+/* Copies of one source type. */
+typedef struct damacy__assemble_segment {
+    uint32_t src_dtype;
+    uint32_t first_job;
+    uint32_t n_jobs;
+    uint32_t n_tiles;
+} damacy__assemble_segment;
+
+/* Zero: none. */
+typedef struct damacy__assemble_list {
+    damacy__assemble_job* jobs;
+    damacy__assemble_axis* axes;
+    uint32_t* first_tile; /* n_jobs + 1 entries for each segment */
+    damacy_dtype out;
+    uint32_t out_size;
+    uint32_t max_jobs, max_axes;
+    uint32_t n_jobs, n_axes;
+    uint32_t n_segments;
+    damacy__assemble_segment segments[DAMACY_NATIVE];
+} damacy__assemble_list;
+
+/* Where the device sees the list, and what else a launch needs. */
+typedef struct damacy__assemble_call {
+    uint64_t list;       /* device address of damacy__assemble_list_size bytes, 256-byte aligned */
+    uint64_t scale;      /* device address of float[n_channels], or 0: 1 */
+    uint64_t offset;     /* device address of float[n_channels], or 0: 0 */
+    uint32_t n_channels; /* 0: no scaling */
+    uint32_t n_blocks;   /* of the grid, at most: a few for each that the device runs at a time */
+    damacy__stream stream;
+} damacy__assemble_call;
+
+static uint64_t damacy__assemble_list_size(uint32_t max_jobs, uint32_t max_axes);
+static void damacy__assemble_list_init(damacy__assemble_list* list, void* memory, uint32_t max_jobs,
+                                       uint32_t max_axes, damacy_dtype out);
+static void damacy__assemble_begin(damacy__assemble_list* list, damacy_dtype src);
+static bool damacy__assemble_add(damacy__assemble_list* list, const damacy__copy* copy,
+                                 const damacy__axis* axes);
+static damacy_status damacy__assemble_upload(const damacy__assemble_list* list,
+                                             damacy__device* device,
+                                             const damacy__assemble_call* call, damacy_error* err);
+static damacy_status damacy__assemble_launch(const damacy__assemble_list* list, uint32_t segment,
+                                             damacy__device* device, const damacy__kernel* kernel,
+                                             const damacy__assemble_call* call, damacy_error* err);
+static void damacy__assemble_defines(damacy_dtype src, damacy_dtype out, char text[2][64]);
+
+/* The three arrays, each at a multiple of 256 bytes. */
+static uint64_t damacy__assemble_axes_at(uint32_t max_jobs)
+{
+    return damacy__align_up((uint64_t)max_jobs * sizeof(damacy__assemble_job), 256);
+}
+
+static uint64_t damacy__assemble_tiles_at(uint32_t max_jobs, uint32_t max_axes)
+{
+    return damacy__assemble_axes_at(max_jobs) +
+           damacy__align_up((uint64_t)max_axes * sizeof(damacy__assemble_axis), 256);
+}
+
+/* Bytes of host memory, and of device memory, of a list. max_axes: 3 for each job is plenty for
+ * most arrays; rank + 1 always enough where no record is above 2^31 units of 16 bytes. */
+static uint64_t damacy__assemble_list_size(uint32_t max_jobs, uint32_t max_axes)
+{
+    return damacy__assemble_tiles_at(max_jobs, max_axes) +
+           damacy__align_up(((uint64_t)max_jobs + DAMACY_NATIVE) * sizeof(uint32_t), 256);
+}
+
+/* An empty list in memory of list_size bytes, aligned to 8. out is a real type. */
+static void damacy__assemble_list_init(damacy__assemble_list* list, void* memory, uint32_t max_jobs,
+                                       uint32_t max_axes, damacy_dtype out)
+{
+    uint8_t* bytes = (uint8_t*)memory;
+
+    memset(list, 0, sizeof *list);
+    list->jobs = (damacy__assemble_job*)(void*)bytes;
+    list->axes = (damacy__assemble_axis*)(void*)(bytes + damacy__assemble_axes_at(max_jobs));
+    list->first_tile = (uint32_t*)(void*)(bytes + damacy__assemble_tiles_at(max_jobs, max_axes));
+    list->max_jobs = max_jobs;
+    list->max_axes = max_axes;
+    list->out = out;
+    list->out_size = (uint32_t)damacy_dtype_size(out);
+}
+
+static uint32_t* damacy__assemble_tiles(const damacy__assemble_list* list, uint32_t segment)
+{
+    return list->first_tile + list->segments[segment].first_job + segment;
+}
+
+/* Starts the segment of a source type: once per type, before its copies are added. */
+static void damacy__assemble_begin(damacy__assemble_list* list, damacy_dtype src)
+{
+    damacy__assemble_segment* segment = &list->segments[list->n_segments];
+
+    assert(list->n_segments < DAMACY_NATIVE && src < DAMACY_NATIVE);
+    segment->src_dtype = src;
+    segment->first_job = list->n_jobs;
+    segment->n_jobs = 0;
+    segment->n_tiles = 0;
+    damacy__assemble_tiles(list, list->n_segments)[0] = 0;
+    list->n_segments++;
+}
+
+/* How to divide numbers below 2^31: see damacy__assemble_axis. */
+static void damacy__assemble_divisor(uint32_t divisor, uint32_t* magic, uint32_t* shift)
+{
+    uint32_t bits = 0;
+
+    while (bits < 31 && (1u << bits) < divisor) {
+        bits++;
+    }
+    if ((1u << bits) == divisor) {
+        *magic = 0;
+        *shift = bits;
+    } else {
+        *magic = (uint32_t)((UINT64_C(1) << (31 + bits)) / divisor + 1);
+        *shift = bits - 1;
+    }
+}
+
+/* A record whose axes have been put in order: the line last, steps in bytes. */
+typedef struct damacy__assemble_box {
+    uint64_t src, dst;
+    uint64_t extent[DAMACY__ASSEMBLE_AXES_MAX];
+    int64_t src_step[DAMACY__ASSEMBLE_AXES_MAX];
+    int64_t dst_step[DAMACY__ASSEMBLE_AXES_MAX];
+    uint32_t n_axes;
+    uint32_t channel;
+    uint32_t channel_axis; /* DAMACY__NO_CHANNEL: none */
+} damacy__assemble_box;
+
+/* Moves axis `from` to place `to`, above it. */
+static void damacy__box_move(damacy__assemble_box* box, uint32_t from, uint32_t to)
+{
+    const uint64_t extent = box->extent[from];
+    const int64_t src_step = box->src_step[from];
+    const int64_t dst_step = box->dst_step[from];
+
+    for (uint32_t i = from; i < to; i++) {
+        box->extent[i] = box->extent[i + 1];
+        box->src_step[i] = box->src_step[i + 1];
+        box->dst_step[i] = box->dst_step[i + 1];
+    }
+    box->extent[to] = extent;
+    box->src_step[to] = src_step;
+    box->dst_step[to] = dst_step;
+    if (box->channel_axis == from) {
+        box->channel_axis = to;
+    } else if (box->channel_axis != DAMACY__NO_CHANNEL && box->channel_axis > from &&
+               box->channel_axis <= to) {
+        box->channel_axis--;
+    }
+}
+
+/* Lines along the output; beside them the axis that the source runs along, so that what a block
+ * reads is near. */
+static void damacy__box_order(damacy__assemble_box* box, int64_t src_size, int64_t out_size)
+{
+    const uint32_t last = box->n_axes - 1;
+
+    for (uint32_t i = 0; i < last; i++) {
+        if (box->dst_step[i] == out_size && box->dst_step[last] != out_size) {
+            damacy__box_move(box, i, last);
+        }
+    }
+    if (last > 1 && box->src_step[last] != src_size) {
+        for (uint32_t i = 0; i < last - 1; i++) {
+            if (box->src_step[i] == src_size) {
+                damacy__box_move(box, i, last - 1);
+                return;
+            }
+        }
+    }
+}
+
+/* Makes one axis of two neighbours that run on. */
+static void damacy__box_merge(damacy__assemble_box* box)
+{
+    for (uint32_t i = box->n_axes - 1; i > 0; i--) {
+        const uint64_t extent = box->extent[i];
+        if (box->channel_axis == i || box->channel_axis == i - 1 || extent > INT32_MAX ||
+            box->src_step[i - 1] != box->src_step[i] * (int64_t)extent ||
+            box->dst_step[i - 1] != box->dst_step[i] * (int64_t)extent ||
+            box->extent[i - 1] > UINT32_MAX) {
+            continue;
+        }
+        box->extent[i] *= box->extent[i - 1];
+        box->extent[i - 1] = 1;
+        damacy__box_move(box, i - 1, box->n_axes - 1); /* to be dropped */
+        box->n_axes--;
+    }
+}
+
+static void damacy__box_init(damacy__assemble_box* box, const damacy__copy* copy,
+                             const damacy__axis* axes, uint32_t out_size)
+{
+    const bool is_fill = (copy->flags & DAMACY__COPY_FILL) != 0;
+    const int64_t src_size = (int64_t)damacy_dtype_size((damacy_dtype)copy->src_dtype);
+    uint32_t n = 0;
+
+    assert(copy->n_axes >= 1 && copy->n_axes <= DAMACY__ASSEMBLE_AXES_MAX);
+    box->src = is_fill ? 0 : copy->src;
+    box->dst = copy->dst;
+    box->channel = copy->channel;
+    box->channel_axis = DAMACY__NO_CHANNEL;
+    for (uint32_t i = 0; i < copy->n_axes; i++) {
+        if (axes[i].extent == 1 && (n > 0 || i + 1 < copy->n_axes)) {
+            continue;
+        }
+        box->extent[n] = axes[i].extent;
+        box->src_step[n] = is_fill ? 0 : axes[i].src_stride * src_size;
+        box->dst_step[n] = axes[i].dst_stride * (int64_t)out_size;
+        if (i == copy->channel_axis) {
+            box->channel_axis = n;
+        }
+        n++;
+    }
+    box->n_axes = n;
+    damacy__box_order(box, src_size, (int64_t)out_size);
+    damacy__box_merge(box);
+}
+
+/* Units of a line, enough for every line whatever its alignment; saturates. */
+static uint64_t damacy__box_units(const damacy__assemble_box* box, uint32_t out_size)
+{
+    const uint32_t last = box->n_axes - 1;
+    uint64_t before = box->dst & 15;
+
+    if (box->extent[last] > INT32_MAX) {
+        return UINT32_MAX;
+    }
+    if (box->dst_step[last] != (int64_t)out_size) {
+        return damacy__div_up(box->extent[last], 16 / out_size);
+    }
+    for (uint32_t i = 0; i < last; i++) {
+        if (box->dst_step[i] & 15) {
+            before = 16 - out_size;
+        }
+    }
+    return damacy__div_up(before + box->extent[last] * out_size, 16);
+}
+
+/* Units of all lines, or false if they are too many for one job. */
+static bool damacy__box_fits(const damacy__assemble_box* box, uint32_t out_size, uint32_t* units,
+                             uint32_t* n_lines)
+{
+    uint64_t total = damacy__box_units(box, out_size);
+
+    *units = (uint32_t)total;
+    *n_lines = 1;
+    for (uint32_t i = 0; i + 1 < box->n_axes; i++) {
+        if (total > INT32_MAX || box->extent[i] > INT32_MAX) {
+            return false;
+        }
+        total *= box->extent[i];
+        *n_lines = (uint32_t)(*n_lines * box->extent[i]);
+    }
+    return total <= INT32_MAX;
+}
+
+/* Cuts the slowest axis that can be cut in two: *box keeps the first half, *rest is the second. */
+static void damacy__box_split(damacy__assemble_box* box, damacy__assemble_box* rest)
+{
+    uint32_t axis = 0;
+    uint64_t half;
+
+    while (axis + 1 < box->n_axes && box->extent[axis] == 1) {
+        axis++;
+    }
+    half = box->extent[axis] / 2;
+    *rest = *box;
+    box->extent[axis] = half;
+    rest->extent[axis] -= half;
+    rest->src += half * (uint64_t)box->src_step[axis];
+    rest->dst += half * (uint64_t)box->dst_step[axis];
+    if (box->channel_axis == axis) {
+        rest->channel += (uint32_t)half;
+    }
+}
+
+/* Appends one job. */
+static void damacy__assemble_put(damacy__assemble_list* list, const damacy__copy* copy,
+                                 const damacy__assemble_box* box, uint32_t units, uint32_t n_lines)
+{
+    const uint32_t segment_index = list->n_segments - 1;
+    const uint32_t last = box->n_axes - 1;
+    damacy__assemble_segment* segment = &list->segments[segment_index];
+    damacy__assemble_job* job = &list->jobs[list->n_jobs++];
+
+    memset(job, 0, sizeof *job);
+    job->src = box->src;
+    job->dst = box->dst;
+    job->fill = copy->fill;
+    job->src_step = box->src_step[last];
+    job->dst_step = box->dst_step[last];
+    job->n = (uint32_t)box->extent[last];
+    job->units = units;
+    job->n_lines = n_lines;
+    damacy__assemble_divisor(units, &job->units_magic, &job->units_shift);
+    job->first_axis = list->n_axes;
+    job->n_axes = last;
+    job->src_dtype = copy->src_dtype;
+    job->flags = copy->flags;
+    job->channel_axis = box->channel_axis;
+    job->channel = box->channel;
+    for (uint32_t i = 0; i < last; i++) {
+        damacy__assemble_axis* axis = &list->axes[list->n_axes++];
+        memset(axis, 0, sizeof *axis);
+        axis->src_step = box->src_step[i];
+        axis->dst_step = box->dst_step[i];
+        axis->extent = (uint32_t)box->extent[i];
+        damacy__assemble_divisor(axis->extent, &axis->magic, &axis->shift);
+    }
+    segment->n_jobs++;
+    segment->n_tiles += (uint32_t)damacy__div_up((uint64_t)units * n_lines, DAMACY__ASSEMBLE_TILE);
+    damacy__assemble_tiles(list, segment_index)[segment->n_jobs] = segment->n_tiles;
+}
+
+/* Adds a record to the segment begun last, whose type is the record's. false: no room, and nothing
+ * was added. */
+static bool damacy__assemble_add(damacy__assemble_list* list, const damacy__copy* copy,
+                                 const damacy__axis* axes)
+{
+    const damacy__assemble_list before = *list;
+    damacy__assemble_box boxes[DAMACY__ASSEMBLE_PARTS];
+    uint32_t n = 1;
+
+    assert(list->n_segments > 0 &&
+           list->segments[list->n_segments - 1].src_dtype == copy->src_dtype);
+    damacy__box_init(&boxes[0], copy, axes, list->out_size);
+    while (n > 0) {
+        damacy__assemble_box* box = &boxes[n - 1];
+        uint32_t units = 0;
+        uint32_t n_lines = 0;
+        if (damacy__box_fits(box, list->out_size, &units, &n_lines)) {
+            if (list->n_jobs == list->max_jobs || box->n_axes - 1 > list->max_axes - list->n_axes) {
+                *list = before;
+                return false;
+            }
+            damacy__assemble_put(list, copy, box, units, n_lines);
+            n--;
+        } else {
+            assert(n < DAMACY__ASSEMBLE_PARTS); /* each split halves: 2^64 voxels need 33 */
+            damacy__box_split(box, &boxes[n]);
+            n++;
+        }
+    }
+    return true;
+}
+
+/* Queues the copy of the list to the device. The host memory must stay as it is until it has run.
+ */
+static damacy_status damacy__assemble_upload(const damacy__assemble_list* list,
+                                             damacy__device* device,
+                                             const damacy__assemble_call* call, damacy_error* err)
+{
+    const uint64_t axes_at = damacy__assemble_axes_at(list->max_jobs);
+    const uint64_t tiles_at = damacy__assemble_tiles_at(list->max_jobs, list->max_axes);
+
+    if (list->n_jobs == 0) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__copy_to_device(device, call->list, list->jobs,
+                                       list->n_jobs * sizeof(damacy__assemble_job), call->stream,
+                                       err));
+    if (list->n_axes) {
+        DAMACY__TRY(damacy__copy_to_device(device, call->list + axes_at, list->axes,
+                                           list->n_axes * sizeof(damacy__assemble_axis),
+                                           call->stream, err));
+    }
+    return damacy__copy_to_device(device, call->list + tiles_at, list->first_tile,
+                                  ((uint64_t)list->n_jobs + list->n_segments) * sizeof(uint32_t),
+                                  call->stream, err);
+}
+
+/* Queues one segment, after the upload. kernel: damacy_assemble, compiled for the segment's source
+ * type and the list's output type, or for any. */
+static damacy_status damacy__assemble_launch(const damacy__assemble_list* list, uint32_t segment,
+                                             damacy__device* device, const damacy__kernel* kernel,
+                                             const damacy__assemble_call* call, damacy_error* err)
+{
+    const damacy__assemble_segment* s = &list->segments[segment];
+    const uint64_t tiles_at = damacy__assemble_tiles_at(list->max_jobs, list->max_axes);
+    damacy__assemble_wave wave;
+    damacy__grid grid;
+    void* parameters[1];
+
+    memset(&wave, 0, sizeof wave);
+    wave.jobs = call->list + s->first_job * sizeof(damacy__assemble_job);
+    wave.axes = call->list + damacy__assemble_axes_at(list->max_jobs);
+    wave.first_tile = call->list + tiles_at + ((uint64_t)s->first_job + segment) * sizeof(uint32_t);
+    wave.scale = call->scale;
+    wave.offset = call->offset;
+    wave.n_channels = call->n_channels;
+    wave.n_jobs = s->n_jobs;
+    wave.n_tiles = s->n_tiles;
+    wave.out_dtype = list->out;
+    parameters[0] = &wave;
+    grid = damacy__grid_of(DAMACY__MIN(s->n_tiles, call->n_blocks), 256, 0);
+    return damacy__kernel_launch(kernel, device, &grid, call->stream, parameters, err);
+}
+
+/* What the program of a pair of types is compiled with. */
+static void damacy__assemble_defines(damacy_dtype src, damacy_dtype out, char text[2][64])
+{
+    (void)snprintf(text[0], 64, "DAMACY__ASSEMBLE_SRC=%u", (unsigned)src);
+    (void)snprintf(text[1], 64, "DAMACY__ASSEMBLE_OUT=%u", (unsigned)out);
+}
+
+/* ==== src/stage/gpu.h ==== */
+/* The GPU side of a pipeline: its device, its kernels and its waves.
+ *
+ * A wave is a fixed share of device memory, with room for compressed bytes, decoded chunks, scratch
+ * and the tables of one round of work: transfer, decode, assemble. Several waves are under way at a
+ * time, so that one is sent while another is decoded. All memory is made once, when the shape of
+ * batches is known. */
+
+enum {
+    DAMACY__WAVES = 3,
+    DAMACY__WAVE_UNITS = 8192,   /* chunks and runs of fills */
+    DAMACY__WAVE_COPIES = 32768, /* jobs of assembling */
+    DAMACY__WAVE_AXES = 65536,
+    DAMACY__ASSEMBLERS = 16 /* pairs of types that have a program of their own */
+};
+
+/* Host memory of a wave's tables, pinned, and its twin on the device: same offsets. */
+typedef struct damacy__wave_tables {
+    uint64_t zstd_jobs;    /* damacy__job[WAVE_UNITS] */
+    uint64_t n_zstd;       /* uint32_t */
+    uint64_t sent_size;    /* what lies before is sent */
+    uint64_t zstd_results; /* damacy__job_result[WAVE_UNITS], sent back */
+    uint64_t list;         /* of assembling */
+    uint64_t size;
+} damacy__wave_tables;
+
+typedef struct damacy__wave {
+    uint64_t input; /* device addresses */
+    uint64_t output;
+    uint64_t scratch;
+    uint64_t tables;
+    damacy__pinned host; /* the tables' twin */
+    damacy__event sent;  /* the host's bytes are on the device */
+    damacy__event done;  /* everything */
+    damacy__assemble_list list;
+    damacy__unit** units; /* WAVE_UNITS */
+    uint32_t n_units;
+    uint32_t n_copies;
+    uint32_t n_zstd;
+    uint64_t input_used;
+    uint64_t output_used;
+    uint64_t output_zstd; /* bytes that zstd will write */
+    bool is_running;
+    bool is_sent; /* staging space went back */
+    uint64_t start_ns;
+} damacy__wave;
+
+/* The program that assembles one pair of types; compiled in the background when the pair is first
+ * seen. */
+typedef struct damacy__assembler {
+    damacy__program program;
+    uint32_t src; /* damacy_dtype */
+    bool is_started;
+    bool is_ready;
+    bool has_failed;
+} damacy__assembler;
+
+typedef struct damacy__gpu {
+    damacy__core* core;
+    damacy__driver driver;
+    damacy__device device;
+    damacy__compiler compiler;
+    bool has_compiler;
+    damacy__zstd_kernels zstd;
+    bool has_zstd;
+    damacy__program assemble; /* of any pair of types */
+    damacy__assembler assemblers[DAMACY__ASSEMBLERS];
+    bool is_compiled; /* GPU thread only */
+    damacy__stream copy_stream;
+    damacy__stream stream;
+    damacy__stream gate_stream; /* passes consumers' events on */
+    damacy__pinned staging;
+    uint64_t affine; /* device address of scale and offset */
+    uint64_t affine_size;
+    uint64_t slot_size;
+
+    uint64_t input_size;
+    uint64_t output_size;
+    uint64_t
+        output_limit; /* GPU thread: what waves take now; less after one did not fit its scratch */
+    damacy__zstd_layout zstd_layout;
+    damacy__wave_tables tables;
+    damacy__wave waves[DAMACY__WAVES];
+
+    pthread_t thread;
+    bool has_thread;
+    damacy__mutex mutex;
+    damacy__condition wake;
+    damacy__task* head; /* guarded by mutex: units that wait for a wave */
+    damacy__task* tail;
+    bool stop;            /* guarded by mutex */
+    bool has_failed;      /* GPU thread only: no more work is given to the device */
+    damacy_error failure; /* GPU thread only */
+} damacy__gpu;
+
+static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err);
+static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,
+                                            damacy_error* err);
+static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot, uint64_t size,
+                                           damacy_error* err);
+static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot);
+static void damacy__gpu_close(damacy__gpu* gpu);
+
+/* ---- opening ---- */
+
+static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
+{
+    static const char* const entries[] = {"damacy_assemble"};
+    damacy__program_spec spec;
+
+    DAMACY__TRY(damacy__compiler_init(&gpu->compiler, &gpu->core->alloc, &gpu->driver,
+                                      gpu->device.architecture, damacy__sources,
+                                      DAMACY__COUNT(damacy__sources), cache_dir, err));
+    gpu->has_compiler = true;
+    DAMACY__TRY(damacy__zstd_kernels_start(&gpu->zstd, &gpu->device, &gpu->compiler, err));
+    gpu->has_zstd = true;
+    memset(&spec, 0, sizeof spec);
+    spec.name = "kernels/assemble.cu";
+    spec.entries = entries;
+    spec.n_entries = 1;
+    return damacy__program_start(&gpu->assemble, &gpu->compiler, &spec, err);
+}
+
+/* Scale and offset of the channels, on the device. */
+static damacy_status damacy__gpu_send_affine(damacy__gpu* gpu, damacy_error* err)
+{
+    const damacy__affine* affine = &gpu->core->affine;
+    const uint64_t size = affine->n_channels * sizeof(float);
+
+    if (affine->n_channels == 0) {
+        return DAMACY_OK;
+    }
+    gpu->affine_size = 2 * damacy__align_up(size, 256);
+    DAMACY__TRY(damacy__device_alloc(&gpu->device, gpu->affine_size, "scale and offset",
+                                     &gpu->affine, err));
+    DAMACY__TRY(
+        damacy__copy_to_device(&gpu->device, gpu->affine, affine->scale, size, gpu->stream, err));
+    return damacy__copy_to_device(&gpu->device, gpu->affine + gpu->affine_size / 2, affine->offset,
+                                  size, gpu->stream, err);
+}
+
+/* Streams, pinned staging, and the start of all compilations. The context is current. */
+static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
+{
+    damacy__core* core = gpu->core;
+
+    DAMACY__TRY(damacy__gpu_compile(gpu, cache_dir, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->gate_stream, err));
+    core->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
+    core->decoded_size = DAMACY__MIN(core->decoded_size, UINT64_C(1) << 30);
+    core->plan_options.max_read = DAMACY__MIN(core->config.max_read_bytes, core->staging_size / 4);
+    DAMACY__TRY(
+        damacy__pinned_alloc(&gpu->device, core->staging_size, "staging", &gpu->staging, err));
+    core->staging = gpu->staging.ptr;
+    return damacy__gpu_send_affine(gpu, err);
+}
+
+/* Opens the device that the configuration names. On failure core->gpu stays NULL. */
+static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
+{
+    damacy__device_config config;
+    damacy__gpu* gpu = damacy__new(&core->alloc, 1, damacy__gpu);
+    damacy_status status;
+
+    if (!gpu) {
+        return damacy__fail(err, DAMACY_OOM, "GPU records");
+    }
+    gpu->core = core;
+    memset(&config, 0, sizeof config);
+    config.device = core->config.device;
+    config.context = core->config.cuda_context;
+    config.stream = core->config.cuda_stream;
+    config.max_bytes = core->config.max_gpu_bytes;
+    status = damacy__mutex_init(&gpu->mutex, err);
+    if (status == DAMACY_OK) {
+        status = damacy__condition_init(&gpu->wake, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__driver_load(&gpu->driver, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__driver_load_nvrtc(&gpu->driver, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__device_open(&gpu->device, &gpu->driver, &core->alloc, &config, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__device_enter(&gpu->device, err);
+        if (status == DAMACY_OK) {
+            status = damacy__gpu_prepare(gpu, core->config.cache_dir, err);
+            damacy__device_leave(&gpu->device);
+        }
+    }
+    if (status != DAMACY_OK) {
+        core->staging = NULL;
+        damacy__gpu_close(gpu);
+        return status;
+    }
+    core->gpu = gpu;
+    core->config.max_gpu_bytes = gpu->device.budget;
+    core->config.device = DAMACY_GPU(gpu->device.ordinal);
+    return DAMACY_OK;
+}
+
+/* ---- memory ---- */
+
+static uint64_t damacy__tables_take(uint64_t* at, uint64_t size)
+{
+    const uint64_t offset = *at;
+
+    *at = damacy__align_up(*at + size, 256);
+    return offset;
+}
+
+static void damacy__wave_tables_init(damacy__wave_tables* t)
+{
+    uint64_t at = 0;
+
+    t->zstd_jobs = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job));
+    t->n_zstd = damacy__tables_take(&at, sizeof(uint32_t));
+    t->sent_size = at;
+    t->zstd_results = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job_result));
+    t->list = damacy__tables_take(
+        &at, damacy__assemble_list_size(DAMACY__WAVE_COPIES, DAMACY__WAVE_AXES));
+    t->size = at;
+}
+
+static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__device* device = &gpu->device;
+
+    wave->units = damacy__new(&gpu->core->alloc, DAMACY__WAVE_UNITS, damacy__unit*);
+    if (!wave->units) {
+        return damacy__fail(err, DAMACY_OOM, "records of a wave");
+    }
+    DAMACY__TRY(
+        damacy__device_alloc(device, gpu->input_size, "stored bytes of a wave", &wave->input, err));
+    DAMACY__TRY(
+        damacy__device_alloc(device, gpu->output_size, "chunks of a wave", &wave->output, err));
+    DAMACY__TRY(damacy__device_alloc(device, gpu->zstd_layout.size, "scratch of a wave",
+                                     &wave->scratch, err));
+    DAMACY__TRY(
+        damacy__device_alloc(device, gpu->tables.size, "tables of a wave", &wave->tables, err));
+    DAMACY__TRY(
+        damacy__pinned_alloc(device, gpu->tables.size, "tables of a wave", &wave->host, err));
+    DAMACY__TRY(damacy__event_open(device, false, &wave->sent, err));
+    DAMACY__TRY(damacy__event_open(device, false, &wave->done, err));
+    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, DAMACY__WAVE_COPIES,
+                               DAMACY__WAVE_AXES, gpu->core->out_dtype);
+    return DAMACY_OK;
+}
+
+/* Sizes the waves to what slots leave of the budget, at most 512 MiB of chunks each, and makes
+ * them. Called once by the scheduler, with the context current. */
+static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,
+                                            damacy_error* err)
+{
+    const uint64_t budget = gpu->device.budget;
+    damacy__zstd_limits limits;
+    uint64_t size = UINT64_C(512) << 20;
+    uint64_t need = 0;
+
+    damacy__wave_tables_init(&gpu->tables);
+    for (; size >= UINT64_C(1) << 20; size /= 2) {
+        memset(&limits, 0, sizeof limits);
+        limits.max_jobs = DAMACY__WAVE_UNITS;
+        limits.dst_size = size;
+        limits.largest_size = size / 2;
+        DAMACY__TRY(damacy__zstd_layout_of(&limits, &gpu->zstd_layout, err));
+        gpu->output_size = size;
+        gpu->input_size = size + (UINT64_C(4) << 20);
+        need = DAMACY__WAVES *
+               (gpu->input_size + gpu->output_size + gpu->zstd_layout.size + gpu->tables.size);
+        if (slots_size + gpu->affine_size + need <= budget) {
+            break;
+        }
+    }
+    if (slots_size + gpu->affine_size + need > budget) {
+        return damacy__fail(err, DAMACY_BUDGET,
+                            "max_gpu_bytes %" PRIu64 ": %u batch slots take %" PRIu64
+                            " bytes and the smallest waves %" PRIu64,
+                            budget, gpu->core->config.batch_slots, slots_size, need);
+    }
+    gpu->output_limit = gpu->output_size;
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        DAMACY__TRY(damacy__gpu_make_wave(gpu, &gpu->waves[i], err));
+    }
+    return DAMACY_OK;
+}
+
+/* The memory and events of one batch slot. The context is current. */
+static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot, uint64_t size,
+                                           damacy_error* err)
+{
+    uint64_t address = 0;
+    damacy__event event = NULL;
+
+    DAMACY__TRY(damacy__device_alloc(&gpu->device, size, "a batch", &address, err));
+    slot->ptr = (uint8_t*)(uintptr_t)address;
+    gpu->slot_size = size;
+    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
+    slot->ready_event = (uint64_t)(uintptr_t)event;
+    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
+    slot->gate_event = (uint64_t)(uintptr_t)event;
+    return DAMACY_OK;
+}
+
+/* Waves and slots, once the shape of batches is known. Scheduler thread. */
+static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_size,
+                                             uint64_t slots_size, damacy_error* err)
+{
+    damacy__core* core = gpu->core;
+    damacy_status status = damacy__device_enter(&gpu->device, err);
+
+    if (status != DAMACY_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < core->config.batch_slots; i++) {
+        core->slots[i].size = slot_size;
+    }
+    if (slots_size + (UINT64_C(16) << 20) > gpu->device.budget) {
+        status = damacy__fail(err, DAMACY_BUDGET,
+                              "max_gpu_bytes %" PRIu64 ": %u batch slots of %" PRIu64
+                              " bytes do not fit",
+                              gpu->device.budget, core->config.batch_slots, slot_size);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__gpu_make_waves(gpu, slots_size, err);
+    }
+    for (uint32_t i = 0; i < core->config.batch_slots && status == DAMACY_OK; i++) {
+        status = damacy__gpu_make_slot(gpu, &core->slots[i], slot_size, err);
+    }
+    damacy__device_leave(&gpu->device);
+    return status;
+}
+
+/* Makes a slot's gate event follow an event of the consumer's, through the stream of gates. */
+static damacy_status damacy__gpu_follow(damacy__gpu* gpu, damacy__event event, damacy__slot* slot,
+                                        damacy_error* err)
+{
+    DAMACY__TRY(damacy__stream_await(&gpu->device, gpu->gate_stream, event, err));
+    return damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event,
+                                gpu->gate_stream, err);
+}
+
+/* ---- closing ---- */
+
+static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot)
+{
+    if (slot->ready_event) {
+        damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event);
+    }
+    if (slot->gate_event) {
+        damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event);
+    }
+    if (slot->ptr) {
+        damacy__device_free(&gpu->device, (uint64_t)(uintptr_t)slot->ptr, slot->size);
+    }
+    slot->ptr = NULL;
+    slot->ready_event = slot->gate_event = 0;
+}
+
+static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
+{
+    damacy__device* device = &gpu->device;
+
+    if (wave->sent) {
+        damacy__event_close(device, wave->sent);
+    }
+    if (wave->done) {
+        damacy__event_close(device, wave->done);
+    }
+    damacy__pinned_free(device, &wave->host);
+    if (wave->tables) {
+        damacy__device_free(device, wave->tables, gpu->tables.size);
+    }
+    if (wave->scratch) {
+        damacy__device_free(device, wave->scratch, gpu->zstd_layout.size);
+    }
+    if (wave->output) {
+        damacy__device_free(device, wave->output, gpu->output_size);
+    }
+    if (wave->input) {
+        damacy__device_free(device, wave->input, gpu->input_size);
+    }
+    damacy__free(&gpu->core->alloc, wave->units, DAMACY__WAVE_UNITS);
+}
+
+/* Frees what the waves and the threads used; the device stays for batches that are held. */
+static void damacy__gpu_stop(damacy__gpu* gpu)
+{
+    bool entered;
+
+    if (gpu->has_thread) {
+        damacy__lock(&gpu->mutex);
+        gpu->stop = true;
+        damacy__broadcast(&gpu->wake);
+        damacy__unlock(&gpu->mutex);
+        pthread_join(gpu->thread, NULL);
+        gpu->has_thread = false;
+    }
+    entered = gpu->device.driver && damacy__device_enter_to_free(&gpu->device);
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        damacy__gpu_free_wave(gpu, &gpu->waves[i]);
+        memset(&gpu->waves[i], 0, sizeof gpu->waves[i]);
+    }
+    if (gpu->affine) {
+        damacy__device_free(&gpu->device, gpu->affine, gpu->affine_size);
+        gpu->affine = 0;
+    }
+    damacy__pinned_free(&gpu->device, &gpu->staging);
+    for (uint32_t i = 0; i < DAMACY__ASSEMBLERS; i++) {
+        damacy__program_deinit(&gpu->assemblers[i].program, &gpu->device);
+    }
+    damacy__program_deinit(&gpu->assemble, &gpu->device);
+    if (gpu->has_zstd) {
+        damacy__zstd_kernels_deinit(&gpu->zstd, &gpu->device);
+        gpu->has_zstd = false;
+    }
+    if (gpu->has_compiler) {
+        damacy__compiler_deinit(&gpu->compiler);
+        gpu->has_compiler = false;
+    }
+    if (gpu->copy_stream) {
+        damacy__stream_close(&gpu->device, gpu->copy_stream);
+        gpu->copy_stream = NULL;
+    }
+    if (entered) {
+        damacy__device_leave(&gpu->device);
+    }
+}
+
+/* Gives everything back. Slots have been freed. */
+static void damacy__gpu_close(damacy__gpu* gpu)
+{
+    damacy__gpu_stop(gpu);
+    if (gpu->gate_stream) {
+        damacy__stream_close(&gpu->device, gpu->gate_stream);
+    }
+    if (gpu->stream) {
+        damacy__stream_close(&gpu->device, gpu->stream);
+    }
+    damacy__device_close(&gpu->device);
+    damacy__condition_deinit(&gpu->wake);
+    damacy__mutex_deinit(&gpu->mutex);
+    damacy__free(&gpu->core->alloc, gpu, 1);
+}
+
+/* ==== src/stage/gpu_run.h ==== */
+/* Runs planned batches on a GPU: one thread gathers units into waves, sends, decodes and assembles
+ * them, and looks at results when a wave has ended.
+ *
+ * Nothing on the device waits for the host: counts, sizes and statuses stay there until the wave is
+ * done. After a failure of the device no more work is given to it; units then end without effect,
+ * so that every batch still ends. */
+
+static void* damacy__gpu_main(void* context);
+
+/* Queues a unit for the GPU thread. */
+static void damacy__gpu_take(damacy__unit* unit)
+{
+    damacy__gpu* gpu = unit->slot->core->gpu;
+
+    damacy__lock(&gpu->mutex);
+    unit->task.next = NULL;
+    unit->task.context = unit;
+    if (gpu->tail) {
+        gpu->tail->next = &unit->task;
+    } else {
+        gpu->head = &unit->task;
+    }
+    gpu->tail = &unit->task;
+    damacy__signal(&gpu->wake);
+    damacy__unlock(&gpu->mutex);
+}
+
+/* How a stored chunk is decoded; trailing checksums are compared and cut off here, where the bytes
+ * are. DAMACY__UNIT_FILL: not at all, *err says why. */
+static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__layout* layout,
+                                     damacy__span* stored, damacy_error* err)
+{
+    const damacy__chain* chain = &layout->chunk_chain;
+    const uint32_t middle = damacy__chain_middle(chain);
+    const damacy__span whole = *stored;
+    damacy__decoder checker;
+    uint32_t n = chain->n;
+
+    if (layout->is_nested) {
+        return DAMACY__UNIT_HOST;
+    }
+    memset(&checker, 0, sizeof checker);
+    checker.skip_checksums = core->config.skip_checksums != 0;
+    for (; n > middle + 1 && chain->codecs[n - 1].kind == DAMACY__CODEC_CRC32C; n--) {
+        if (damacy__decode_crc32c(&checker, stored, err) != DAMACY_OK) {
+            return DAMACY__UNIT_FILL;
+        }
+    }
+    if (n == middle + 1) {
+        if (stored->size != layout->chunk_size) {
+            (void)damacy__fail(err, DAMACY_DECODE, "%zu stored bytes; the chunk has %" PRIu64,
+                               stored->size, layout->chunk_size);
+            return DAMACY__UNIT_FILL;
+        }
+        return DAMACY__UNIT_VOXELS;
+    }
+    if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_ZSTD) {
+        return DAMACY__UNIT_ZSTD;
+    }
+    *stored = whole;
+    return DAMACY__UNIT_HOST;
+}
+
+/* ---- gathering ---- */
+
+static uint64_t damacy__unit_copies(const damacy__unit* unit)
+{
+    return unit->kind == DAMACY__UNIT_FILL ? unit->n
+                                           : unit->slot->plan.chunks.items[unit->first].n_copies;
+}
+
+/* Room for a unit's voxels and bytes; false: the wave is full. */
+static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit* unit)
+{
+    const uint64_t n_copies = damacy__unit_copies(unit);
+    uint64_t in = wave->input_used;
+
+    if (wave->n_units == DAMACY__WAVE_UNITS ||
+        (wave->n_units > 0 && wave->n_copies + n_copies > DAMACY__WAVE_COPIES / 2)) {
+        return false;
+    }
+    if (unit->kind != DAMACY__UNIT_FILL) {
+        const damacy__unit* last = wave->n_units ? wave->units[wave->n_units - 1] : NULL;
+        const uint64_t size = unit->slot->plan.chunks.items[unit->first].layout->chunk_size;
+        /* Bytes that lie together on the host stay together, so that they are sent at once. */
+        const bool follows = last && last->bytes && last->bytes + last->size == unit->bytes;
+        in = follows ? in : damacy__align_up(in, 256);
+        if (unit->size > gpu->input_size - DAMACY__MIN(in, gpu->input_size) ||
+            size > (wave->n_units ? gpu->output_limit : gpu->output_size) -
+                       DAMACY__MIN(wave->output_used,
+                                   wave->n_units ? gpu->output_limit : gpu->output_size)) {
+            return false;
+        }
+        if (unit->kind == DAMACY__UNIT_VOXELS) {
+            unit->dst = wave->input + in;
+        } else {
+            damacy__job* job =
+                (damacy__job*)(void*)(wave->host.ptr + gpu->tables.zstd_jobs) + wave->n_zstd;
+            memset(job, 0, sizeof *job);
+            unit->dst = wave->output + wave->output_used;
+            unit->number = wave->n_zstd++;
+            job->src = wave->input + in;
+            job->src_size = unit->size;
+            job->dst = unit->dst;
+            job->dst_capacity = size;
+            job->expected_size = size;
+            job->flags = gpu->core->config.skip_checksums ? (uint32_t)DAMACY__JOB_NO_CHECKSUM : 0;
+            wave->output_used = damacy__align_up(wave->output_used + size, 256);
+            wave->output_used = DAMACY__MIN(wave->output_used, gpu->output_size);
+            wave->output_zstd += size;
+        }
+        wave->input_used = in + unit->size;
+    }
+    wave->n_copies += (uint32_t)n_copies;
+    wave->units[wave->n_units++] = unit;
+    return true;
+}
+
+/* Where a unit's bytes lie in the wave's input. */
+static uint64_t damacy__unit_input(const damacy__gpu* gpu, const damacy__wave* wave,
+                                   const damacy__unit* unit)
+{
+    const damacy__job* jobs =
+        (const damacy__job*)(const void*)(wave->host.ptr + gpu->tables.zstd_jobs);
+
+    return unit->kind == DAMACY__UNIT_VOXELS ? unit->dst : jobs[unit->number].src;
+}
+
+/* ---- launching ---- */
+
+/* Sends the bytes of all units, as few copies as their places on the host allow. */
+static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    const uint8_t* from = NULL;
+    uint64_t to = 0;
+    uint64_t size = 0;
+    uint32_t n_jobs = wave->n_zstd;
+
+    for (uint32_t i = 0; i <= wave->n_units; i++) {
+        const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
+        if (unit && unit->kind == DAMACY__UNIT_FILL) {
+            continue;
+        }
+        if (unit && size && from + size == unit->bytes &&
+            to + size == damacy__unit_input(gpu, wave, unit)) {
+            size += unit->size;
+            continue;
+        }
+        if (size) {
+            DAMACY__TRY(
+                damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err));
+        }
+        from = unit ? unit->bytes : NULL;
+        to = unit ? damacy__unit_input(gpu, wave, unit) : 0;
+        size = unit ? unit->size : 0;
+    }
+    memcpy(wave->host.ptr + gpu->tables.n_zstd, &n_jobs, sizeof n_jobs);
+    DAMACY__TRY(damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr,
+                                       gpu->tables.sent_size, gpu->copy_stream, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
+    return damacy__stream_await(&gpu->device, gpu->stream, wave->sent, err);
+}
+
+static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__zstd_call call;
+
+    if (wave->n_zstd == 0) {
+        return DAMACY_OK;
+    }
+    memset(&call, 0, sizeof call);
+    call.jobs = wave->tables + gpu->tables.zstd_jobs;
+    call.n_jobs = wave->tables + gpu->tables.n_zstd;
+    call.results = wave->tables + gpu->tables.zstd_results;
+    call.scratch = wave->scratch;
+    call.likely_jobs = wave->n_zstd;
+    call.likely_size = wave->output_zstd;
+    call.stream = gpu->stream;
+    DAMACY__TRY(damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err));
+    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.zstd_results,
+                                wave->tables + gpu->tables.zstd_results,
+                                wave->n_zstd * sizeof(damacy__job_result), gpu->stream, err);
+}
+
+/* The kernel for a pair of types: its own program once that is compiled, else the one for any. */
+static const damacy__kernel* damacy__gpu_assembler(damacy__gpu* gpu, uint32_t src)
+{
+    static const char* const entries[] = {"damacy_assemble"};
+    damacy__assembler* a = NULL;
+    damacy_error ignored;
+
+    for (uint32_t i = 0; i < DAMACY__ASSEMBLERS && !a; i++) {
+        if (!gpu->assemblers[i].is_started || gpu->assemblers[i].src == src) {
+            a = &gpu->assemblers[i];
+        }
+    }
+    if (!a || a->has_failed) {
+        return &gpu->assemble.kernels[0];
+    }
+    memset(&ignored, 0, sizeof ignored);
+    if (!a->is_started) {
+        char text[2][64];
+        const char* defines[2] = {text[0], text[1]};
+        damacy__program_spec spec;
+        damacy__assemble_defines((damacy_dtype)src, gpu->core->out_dtype, text);
+        spec.name = "kernels/assemble.cu";
+        spec.entries = entries;
+        spec.n_entries = 1;
+        spec.defines = defines;
+        spec.n_defines = 2;
+        a->src = src;
+        a->is_started = true;
+        a->has_failed =
+            damacy__program_start(&a->program, &gpu->compiler, &spec, &ignored) != DAMACY_OK;
+        return &gpu->assemble.kernels[0];
+    }
+    if (!a->is_ready && damacy__program_is_compiled(&a->program)) {
+        a->is_ready = damacy__program_finish(&a->program, &gpu->device, &ignored) == DAMACY_OK;
+        a->has_failed = !a->is_ready;
+    }
+    return a->is_ready ? &a->program.kernels[0] : &gpu->assemble.kernels[0];
+}
+
+/* Sends the list of copies and launches each of its segments. */
+static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__assemble_call call;
+
+    memset(&call, 0, sizeof call);
+    call.list = wave->tables + gpu->tables.list;
+    call.n_channels = gpu->core->config.n_channels;
+    call.scale = gpu->affine;
+    call.offset = gpu->affine ? gpu->affine + gpu->affine_size / 2 : 0;
+    call.n_blocks = gpu->device.n_multiprocessors * 16;
+    call.stream = gpu->stream;
+    DAMACY__TRY(damacy__assemble_upload(&wave->list, &gpu->device, &call, err));
+    for (uint32_t i = 0; i < wave->list.n_segments; i++) {
+        if (wave->list.segments[i].n_jobs) {
+            DAMACY__TRY(damacy__assemble_launch(
+                &wave->list, i, &gpu->device,
+                damacy__gpu_assembler(gpu, wave->list.segments[i].src_dtype), &call, err));
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* Empties the list for more copies of the same wave. */
+static void damacy__wave_clear_list(damacy__gpu* gpu, damacy__wave* wave)
+{
+    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, DAMACY__WAVE_COPIES,
+                               DAMACY__WAVE_AXES, gpu->core->out_dtype);
+}
+
+/* Adds one copy; a full list is sent and waited for, which is rare. */
+static damacy_status damacy__wave_copy(damacy__gpu* gpu, damacy__wave* wave,
+                                       const damacy__copy* copy, const damacy__axis* axes,
+                                       damacy_error* err)
+{
+    if (damacy__assemble_add(&wave->list, copy, axes)) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+    DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
+    damacy__wave_clear_list(gpu, wave);
+    damacy__assemble_begin(&wave->list, (damacy_dtype)copy->src_dtype);
+    if (!damacy__assemble_add(&wave->list, copy, axes)) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED, "a copy of too many parts");
+    }
+    return DAMACY_OK;
+}
+
+/* All copies of one unit. */
+static damacy_status damacy__wave_copies(damacy__gpu* gpu, damacy__wave* wave,
+                                         const damacy__unit* unit, damacy_error* err)
+{
+    const damacy__plan* plan = &unit->slot->plan;
+    const uint64_t n = damacy__unit_copies(unit);
+
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t number = unit->kind == DAMACY__UNIT_FILL
+                                    ? plan->fills.items[unit->first + k]
+                                    : plan->order.items[plan->chunks.items[unit->first].first + k];
+        damacy__copy copy = plan->copies.items[number].copy;
+        copy.dst += (uint64_t)(uintptr_t)unit->slot->ptr;
+        if (unit->kind != DAMACY__UNIT_FILL && gpu->core->config.debug_bypass_decode) {
+            copy.flags = DAMACY__COPY_FILL;
+            copy.fill = plan->chunks.items[unit->first].layout->fill;
+        }
+        copy.src += unit->dst;
+        DAMACY__TRY(damacy__wave_copy(gpu, wave, &copy, plan->axes.items + copy.first_axis, err));
+    }
+    return DAMACY_OK;
+}
+
+static uint32_t damacy__unit_dtype(const damacy__unit* unit)
+{
+    const damacy__plan* plan = &unit->slot->plan;
+
+    return unit->kind == DAMACY__UNIT_FILL
+               ? plan->copies.items[plan->fills.items[unit->first]].copy.src_dtype
+               : (uint32_t)plan->chunks.items[unit->first].layout->dtype;
+}
+
+/* Copies of all units, one source type after another. A run of fills may hold several types: each
+ * copy opens a segment of its own type where needed. */
+static damacy_status damacy__wave_assemble(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__wave_clear_list(gpu, wave);
+    for (uint32_t type = 0; type < DAMACY_NATIVE; type++) {
+        bool has_begun = false;
+        for (uint32_t i = 0; i < wave->n_units; i++) {
+            if (damacy__unit_dtype(wave->units[i]) == type) {
+                if (!has_begun) {
+                    damacy__assemble_begin(&wave->list, (damacy_dtype)type);
+                    has_begun = true;
+                }
+                DAMACY__TRY(damacy__wave_copies(gpu, wave, wave->units[i], err));
+            }
+        }
+    }
+    return damacy__wave_flush(gpu, wave, err);
+}
+
+/* The stream waits for what consumers of earlier batches in these slots asked for. */
+static damacy_status damacy__wave_gates(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    const damacy__slot* seen = NULL;
+
+    for (uint32_t i = 0; i < wave->n_units; i++) {
+        damacy__slot* slot = wave->units[i]->slot;
+        bool has_gate;
+        if (slot == seen) {
+            continue;
+        }
+        seen = slot;
+        damacy__lock(&gpu->core->mutex);
+        has_gate = slot->has_gate;
+        slot->has_gate = false;
+        damacy__unlock(&gpu->core->mutex);
+        if (has_gate) {
+            DAMACY__TRY(damacy__stream_await(&gpu->device, gpu->stream,
+                                             (damacy__event)(uintptr_t)slot->gate_event, err));
+        }
+    }
+    return DAMACY_OK;
+}
+
+static damacy_status damacy__wave_launch(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    wave->start_ns = damacy__now_ns();
+    DAMACY__TRY(damacy__wave_send(gpu, wave, err));
+    if (!gpu->core->config.debug_bypass_decode) {
+        DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
+    }
+    DAMACY__TRY(damacy__wave_gates(gpu, wave, err));
+    DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
+    return damacy__event_record(&gpu->device, wave->done, gpu->stream, err);
+}
+
+/* ---- ending ---- */
+
+/* Host memory of a unit's bytes goes back. */
+static void damacy__unit_sent(damacy__unit* unit)
+{
+    damacy__slot* slot = unit->slot;
+
+    if (unit->kind == DAMACY__UNIT_FILL || !unit->bytes) {
+        return;
+    }
+    if (unit->is_space) {
+        damacy__run_space_back(slot->core, unit->bytes);
+    } else {
+        damacy__run_release(&slot->read_tasks.items[slot->plan.chunks.items[unit->first].read], 1);
+    }
+    unit->bytes = NULL;
+}
+
+static void damacy__gpu_fail(damacy__gpu* gpu, const damacy_error* error)
+{
+    if (!gpu->has_failed) {
+        gpu->has_failed = true;
+        gpu->failure = *error;
+        damacy__core_log(gpu->core, DAMACY_LOG_ERROR, "GPU: %s", error->message);
+    }
+}
+
+/* A unit ends without its voxels. */
+static void damacy__unit_abandon(damacy__gpu* gpu, damacy__unit* unit)
+{
+    damacy_error error = gpu->failure;
+
+    if (unit->kind == DAMACY__UNIT_FILL) {
+        for (uint32_t i = 0; i < unit->n; i++) {
+            const damacy__plan* plan = &unit->slot->plan;
+            damacy__crop_fail(gpu->core, unit->slot,
+                              plan->copies.items[plan->fills.items[unit->first + i]].sample,
+                              &error);
+        }
+    } else {
+        damacy__run_chunk_fail(unit->slot, unit->first, &error);
+        damacy__unit_sent(unit);
+    }
+    damacy__run_done(unit->slot, 1);
+}
+
+static const char* damacy__job_words(uint32_t status)
+{
+    switch (status) {
+    case DAMACY__JOB_NEED_SCRATCH:
+        return "does not fit the scratch of a wave of its own";
+    case DAMACY__JOB_NO_SPACE:
+    case DAMACY__JOB_SIZE_MISMATCH:
+        return "the decoded size is not the chunk's";
+    case DAMACY__JOB_UNSUPPORTED:
+        return "a feature that is not supported, such as a dictionary";
+    case DAMACY__JOB_TRUNCATED:
+        return "cut short";
+    case DAMACY__JOB_BAD_MAGIC:
+        return "no frame magic number";
+    case DAMACY__JOB_BAD_HEADER:
+        return "a malformed frame header";
+    case DAMACY__JOB_BAD_BLOCK:
+        return "a malformed block";
+    case DAMACY__JOB_BAD_LITERALS:
+    case DAMACY__JOB_BAD_HUFFMAN:
+        return "malformed literals";
+    case DAMACY__JOB_BAD_TABLE:
+    case DAMACY__JOB_BAD_SEQUENCES:
+        return "malformed sequences";
+    case DAMACY__JOB_BAD_OFFSET:
+        return "a match before the start";
+    case DAMACY__JOB_BAD_CHECKSUM:
+        return "the checksum does not match";
+    case DAMACY__JOB_TRAILING:
+        return "bytes that are no frame";
+    default:
+        return "was not decoded";
+    }
+}
+
+/* What the device says of a chunk; true when it did not fit the scratch and may be tried again. */
+static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damacy__unit* unit,
+                               bool may_retry)
+{
+    const damacy__job_result* results =
+        (const damacy__job_result*)(const void*)(wave->host.ptr + gpu->tables.zstd_results);
+    damacy_error error;
+    uint32_t status;
+
+    if (unit->kind != DAMACY__UNIT_ZSTD || gpu->core->config.debug_bypass_decode) {
+        return false;
+    }
+    status = results[unit->number].status;
+    if (status == DAMACY__JOB_OK) {
+        return false;
+    }
+    if (status == DAMACY__JOB_NEED_SCRATCH && may_retry) {
+        return true;
+    }
+    damacy__run_error_init(unit->slot, unit->first, DAMACY_STAGE_DECODE, &error);
+    (void)damacy__fail(&error,
+                       status == DAMACY__JOB_NEED_SCRATCH  ? DAMACY_BUDGET
+                       : status == DAMACY__JOB_UNSUPPORTED ? DAMACY_UNSUPPORTED
+                                                           : DAMACY_DECODE,
+                       "zstd: %s at byte %" PRIu64, damacy__job_words(status),
+                       results[unit->number].error_offset);
+    error.offset =
+        unit->slot->plan.chunks.items[unit->first].offset + results[unit->number].error_offset;
+    damacy__run_chunk_fail(unit->slot, unit->first, &error);
+    return false;
+}
+
+static void damacy__wave_reset(damacy__wave* wave)
+{
+    wave->n_units = wave->n_copies = wave->n_zstd = 0;
+    wave->input_used = wave->output_used = wave->output_zstd = 0;
+    wave->is_running = wave->is_sent = false;
+}
+
+/* Ends the units that are done and moves those to be tried again to the front. */
+static void damacy__wave_settle(damacy__gpu* gpu, damacy__wave* wave, bool may_retry)
+{
+    uint32_t n_left = 0;
+
+    for (uint32_t i = 0; i < wave->n_units; i++) {
+        damacy__unit* unit = wave->units[i];
+        if (damacy__unit_judge(gpu, wave, unit, may_retry)) {
+            wave->units[n_left++] = unit;
+        } else {
+            damacy__run_done(unit->slot, 1);
+        }
+    }
+    wave->n_units = n_left;
+}
+
+/* Decodes and assembles what did not fit the scratch once more; their bytes are still on the
+ * device. Waits: this is for data much denser than common, and later waves are kept smaller. */
+static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__job* jobs = (damacy__job*)(void*)(wave->host.ptr + gpu->tables.zstd_jobs);
+
+    wave->output_zstd = 0;
+    for (uint32_t i = 0; i < wave->n_units; i++) {
+        damacy__unit* unit = wave->units[i];
+        jobs[i] = jobs[unit->number]; /* i never overtakes: units are in the order of their jobs */
+        unit->number = i;
+        wave->output_zstd += jobs[i].dst_capacity;
+    }
+    wave->n_zstd = wave->n_units;
+    memcpy(wave->host.ptr + gpu->tables.n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
+    DAMACY__TRY(damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr,
+                                       gpu->tables.sent_size, gpu->stream, err));
+    DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
+    DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+    return damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err);
+}
+
+/* A wave has ended well: statuses, counters, and the units' share of their batches. */
+static void damacy__wave_end(damacy__gpu* gpu, damacy__wave* wave)
+{
+    const uint64_t ns = damacy__now_ns() - wave->start_ns;
+    damacy_error error;
+
+    memset(&error, 0, sizeof error);
+    error.stage = DAMACY_STAGE_DECODE;
+    error.sample = error.offset = UINT64_MAX;
+    damacy__metric_add(&gpu->core->counters.decode, ns, wave->input_used, wave->output_zstd);
+    damacy__wave_settle(gpu, wave, true);
+    if (wave->n_units > 0) {
+        gpu->output_limit = DAMACY__MAX(DAMACY__MIN(gpu->output_limit, wave->output_used) / 4 * 3,
+                                        gpu->output_size / 64);
+    }
+    while (wave->n_units > 0 && !gpu->has_failed) {
+        const uint32_t n_before = wave->n_units;
+        if (damacy__wave_retry(gpu, wave, &error) != DAMACY_OK) {
+            damacy__gpu_fail(gpu, &error);
+            return; /* the next look abandons what is left */
+        }
+        damacy__wave_settle(gpu, wave, true);
+        if (wave->n_units == n_before) {
+            damacy__wave_settle(gpu, wave, false);
+        }
+    }
+    damacy__wave_reset(wave);
+}
+
+/* The host's bytes of a wave have arrived: their memory goes back. */
+static void damacy__wave_sent(damacy__gpu* gpu, damacy__wave* wave)
+{
+    wave->is_sent = true;
+    damacy__metric_add(&gpu->core->counters.transfer, damacy__now_ns() - wave->start_ns,
+                       wave->input_used, wave->input_used);
+    for (uint32_t i = 0; i < wave->n_units; i++) {
+        damacy__unit_sent(wave->units[i]);
+    }
+}
+
+/* Ends what the device has finished; after a failure, everything. */
+static void damacy__gpu_poll(damacy__gpu* gpu)
+{
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        damacy__wave* wave = &gpu->waves[i];
+        damacy_error error;
+        bool done = false;
+        if (!wave->is_running) {
+            continue;
+        }
+        memset(&error, 0, sizeof error);
+        error.stage = DAMACY_STAGE_DECODE;
+        error.sample = error.offset = UINT64_MAX;
+        if (!gpu->has_failed && !wave->is_sent) {
+            if (damacy__event_done(&gpu->device, wave->sent, &done, &error) != DAMACY_OK) {
+                damacy__gpu_fail(gpu, &error);
+            } else if (done) {
+                damacy__wave_sent(gpu, wave);
+            }
+        }
+        done = false;
+        if (!gpu->has_failed && wave->is_sent &&
+            damacy__event_done(&gpu->device, wave->done, &done, &error) != DAMACY_OK) {
+            damacy__gpu_fail(gpu, &error);
+        }
+        if (gpu->has_failed) {
+            for (uint32_t k = 0; k < wave->n_units; k++) {
+                damacy__unit_abandon(gpu, wave->units[k]);
+            }
+            damacy__wave_reset(wave);
+        } else if (done) {
+            damacy__wave_end(gpu, wave);
+        }
+    }
+}
+
+/* Waits for the kernels once, before the first wave. */
+static damacy_status damacy__gpu_load(damacy__gpu* gpu, damacy_error* err)
+{
+    if (gpu->is_compiled) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__zstd_kernels_finish(&gpu->zstd, &gpu->device, err));
+    DAMACY__TRY(damacy__program_finish(&gpu->assemble, &gpu->device, err));
+    gpu->is_compiled = true;
+    return DAMACY_OK;
+}
+
+/* ---- the last work of a batch ---- */
+
+/* Fills and moves samples as the error policy says; waits for it, since errors are rare. */
+static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, damacy_error* err)
+{
+    damacy__core* core = gpu->core;
+    const uint64_t size = slot->size / core->config.samples_per_batch;
+    const uint64_t base = (uint64_t)(uintptr_t)slot->ptr;
+    damacy__wave* wave = &gpu->waves[0];
+
+    DAMACY__TRY(damacy__gpu_load(gpu, err));
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        if (!gpu->waves[i].is_running) {
+            wave = &gpu->waves[i];
+        }
+    }
+    if (wave->is_running) { /* its list is in use until the stream is empty */
+        DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
+    }
+    for (uint32_t i = 0; i < slot->n_samples; i++) {
+        damacy__axis axis;
+        damacy__copy copy;
+        if (slot->crops[i].error.status == DAMACY_OK) {
+            continue;
+        }
+        copy = damacy__slot_fill_copy(slot, i).copy;
+        axis.src_stride = 0;
+        axis.dst_stride = 1;
+        axis.extent = copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
+        copy.dst += base;
+        damacy__wave_clear_list(gpu, wave);
+        damacy__assemble_begin(&wave->list, (damacy_dtype)copy.src_dtype);
+        DAMACY__TRY(damacy__wave_copy(gpu, wave, &copy, &axis, err));
+        DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
+        DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+        DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
+    }
+    for (uint32_t i = 0; i < slot->n_delivered; i++) {
+        if (slot->delivered[i] != i) {
+            DAMACY__TRY(damacy__copy_on_device(&gpu->device, base + i * size,
+                                               base + slot->delivered[i] * size, size, gpu->stream,
+                                               err));
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* Every task of the batch has ended: policies, the ready event, and out to the poppers. */
+static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot)
+{
+    const damacy_on_error policy = gpu->core->config.on_error;
+    damacy_error error;
+    damacy_status status = DAMACY_OK;
+
+    memset(&error, 0, sizeof error);
+    error.stage = DAMACY_STAGE_BATCH;
+    error.sample = error.offset = UINT64_MAX;
+    slot->n_delivered = 0;
+    for (uint32_t i = 0; i < slot->n_samples; i++) {
+        if (slot->crops[i].error.status == DAMACY_OK || policy != DAMACY_ON_ERROR_SKIP) {
+            slot->delivered[slot->n_delivered++] = i;
+        }
+    }
+    if (!gpu->has_failed && slot->n_failed > 0 && policy != DAMACY_ON_ERROR_STOP) {
+        status = damacy__gpu_repair(gpu, slot, &error);
+    }
+    if (!gpu->has_failed && status == DAMACY_OK) {
+        status = damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event,
+                                      gpu->stream, &error);
+    }
+    if (status != DAMACY_OK) {
+        damacy__gpu_fail(gpu, &error);
+    }
+    if (gpu->has_failed) {
+        for (uint32_t i = 0; i < slot->n_samples; i++) {
+            damacy__crop_fail(gpu->core, slot, i, &gpu->failure);
+        }
+        damacy__lock(&gpu->core->mutex);
+        if (!gpu->core->has_failed) {
+            gpu->core->has_failed = true;
+            gpu->core->failure = gpu->failure;
+        }
+        damacy__unlock(&gpu->core->mutex);
+    }
+    damacy__slot_publish(slot);
+}
+
+/* ---- the thread ---- */
+
+/* Starts a gathered wave, or abandons it when the device has failed. */
+static void damacy__gpu_start_wave(damacy__gpu* gpu, damacy__wave* wave)
+{
+    damacy_error error;
+
+    memset(&error, 0, sizeof error);
+    error.stage = DAMACY_STAGE_TRANSFER;
+    error.sample = error.offset = UINT64_MAX;
+    wave->is_running = true;
+    if (!gpu->has_failed && (damacy__gpu_load(gpu, &error) != DAMACY_OK ||
+                             damacy__wave_launch(gpu, wave, &error) != DAMACY_OK)) {
+        damacy__gpu_fail(gpu, &error);
+    }
+}
+
+/* Does not fit even an empty wave. */
+static void damacy__gpu_refuse(damacy__gpu* gpu, damacy__unit* unit)
+{
+    const damacy__plan_chunk* chunk = &unit->slot->plan.chunks.items[unit->first];
+    damacy_error error;
+
+    damacy__run_error_init(unit->slot, unit->first, DAMACY_STAGE_PLAN, &error);
+    (void)damacy__fail(&error, DAMACY_BUDGET,
+                       "a chunk of %" PRIu64 " stored and %" PRIu64
+                       " decoded bytes; max_gpu_bytes %" PRIu64 " leaves waves of %" PRIu64,
+                       unit->size, chunk->layout->chunk_size, gpu->device.budget, gpu->output_size);
+    damacy__run_chunk_fail(unit->slot, unit->first, &error);
+    damacy__unit_sent(unit);
+    damacy__run_done(unit->slot, 1);
+}
+
+static damacy__wave* damacy__gpu_idle_wave(damacy__gpu* gpu)
+{
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        if (!gpu->waves[i].is_running) {
+            return &gpu->waves[i];
+        }
+    }
+    return NULL;
+}
+
+static damacy__unit* damacy__gpu_next(damacy__gpu* gpu)
+{
+    damacy__unit* unit = NULL;
+
+    damacy__lock(&gpu->mutex);
+    if (gpu->head) {
+        unit = (damacy__unit*)gpu->head->context;
+        gpu->head = gpu->head->next;
+        if (!gpu->head) {
+            gpu->tail = NULL;
+        }
+    }
+    damacy__unlock(&gpu->mutex);
+    return unit;
+}
+
+/* Gathers units into an idle wave and starts it; *held keeps the unit that did not fit any more. */
+static bool damacy__gpu_gather(damacy__gpu* gpu, damacy__unit** held)
+{
+    damacy__wave* wave = damacy__gpu_idle_wave(gpu);
+    damacy__unit* unit;
+
+    if (!wave) {
+        return false;
+    }
+    for (;;) {
+        unit = *held ? *held : damacy__gpu_next(gpu);
+        *held = NULL;
+        if (!unit) {
+            break;
+        }
+        if (unit->kind == DAMACY__UNIT_FINISH) {
+            damacy__gpu_finish_slot(gpu, unit->slot);
+        } else if (gpu->has_failed) {
+            damacy__unit_abandon(gpu, unit);
+        } else if (!damacy__wave_add(gpu, wave, unit)) {
+            if (wave->n_units > 0) {
+                *held = unit;
+                break;
+            }
+            damacy__gpu_refuse(gpu, unit);
+        }
+    }
+    if (wave->n_units == 0) {
+        return false;
+    }
+    damacy__gpu_start_wave(gpu, wave);
+    return true;
+}
+
+static bool damacy__gpu_is_busy(const damacy__gpu* gpu)
+{
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        if (gpu->waves[i].is_running) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Sleeps until there are units, or for a short while when waves are under way; false to stop. */
+static bool damacy__gpu_wait(damacy__gpu* gpu, bool has_held)
+{
+    bool go_on;
+
+    damacy__lock(&gpu->mutex);
+    if (damacy__gpu_is_busy(gpu) || has_held) {
+        if (!gpu->head || !damacy__gpu_idle_wave(gpu)) {
+            (void)damacy__condition_wait_until(&gpu->wake, &gpu->mutex, damacy__now_ns() + 20000);
+        }
+    } else {
+        while (!gpu->head && !gpu->stop) {
+            damacy__wait(&gpu->wake, &gpu->mutex);
+        }
+    }
+    go_on = !gpu->stop || gpu->head || damacy__gpu_is_busy(gpu) || has_held;
+    damacy__unlock(&gpu->mutex);
+    return go_on;
+}
+
+static void* damacy__gpu_main(void* context)
+{
+    damacy__gpu* gpu = (damacy__gpu*)context;
+    damacy__unit* held = NULL;
+    damacy_error error;
+    bool entered;
+
+    memset(&error, 0, sizeof error);
+    error.stage = DAMACY_STAGE_TRANSFER;
+    error.sample = error.offset = UINT64_MAX;
+    entered = damacy__device_enter(&gpu->device, &error) == DAMACY_OK;
+    if (!entered) {
+        damacy__gpu_fail(gpu, &error);
+    }
+    while (damacy__gpu_wait(gpu, held != NULL)) {
+        damacy__gpu_poll(gpu);
+        while (damacy__gpu_gather(gpu, &held)) {
+        }
+    }
+    if (entered) {
+        damacy__device_leave(&gpu->device);
+    }
+    return NULL;
 }
 
 /* ==== src/stage/batch.h ==== */
@@ -11893,6 +24599,67 @@ static damacy_status damacy__batch_drop(damacy_batch batch)
     return DAMACY_OK;
 }
 
+/* Before the reference is dropped: makes the next batch in the slot wait for an event of the
+ * consumer's, or for what is queued in the consumer's stream now. On the CPU nothing is to wait
+ * for. */
+static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* stream)
+{
+    damacy__core* core = batch.core;
+    damacy__gpu* gpu = core ? core->gpu : NULL;
+    damacy__slot* slot = NULL;
+    damacy_error ignored;
+    damacy_status status;
+
+    if (!gpu || damacy__batch_hold(batch) != DAMACY_OK) {
+        return core && !gpu ? DAMACY_OK : DAMACY_INVAL;
+    }
+    damacy__lock(&core->mutex);
+    slot = damacy__batch_slot(core, batch.id);
+    damacy__unlock(&core->mutex);
+    memset(&ignored, 0, sizeof ignored);
+    status = damacy__device_enter(&gpu->device, &ignored);
+    if (status == DAMACY_OK) {
+        if (event) { /* the event may be destroyed after this call: an event of ours takes its place
+                      */
+            status = damacy__gpu_follow(gpu, (damacy__event)event, slot, &ignored);
+        } else {
+            status = damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event,
+                                          (damacy__stream)stream, &ignored);
+        }
+        damacy__device_leave(&gpu->device);
+    }
+    if (status == DAMACY_OK) {
+        damacy__lock(&core->mutex);
+        slot->has_gate = true;
+        damacy__unlock(&core->mutex);
+    }
+    (void)damacy__batch_drop(batch);
+    return status;
+}
+
+/* Makes a consumer's stream wait for the batch, as DLPack's protocol asks of the producer. */
+static damacy_status damacy__batch_order(damacy_batch batch, void* stream, damacy_error* err)
+{
+    damacy__core* core = batch.core;
+    damacy__gpu* gpu = core->gpu;
+    damacy__slot* slot;
+    damacy_status status;
+
+    if (!gpu || stream == DAMACY_STREAM_NONE) {
+        return DAMACY_OK;
+    }
+    damacy__lock(&core->mutex);
+    slot = damacy__batch_slot(core, batch.id);
+    damacy__unlock(&core->mutex);
+    status = damacy__device_enter(&gpu->device, err);
+    if (status == DAMACY_OK) {
+        status = damacy__stream_await(&gpu->device, (damacy__stream)stream,
+                                      (damacy__event)(uintptr_t)slot->ready_event, err);
+        damacy__device_leave(&gpu->device);
+    }
+    return status;
+}
+
 static damacy_status damacy__batch_describe(damacy_batch batch, damacy_batch_info_t* out)
 {
     damacy__core* core = batch.core;
@@ -11909,7 +24676,11 @@ static damacy_status damacy__batch_describe(damacy_batch batch, damacy_batch_inf
         info.ptr = slot->ptr;
         info.size = slot->size / core->config.samples_per_batch * slot->n_delivered;
         info.dtype = core->out_dtype;
-        info.device = DAMACY_CPU;
+        info.device = core->config.device;
+        if (core->gpu) {
+            info.ready_stream = (void*)core->gpu->stream;
+            info.ready_event = (void*)(uintptr_t)slot->ready_event;
+        }
         info.rank = core->plan_options.rank + 1;
         info.shape[0] = slot->n_delivered;
         memcpy(info.shape + 1, core->plan_options.shape, core->plan_options.rank * sizeof(int64_t));
@@ -12027,6 +24798,12 @@ static damacy_status damacy__export_make(damacy_batch batch, damacy__export** ou
         (void)damacy__batch_drop(batch);
         return damacy__fail(err, DAMACY_OOM, "DLPack tensor");
     }
+    if (damacy__batch_order(batch, stream, err) != DAMACY_OK) {
+        const damacy_status status = err->status;
+        damacy__free(&batch.core->alloc, tensor, 1);
+        (void)damacy__batch_drop(batch);
+        return status;
+    }
     tensor->batch = batch;
     damacy__export_fill(tensor, &info);
     *out = tensor;
@@ -12115,6 +24892,9 @@ static damacy_status damacy__scheduler_make_slots(damacy__core* core, damacy_err
     if (core->external && size != core->external_size) {
         return damacy__fail(err, DAMACY_INVAL, "dst has %" PRIu64 " bytes, the box %" PRIu64,
                             core->external_size, size);
+    }
+    if (core->gpu) {
+        return damacy__gpu_make_memory(core->gpu, size, total, err);
     }
     for (uint32_t i = 0; i < core->config.batch_slots; i++) {
         damacy__slot* slot = &core->slots[i];
@@ -12550,7 +25330,6 @@ static damacy_status damacy__core_copy_config(damacy__core* core, damacy_error* 
     float* scale;
     float* offset;
 
-    core->config.cache_dir = NULL;
     if (n == 0) {
         return DAMACY_OK;
     }
@@ -12586,12 +25365,15 @@ static damacy_status damacy__core_make_memory(damacy__core* core, damacy_error* 
     const uint32_t n_slots = core->config.batch_slots;
     const uint32_t n_samples = core->config.samples_per_batch;
 
-    core->staging = (uint8_t*)damacy__alloc_take(alloc, core->staging_size, 1, 4096);
+    if (!core->gpu) {
+        core->staging = (uint8_t*)damacy__alloc_take(alloc, core->staging_size, 1, 4096);
+    }
     core->decoded = (uint8_t*)damacy__alloc_take(alloc, core->decoded_size, 1, 4096);
     core->queue = damacy__new(alloc, core->config.lookahead_samples, damacy__crop);
     core->slots = damacy__new(alloc, n_slots, damacy__slot);
     core->decoders = damacy__new(alloc, core->config.decode_threads, damacy__decoder);
-    if (!core->staging || !core->decoded || !core->queue || !core->slots || !core->decoders) {
+    if ((!core->staging && core->staging_size) || !core->decoded || !core->queue || !core->slots ||
+        !core->decoders) {
         return damacy__fail(err, DAMACY_OOM,
                             "%" PRIu64 " + %" PRIu64
                             " bytes of buffers and records of %u samples do not "
@@ -12642,6 +25424,11 @@ static damacy_status damacy__core_make_stages(damacy__core* core, damacy_error* 
     catalog->notify_context = core;
     catalog->clock = &core->counters.metadata;
     DAMACY__TRY(damacy__catalog_init(catalog, err));
+    if (core->gpu) {
+        DAMACY__TRY(damacy__thread_start(&core->gpu->thread, "damacy-gpu", damacy__gpu_main,
+                                         core->gpu, err));
+        core->gpu->has_thread = true;
+    }
     DAMACY__TRY(
         damacy__thread_start(&core->scheduler, "damacy-plan", damacy__scheduler_main, core, err));
     core->has_scheduler = true;
@@ -12666,6 +25453,10 @@ static void damacy__core_stop(damacy__core* core)
     }
     damacy__pool_deinit(&core->io);
     damacy__pool_deinit(&core->workers);
+    if (core->gpu) {
+        damacy__gpu_stop(core->gpu);
+        core->staging = NULL;
+    }
     for (uint32_t i = 0; core->slots && i < core->config.batch_slots; i++) {
         for (uint32_t k = 0; core->slots[i].crops && k < core->config.samples_per_batch; k++) {
             damacy__crop_deinit(core, &core->slots[i].crops[k]);
@@ -12693,7 +25484,9 @@ static void damacy__slot_free(damacy__core* core, damacy__slot* slot)
 {
     damacy__alloc* alloc = &core->alloc;
 
-    if (!core->external) {
+    if (core->gpu) {
+        damacy__gpu_free_slot(core->gpu, slot);
+    } else if (!core->external) {
         damacy__alloc_give(alloc, slot->ptr, slot->size ? slot->size : 1);
     }
     damacy__free(alloc, slot->crops, core->config.samples_per_batch);
@@ -12713,6 +25506,9 @@ static void damacy__core_free(damacy__core* core)
         damacy__slot_free(core, &core->slots[i]);
     }
     damacy__free(&core->alloc, core->slots, core->config.batch_slots);
+    if (core->gpu) {
+        damacy__gpu_close(core->gpu);
+    }
     damacy__ring_deinit(&core->ring, &core->alloc);
     damacy__arena_deinit(&core->arena, &core->alloc);
     damacy__alloc_give(&core->alloc, core->staging, core->staging_size);
@@ -12733,20 +25529,31 @@ static void damacy__core_free(damacy__core* core)
     damacy__free(&alloc, core, 1);
 }
 
+/* The GPU that the configuration names, or the CPU. AUTO takes the CPU where no GPU can be used,
+ * and the log says why. */
 static damacy_status damacy__core_choose_device(damacy__core* core, damacy_error* err)
 {
-    if (core->config.device > DAMACY_AUTO) {
-        return damacy__fail(err, DAMACY_UNSUPPORTED,
-                            "device is GPU %d: this build has no GPU back end",
-                            core->config.device - 1);
+    const bool is_auto = core->config.device == DAMACY_AUTO;
+    damacy_error why;
+    damacy_status status;
+
+    if (core->config.device != DAMACY_CPU) {
+        memset(&why, 0, sizeof why);
+        status = damacy__gpu_open(core, &why);
+        if (status == DAMACY_OK) {
+            damacy__core_log(core, DAMACY_LOG_INFO, "device: GPU %d, %s", core->gpu->device.ordinal,
+                             core->gpu->device.name);
+        } else if (!is_auto) {
+            return damacy__fail(err, status, "%s", why.message);
+        } else {
+            damacy__core_log(core, DAMACY_LOG_INFO, "device: CPU, since %s", why.message);
+            core->config.device = DAMACY_CPU;
+        }
     }
     if (core->config.gds == DAMACY_GDS_ON) {
-        return damacy__fail(err, DAMACY_UNSUPPORTED, "gds is ON: GPUDirect Storage needs a GPU");
+        return damacy__fail(err, DAMACY_UNSUPPORTED,
+                            "gds is ON: GPUDirect Storage is not available in this version");
     }
-    if (core->config.device == DAMACY_AUTO) {
-        damacy__core_log(core, DAMACY_LOG_INFO, "device: CPU (no GPU back end in this build)");
-    }
-    core->config.device = DAMACY_CPU;
     return DAMACY_OK;
 }
 
@@ -12778,11 +25585,12 @@ static damacy_status damacy__core_create(const damacy_config* config, uint8_t* e
     damacy__core_split_budget(core);
     status = damacy__core_make_locks(core, err);
     if (status == DAMACY_OK) {
-        status = damacy__core_choose_device(core, err);
-    }
-    if (status == DAMACY_OK) {
         status = damacy__core_copy_config(core, err);
     }
+    if (status == DAMACY_OK) {
+        status = damacy__core_choose_device(core, err);
+    }
+    core->config.cache_dir = NULL;
     if (status == DAMACY_OK) {
         status = damacy__core_make_memory(core, err);
     }
@@ -13060,14 +25868,22 @@ DAMACY_API damacy_status damacy_release(damacy_batch batch)
 
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event)
 {
-    (void)event;
+    damacy_status status = DAMACY_OK;
+
+    if (event) {
+        status = damacy__batch_gate(batch, event, NULL);
+        if (status != DAMACY_OK) {
+            return status; /* the batch stays held: its voxels may still be in use */
+        }
+    }
     return damacy__batch_drop(batch);
 }
 
 DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream)
 {
-    (void)stream;
-    return damacy__batch_drop(batch);
+    const damacy_status status = damacy__batch_gate(batch, NULL, stream);
+
+    return status == DAMACY_OK ? damacy__batch_drop(batch) : status;
 }
 
 DAMACY_API int32_t damacy_device(const damacy* d)
@@ -13081,12 +25897,11 @@ DAMACY_API damacy_status damacy_batch_dlpack(damacy_batch batch, void* stream,
     damacy_error local;
     damacy__export* tensor = NULL;
 
-    (void)stream;
     err = damacy__public_error(err, &local);
     if (!out) {
         return damacy__fail(err, DAMACY_INVAL, "out is NULL");
     }
-    DAMACY__TRY(damacy__export_make(batch, &tensor, err));
+    DAMACY__TRY(damacy__export_make(batch, stream, &tensor, err));
     *out = &tensor->versioned;
     return DAMACY_OK;
 }
@@ -13097,12 +25912,11 @@ DAMACY_API damacy_status damacy_batch_dlpack_legacy(damacy_batch batch, void* st
     damacy_error local;
     damacy__export* tensor = NULL;
 
-    (void)stream;
     err = damacy__public_error(err, &local);
     if (!out) {
         return damacy__fail(err, DAMACY_INVAL, "out is NULL");
     }
-    DAMACY__TRY(damacy__export_make(batch, &tensor, err));
+    DAMACY__TRY(damacy__export_make(batch, stream, &tensor, err));
     *out = &tensor->legacy;
     return DAMACY_OK;
 }
@@ -13134,6 +25948,10 @@ DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out)
     out->chunks_decoded = __atomic_load_n(&c->chunks_decoded, __ATOMIC_RELAXED);
     out->chunks_missing = __atomic_load_n(&c->chunks_missing, __ATOMIC_RELAXED);
     out->voxels_delivered = __atomic_load_n(&c->voxels_delivered, __ATOMIC_RELAXED);
+    if (d->core.gpu) {
+        out->gpu_bytes_committed =
+            __atomic_load_n(&d->core.gpu->device.committed, __ATOMIC_RELAXED);
+    }
     out->host_bytes_committed = __atomic_load_n(&d->core.alloc.live_bytes, __ATOMIC_RELAXED);
     if (__atomic_load_n(&c->bytes_wanted, __ATOMIC_RELAXED)) {
         out->read_amplification = (double)__atomic_load_n(&c->bytes_read, __ATOMIC_RELAXED) /

@@ -44,10 +44,12 @@ DAMACY__INLINE damacy__line damacy__line_of(const damacy__assemble_state* s, uin
     return line;
 }
 
-// The voxels [from, to) of unit u that are inside its line, which may begin and end within a unit.
+// The part of unit u that is inside its line, which may begin and end within a unit: positions [a,
+// b), of which position 0 is voxel `first`, perhaps one before the line.
 struct damacy__assemble_span {
     damacy__line line;
-    uint32_t from, to;
+    int64_t first;
+    uint32_t a, b;
 };
 
 DAMACY__INLINE damacy__assemble_span damacy__span_of(const damacy__assemble_state* s, uint32_t u,
@@ -59,8 +61,9 @@ DAMACY__INLINE damacy__assemble_span damacy__span_of(const damacy__assemble_stat
     r.line = damacy__line_of(s, index);
     const bool is_run = s->job.dst_step == (int64_t)out_size;
     const uint32_t before = is_run ? (uint32_t)(r.line.dst & 15) / out_size : 0;
-    r.from = at > before ? at - before : 0;
-    r.to = at + count > before ? damacy__min(at + count - before, s->job.n) : 0;
+    r.first = (int64_t)at - (int64_t)before;
+    r.a = at < before ? damacy__min(before - at, count) : 0;
+    r.b = at >= s->job.n + before ? r.a : damacy__min(s->job.n + before - at, count);
     return r;
 }
 
@@ -71,12 +74,16 @@ DAMACY__INLINE void damacy__assemble_pair(const damacy__assemble_wave* wave,
                                           uint32_t end)
 {
     constexpr uint32_t out_size = damacy__type_size(D);
+    const bool is_run = s->job.dst_step == (int64_t)out_size;
     for (uint32_t u = first + threadIdx.x; u < end; u += blockDim.x) {
         const damacy__assemble_span r = damacy__span_of(s, u, out_size);
-        if (r.from + 16 / out_size == r.to && s->job.dst_step == (int64_t)out_size)
-            damacy__unit_fast<S, D>(wave, &s->job, &r.line, r.from);
+        if (r.a >= r.b)
+            continue;
+        if (is_run)
+            damacy__unit<S, D>(wave, &s->job, &r.line, r.first, r.a, r.b);
         else
-            damacy__unit_slow<S>(wave, &s->job, &r.line, r.from, r.to, D);
+            damacy__unit_slow<S>(wave, &s->job, &r.line, (uint32_t)r.first + r.a,
+                                 (uint32_t)r.first + r.b, D);
     }
 }
 
@@ -89,7 +96,8 @@ DAMACY__INLINE void damacy__assemble_units(const damacy__assemble_wave* wave,
 {
     for (uint32_t u = first + threadIdx.x; u < end; u += blockDim.x) {
         const damacy__assemble_span r = damacy__span_of(s, u, damacy__type_size(wave->out_dtype));
-        damacy__unit_slow<S>(wave, &s->job, &r.line, r.from, r.to, wave->out_dtype);
+        damacy__unit_slow<S>(wave, &s->job, &r.line, (uint32_t)(r.first + (int64_t)r.a),
+                             (uint32_t)(r.first + (int64_t)r.b), wave->out_dtype);
     }
 }
 

@@ -159,39 +159,66 @@ DAMACY__INLINE void damacy__unit_slow(const damacy__assemble_wave* wave,
     }
 }
 
-// A whole unit: 16 / size(D) voxels from `first` on, to an aligned address.
+// An element at an aligned address.
+template <uint32_t SIZE> DAMACY__INLINE uint64_t damacy__load_aligned(uint64_t at)
+{
+    if constexpr (SIZE == 1)
+        return *(const uint8_t*)(uintptr_t)at;
+    else if constexpr (SIZE == 2)
+        return *(const uint16_t*)(uintptr_t)at;
+    else if constexpr (SIZE == 4)
+        return *(const uint32_t*)(uintptr_t)at;
+    else
+        return *(const uint64_t*)(uintptr_t)at;
+}
+
+// Elements [a, b) of a unit, one by one, packed as they would be side by side; the others are 0.
+template <uint32_t SIZE, uint32_t COUNT>
+DAMACY__INLINE void damacy__gather(uint64_t at, int64_t step, uint32_t a, uint32_t b, uint32_t* in)
+{
+    constexpr uint32_t n_words = (COUNT * SIZE + 3) / 4;
+    const bool is_aligned = (at & (SIZE - 1)) == 0; // a step is a multiple of SIZE
+#pragma unroll
+    for (uint32_t i = 0; i < n_words; i++)
+        in[i] = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < COUNT; j++) {
+        if (j < a || j >= b)
+            continue;
+        const uint64_t p = at + (uint64_t)((int64_t)j * step);
+        const uint64_t raw =
+            is_aligned ? damacy__load_aligned<SIZE>(p) : damacy__load_element(p, SIZE);
+        in[j * SIZE / 4] |= (uint32_t)raw << (8 * (j * SIZE % 4));
+        if constexpr (SIZE == 8)
+            in[2 * j + 1] = (uint32_t)(raw >> 32);
+    }
+}
+
+// Positions [a, b) of the unit of which position 0 is voxel `first` of the line, perhaps one before
+// it. The output runs along the line, position 0 at an aligned address.
 template <uint32_t S, uint32_t D>
-DAMACY__INLINE void damacy__unit_fast(const damacy__assemble_wave* wave,
-                                      const damacy__assemble_job* job, const damacy__line* line,
-                                      uint32_t first)
+DAMACY__INLINE void damacy__unit(const damacy__assemble_wave* wave, const damacy__assemble_job* job,
+                                 const damacy__line* line, int64_t first, uint32_t a, uint32_t b)
 {
     constexpr uint32_t size = damacy__type_size(S), out_size = damacy__type_size(D);
-    constexpr uint32_t count = 16 / out_size, n_words = count * size / 4;
+    constexpr uint32_t count = 16 / out_size, n_words = (count * size + 3) / 4;
     const bool is_fill = (job->flags & DAMACY__COPY_FILL) != 0;
     const bool swap = !is_fill && (job->flags & DAMACY__COPY_SWAP) != 0;
-    const uint64_t at = line->src + (uint64_t)((int64_t)first * job->src_step);
-    uint32_t in[n_words ? n_words : 1];
+    const bool is_whole = b - a == count;
+    const uint64_t at = line->src + (uint64_t)(first * job->src_step);
+    const uint64_t to = line->dst + (uint64_t)(first * (int64_t)out_size);
+    uint32_t in[n_words];
     uint32_t result[4] = {0, 0, 0, 0};
     if (is_fill) {
 #pragma unroll
-        for (uint32_t i = 0; i < (n_words ? n_words : 1); i++)
+        for (uint32_t i = 0; i < n_words; i++)
             in[i] = size == 1   ? (uint32_t)(job->fill & 255) * 0x01010101u
                     : size == 2 ? (uint32_t)(job->fill & 65535) * 0x00010001u
                                 : (uint32_t)(size == 8 && i % 2 ? job->fill >> 32 : job->fill);
-    } else if (n_words != 0 && job->src_step == (int64_t)size) {
-        damacy__load_words<n_words ? n_words : 1>(at, in);
+    } else if (count * size >= 4 && is_whole && job->src_step == (int64_t)size) {
+        damacy__load_words<n_words>(at, in);
     } else {
-#pragma unroll
-        for (uint32_t i = 0; i < (n_words ? n_words : 1); i++)
-            in[i] = 0;
-#pragma unroll
-        for (uint32_t j = 0; j < count; j++) {
-            const uint64_t raw =
-                damacy__load_element(at + (uint64_t)((int64_t)j * job->src_step), size);
-            in[j * size / 4] |= (uint32_t)raw << (8 * (j * size % 4));
-            if (size == 8)
-                in[j * size / 4 + 1] = (uint32_t)(raw >> 32);
-        }
+        damacy__gather<size, count>(at, job->src_step, a, b, in);
     }
 #pragma unroll
     for (uint32_t j = 0; j < count; j++) {
@@ -200,21 +227,35 @@ DAMACY__INLINE void damacy__unit_fast(const damacy__assemble_wave* wave,
             raw &= 255;
         if (size == 2)
             raw &= 65535;
-        if (size == 8)
-            raw |= (uint64_t)in[j * size / 4 + (size == 8 ? 1 : 0)] << 32;
-        const uint64_t bits = damacy__voxel<S>(wave, raw, swap, D, line, first + j);
-        if (out_size == 8) {
-            result[2 * j % 4] = (uint32_t)bits;
-            result[(2 * j + 1) % 4] = (uint32_t)(bits >> 32);
+        if constexpr (size == 8)
+            raw |= (uint64_t)in[2 * j + 1] << 32;
+        if (damacy__type_is_float(D) && wave->n_channels > 1 && (j < a || j >= b))
+            continue; // no channel to look up
+        const uint64_t bits =
+            damacy__voxel<S>(wave, raw, swap, D, line, (uint32_t)(first + (int64_t)j));
+        if constexpr (out_size == 8) {
+            result[2 * j] = (uint32_t)bits;
+            result[2 * j + 1] = (uint32_t)(bits >> 32);
         } else {
             const uint32_t mask = out_size == 4 ? ~0u : (1u << (8 * out_size % 32)) - 1;
             result[j * out_size / 4] |= ((uint32_t)bits & mask) << (8 * (j * out_size % 4));
         }
     }
-    damacy__u32x4 v;
-    v.x = result[0];
-    v.y = result[1];
-    v.z = result[2];
-    v.w = result[3];
-    *(damacy__u32x4*)(uintptr_t)(line->dst + (uint64_t)first * out_size) = v;
+    if (is_whole) {
+        damacy__u32x4 v;
+        v.x = result[0];
+        v.y = result[1];
+        v.z = result[2];
+        v.w = result[3];
+        *(damacy__u32x4*)(uintptr_t)to = v;
+        return;
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < count; j++) {
+        uint64_t bits = result[j * out_size / 4] >> (8 * (j * out_size % 4));
+        if constexpr (out_size == 8)
+            bits |= (uint64_t)result[2 * j + 1] << 32;
+        if (j >= a && j < b)
+            damacy__store_element(to + j * out_size, out_size, bits);
+    }
 }
