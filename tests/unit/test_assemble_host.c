@@ -353,9 +353,11 @@ TEST(scale_and_offset_follow_the_golden_table)
 {
     for (size_t i = 0; i < DAMACY__COUNT(cast_affine_cases); i++) {
         const cast_affine_case* c = &cast_affine_cases[i];
-        const uint64_t src[5] = {c->bits, 0, 0, 0, 0};
-        uint64_t got = 0;
-        damacy__axis axis = {1, 1, 1};
+        enum { N = 19 }; /* vectors and a rest */
+        const uint32_t size = sizes[c->src];
+        uint8_t src[8 * N];
+        uint8_t dst[8 * N];
+        damacy__axis axis = {1, 1, N};
         damacy__affine affine;
         damacy__copy copy;
         float scale;
@@ -367,19 +369,26 @@ TEST(scale_and_offset_follow_the_golden_table)
         affine.n_channels = 1;
         memset(&copy, 0, sizeof copy);
         copy.src = (uint64_t)(uintptr_t)src;
-        copy.dst = (uint64_t)(uintptr_t)&got;
+        copy.dst = (uint64_t)(uintptr_t)dst;
         copy.n_axes = 1;
         copy.src_dtype = c->src;
         copy.channel_axis = DAMACY__NO_CHANNEL;
         copy.channel = 7; /* one channel: the same for all */
-        copy.n_voxels_low = 1;
-        damacy__host_copy(&copy, &axis, (damacy_dtype)c->out, &affine);
-        if (got != c->out_bits) {
-            printf("# type %u to %u: 0x%llx * 0x%x + 0x%x gives 0x%llx, not 0x%llx\n", c->src,
-                   c->out, (unsigned long long)c->bits, c->scale, c->offset,
-                   (unsigned long long)got, (unsigned long long)c->out_bits);
+        copy.n_voxels_low = N;
+        for (uint32_t v = 0; v < N; v++) {
+            memcpy(src + v * size, &c->bits, size);
         }
-        CHECK(got == c->out_bits);
+        damacy__host_copy(&copy, &axis, (damacy_dtype)c->out, &affine);
+        for (uint32_t v = 0; v < N; v++) {
+            uint64_t got = 0;
+            memcpy(&got, dst + v * sizes[c->out], sizes[c->out]);
+            if (got != c->out_bits) {
+                printf("# type %u to %u: 0x%llx * 0x%x + 0x%x gives 0x%llx, not 0x%llx\n", c->src,
+                       c->out, (unsigned long long)c->bits, c->scale, c->offset,
+                       (unsigned long long)got, (unsigned long long)c->out_bits);
+            }
+            CHECK(got == c->out_bits);
+        }
     }
 }
 
