@@ -201,8 +201,11 @@ def main():
         some = inputs(src) + specials(src)
         some = some[:: max(1, len(some) // 6)] + specials(src)[:8]
         for o, out in enumerate(TYPES[:4]):
+            zeros = [(0x3F800000, 0), (0x3F800000, 0x80000000), (0xBF800000, 0x80000000)]
             for k, bits in enumerate(sorted(set(some))):
-                for scale, offset in (pairs[(k + o) % len(pairs)], pairs[(3 * k + 2 * s + 1) % len(pairs)]):
+                value = decode(src, bits)
+                chosen = [pairs[(k + o) % len(pairs)], pairs[(3 * k + 2 * s + 1) % len(pairs)]]
+                for scale, offset in zeros if value == 0 or value == ("-0",) else chosen:
                     result = affine(src, out, bits, scale, offset)
                     cases.append(f"{{{s},{o},0x{scale:x}u,0x{offset:x}u,0x{bits:x}u,0x{result:x}u}},")
     lines(cases)
