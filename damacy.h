@@ -345,6 +345,11 @@ DAMACY_API damacy_status damacy_batch_sample(damacy_batch batch, uint32_t i, uin
 /* The cause of the batch's i-th failed sample, i < info.n_failed, in push order. */
 DAMACY_API damacy_status damacy_batch_failed(damacy_batch batch, uint32_t i, damacy_error* err);
 
+/* Copies the voxels to host memory and waits for that. dst_size must be info.size. For looking at
+ * batches and for tests; training reads them where they are. INVAL, OOM, CUDA, DEVICE_LOST. */
+DAMACY_API damacy_status damacy_batch_read(damacy_batch batch, void* dst, size_t dst_size,
+                                           damacy_error* err);
+
 /* Adds a reference. */
 DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch);
 
@@ -4957,7 +4962,7 @@ static damacy_status damacy__zstd_refuse(damacy_error* err, size_t at, const cha
     return damacy__fail(err, DAMACY_DECODE, "zstd: %s at byte %zu", what, at);
 }
 
-static inline bool damacy__zstd_has(const damacy__zstd_reader* walk, uint64_t n)
+static inline bool damacy__zstd_is_left(const damacy__zstd_reader* walk, uint64_t n)
 {
     return n <= walk->src.size - walk->at;
 }
@@ -4979,7 +4984,7 @@ static damacy_status damacy__zstd_walk_header(damacy__zstd_reader* walk, damacy_
 {
     static const uint8_t sizes[4] = {0, 1, 2, 4};
     const size_t start = walk->at;
-    const uint8_t descriptor = damacy__zstd_has(walk, 1) ? walk->src.ptr[start] : 0;
+    const uint8_t descriptor = damacy__zstd_is_left(walk, 1) ? walk->src.ptr[start] : 0;
     const size_t is_single = descriptor >> 5 & 1;
     const size_t n_dictionary = sizes[descriptor & 3];
     const size_t n_content = descriptor >> 6 ? (size_t)1 << (descriptor >> 6) : is_single;
@@ -4990,7 +4995,7 @@ static damacy_status damacy__zstd_walk_header(damacy__zstd_reader* walk, damacy_
     if (descriptor & 8) {
         return damacy__zstd_refuse(err, start, "a reserved bit of the frame header is set");
     }
-    if (!damacy__zstd_has(walk, 2 - is_single + n_dictionary + n_content)) {
+    if (!damacy__zstd_is_left(walk, 2 - is_single + n_dictionary + n_content)) {
         return damacy__zstd_refuse(err, start, "the frame header is cut short");
     }
     walk->at++;
@@ -5124,7 +5129,7 @@ static damacy_status damacy__zstd_walk_blocks(damacy__zstd_reader* walk, damacy_
         uint32_t type;
         uint64_t n_literals = 0;
         size_t size;
-        if (!damacy__zstd_has(walk, 3)) {
+        if (!damacy__zstd_is_left(walk, 3)) {
             return damacy__zstd_refuse(err, start, "a block header is cut short");
         }
         header = (uint32_t)damacy__zstd_take(walk, 3);
@@ -5138,7 +5143,7 @@ static damacy_status damacy__zstd_walk_blocks(damacy__zstd_reader* walk, damacy_
             return damacy__zstd_refuse(err, start, "a block above the block size limit");
         }
         size = type == 1 ? 1 : size;
-        if (!damacy__zstd_has(walk, size)) {
+        if (!damacy__zstd_is_left(walk, size)) {
             return damacy__zstd_refuse(err, start, "a block is cut short");
         }
         if (type != 2) {
@@ -5160,16 +5165,16 @@ static damacy_status damacy__zstd_walk_frame(damacy__zstd_reader* walk, damacy_e
     const size_t start = walk->at;
     uint32_t magic;
 
-    if (!damacy__zstd_has(walk, 4)) {
+    if (!damacy__zstd_is_left(walk, 4)) {
         return damacy__zstd_refuse(err, start, "bytes that are no frame");
     }
     magic = (uint32_t)damacy__zstd_take(walk, 4);
     if ((magic & 0xfffffff0u) == 0x184d2a50u) {
         uint64_t size = UINT64_MAX;
-        if (damacy__zstd_has(walk, 4)) {
+        if (damacy__zstd_is_left(walk, 4)) {
             size = damacy__zstd_take(walk, 4);
         }
-        if (!damacy__zstd_has(walk, size)) {
+        if (!damacy__zstd_is_left(walk, size)) {
             return damacy__zstd_refuse(err, start, "a skippable frame is cut short");
         }
         walk->at += (size_t)size;
@@ -5181,7 +5186,7 @@ static damacy_status damacy__zstd_walk_frame(damacy__zstd_reader* walk, damacy_e
     DAMACY__TRY(damacy__zstd_walk_header(walk, err));
     DAMACY__TRY(damacy__zstd_walk_blocks(walk, err));
     if (walk->has_checksum) {
-        if (!damacy__zstd_has(walk, 4)) {
+        if (!damacy__zstd_is_left(walk, 4)) {
             return damacy__zstd_refuse(err, walk->at, "the checksum is cut short");
         }
         walk->at += 4;
@@ -5778,7 +5783,7 @@ static damacy_status damacy__blosc_streams(const damacy__blosc_tools* tools, con
 }
 
 /* One block: streams, then the shuffle undone. */
-static damacy_status damacy__blosc_block(const damacy__blosc_tools* tools, const damacy__blosc* b,
+static damacy_status damacy__blosc_decode_block(const damacy__blosc_tools* tools, const damacy__blosc* b,
                                          damacy__span src, uint32_t block, uint8_t* dst,
                                          damacy_error* err)
 {
@@ -5820,7 +5825,7 @@ static damacy_status damacy__blosc_decode(const damacy__blosc_tools* tools,
     }
     for (uint32_t i = 0; i < blosc->n_blocks; i++) {
         DAMACY__TRY(
-            damacy__blosc_block(tools, blosc, src, i, dst + (size_t)i * blosc->block_size, err));
+            damacy__blosc_decode_block(tools, blosc, src, i, dst + (size_t)i * blosc->block_size, err));
     }
     return DAMACY_OK;
 }
@@ -24819,6 +24824,56 @@ static damacy_status damacy__batch_describe(damacy_batch batch, damacy_batch_inf
     return DAMACY_OK;
 }
 
+/* Copies from the device and waits. The context is current. */
+static damacy_status damacy__batch_fetch(damacy__gpu* gpu, const damacy_batch_info_t* info,
+                                         void* dst, damacy_error* err)
+{
+    damacy__event event = NULL;
+    damacy_status status;
+
+    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
+    status =
+        damacy__stream_await(&gpu->device, gpu->gate_stream, (damacy__event)info->ready_event, err);
+    if (status == DAMACY_OK) {
+        status = damacy__copy_to_host(&gpu->device, dst, (uint64_t)(uintptr_t)info->ptr, info->size,
+                                      gpu->gate_stream, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__event_record(&gpu->device, event, gpu->gate_stream, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
+    }
+    damacy__event_close(&gpu->device, event);
+    return status;
+}
+
+static damacy_status damacy__batch_copy(damacy_batch batch, void* dst, size_t dst_size,
+                                        damacy_error* err)
+{
+    damacy_batch_info_t info;
+    damacy_status status = DAMACY_OK;
+
+    if (damacy__batch_hold(batch) != DAMACY_OK) {
+        return damacy__fail(err, DAMACY_INVAL, "the batch was released");
+    }
+    (void)damacy__batch_describe(batch, &info);
+    if (info.size != dst_size || (!dst && dst_size)) {
+        status = damacy__fail(err, DAMACY_INVAL, "dst has %zu bytes, the batch %" PRIu64, dst_size,
+                              info.size);
+    } else if (!batch.core->gpu) {
+        memcpy(dst, info.ptr, dst_size);
+    } else if (dst_size) {
+        status = damacy__device_enter(&batch.core->gpu->device, err);
+        if (status == DAMACY_OK) {
+            status = damacy__batch_fetch(batch.core->gpu, &info, dst, err);
+            damacy__device_leave(&batch.core->gpu->device);
+        }
+    }
+    (void)damacy__batch_drop(batch);
+    return status;
+}
+
 /* ---- DLPack ---- */
 
 /* Both forms of an exported tensor, with the arrays that it points to. */
@@ -25978,6 +26033,14 @@ DAMACY_API damacy_status damacy_batch_failed(damacy_batch batch, uint32_t i, dam
     }
     damacy__unlock(&batch.core->mutex);
     return found ? DAMACY_OK : DAMACY_INVAL;
+}
+
+DAMACY_API damacy_status damacy_batch_read(damacy_batch batch, void* dst, size_t dst_size,
+                                           damacy_error* err)
+{
+    damacy_error local;
+
+    return damacy__batch_copy(batch, dst, dst_size, damacy__public_error(err, &local));
 }
 
 DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch)

@@ -1,9 +1,8 @@
 // kernels/blosc.cu, copy.cu and shuffle.cuh on the CPU against libblosc: parse, the LZ4 kernel,
 // libzstd in the place of the Zstandard kernels, finish and unfilter, as one wave.
-#include "tests/simt/simt.h"
+#include "tests/kernel/lz4_run.h"
 #include "kernels/blosc.cu"
 #include "kernels/copy.cu"
-#include "kernels/lz4.cu"
 #include "tests/test.h"
 #include <blosc.h>
 #include <lz4.h>
@@ -120,15 +119,8 @@ static void run(std::vector<chunk>& chunks, unsigned skew = 0, limits limit = li
     simt::launch(dim3(1), dim3(32), [&] { damacy_blosc_begin(wave); });
     simt::launch(dim3((n + 3) / 4), dim3(128), [&] { damacy_blosc_parse(wave); });
     CHECK(n_lz4 <= limit.jobs && n_zstd <= limit.jobs && counters.n_moves <= limit.moves);
-    if (n_lz4) {
-        damacy__lz4_wave lz4;
-        memset(&lz4, 0, sizeof lz4);
-        lz4.jobs = wave.lz4_jobs;
-        lz4.n_jobs = wave.n_lz4;
-        lz4.results = wave.lz4_results;
-        lz4.max_jobs = wave.max_lz4;
-        simt::launch(dim3((n_lz4 + 3) / 4), dim3(128), [&] { damacy_lz4_decode(lz4); });
-    }
+    if (n_lz4)
+        lz4_run(lz4_jobs.data(), lz4_results.data(), &n_lz4, n_lz4);
     for (uint32_t i = 0; i < n_zstd; i++) {
         memset(&zstd_results[i], 0, sizeof zstd_results[i]);
         zstd_results[i].status = zstd_status(zstd_jobs[i]);

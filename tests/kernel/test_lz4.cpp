@@ -1,7 +1,6 @@
 // kernels/lz4.cu on the CPU against liblz4: every block that it accepts must decode to its bytes,
 // and whatever it refuses must be refused, without a byte outside the job's ranges.
-#include "tests/simt/simt.h"
-#include "kernels/lz4.cu"
+#include "tests/kernel/lz4_run.h"
 #include "tests/test.h"
 #include <lz4.h>
 #include <lz4hc.h>
@@ -64,13 +63,7 @@ static outcome decode(const bytes& src, uint64_t expected, uint64_t capacity, ui
     jobs[1].expected_size = expected;
     jobs[1].flags = flags;
 
-    damacy__lz4_wave wave;
-    memset(&wave, 0, sizeof wave);
-    wave.jobs = (uint64_t)(uintptr_t)jobs;
-    wave.n_jobs = (uint64_t)(uintptr_t)&n;
-    wave.results = (uint64_t)(uintptr_t)results;
-    wave.max_jobs = 3;
-    simt::launch(dim3(1), dim3(128), [&] { damacy_lz4_decode(wave); });
+    lz4_run(jobs, results, &n, 3, skew % 8 == 3);
 
     o.result = results[1];
     o.out.assign(out.ptr, out.ptr + capacity);
@@ -235,9 +228,9 @@ TEST(malformed_blocks_are_refused_by_name)
         uint64_t expected;
         bytes src;
     } cases[] = {
-        {DAMACY__JOB_BAD_OFFSET, 40, {0x10, 'x', 0, 0, 0x50, 1, 2, 3, 4, 5}}, // offset 0
-        {DAMACY__JOB_BAD_OFFSET, 40, {0x10, 'x', 2, 0, 0x50, 1, 2, 3, 4, 5}}, // before the data
-        {DAMACY__JOB_BAD_OFFSET, 40, {0x00, 1, 0, 0x50, 1, 2, 3, 4, 5}},      // nothing there yet
+        {DAMACY__JOB_BAD_OFFSET, 10, {0x10, 'x', 0, 0, 0x50, 1, 2, 3, 4, 5}}, // offset 0
+        {DAMACY__JOB_BAD_OFFSET, 10, {0x10, 'x', 2, 0, 0x50, 1, 2, 3, 4, 5}}, // before the data
+        {DAMACY__JOB_BAD_OFFSET, 9, {0x00, 1, 0, 0x50, 1, 2, 3, 4, 5}},      // nothing there yet
         {DAMACY__JOB_TRUNCATED, 40, {0x10, 'x', 1}},                          // half an offset
         {DAMACY__JOB_TRUNCATED, 40, {0x1f, 'x', 1, 0}},                       // match length
         {DAMACY__JOB_TRUNCATED, 4000, {0x1f, 'x', 1, 0, 255, 255}},
@@ -375,16 +368,29 @@ TEST(the_job_count_is_read_on_the_device)
         jobs[i].dst_capacity = jobs[i].expected_size = 4;
     }
     for (uint32_t n : {0u, 5u, 900u}) {
-        damacy__lz4_wave wave;
-        memset(&wave, 0, sizeof wave);
-        wave.jobs = (uint64_t)(uintptr_t)jobs;
-        wave.n_jobs = (uint64_t)(uintptr_t)&n;
-        wave.results = (uint64_t)(uintptr_t)results;
-        wave.max_jobs = 8;
-        simt::launch(dim3(2), dim3(128), [&] { damacy_lz4_decode(wave); });
+        lz4_run(jobs, results, &n, 8);
         for (unsigned i = 0; i < 8; i++)
             CHECK_EQ(results[i].status, i < n ? DAMACY__JOB_OK : DAMACY__JOB_NOT_RUN);
     }
+}
+
+TEST(without_room_for_tokens_jobs_ask_for_scratch)
+{
+    static const uint8_t good[] = {0x40, 'a', 'b', 'c', 'd'};
+    uint8_t out[8][4];
+    damacy__job jobs[8];
+    damacy__job_result results[8];
+    const uint32_t n = 8;
+    memset(jobs, 0, sizeof jobs);
+    for (unsigned i = 0; i < 8; i++) {
+        jobs[i].src = (uint64_t)(uintptr_t)good;
+        jobs[i].src_size = sizeof good;
+        jobs[i].dst = (uint64_t)(uintptr_t)out[i];
+        jobs[i].dst_capacity = jobs[i].expected_size = 4;
+    }
+    lz4_run(jobs, results, &n, 8, false, 4 * 5 + 3);
+    for (unsigned i = 0; i < 8; i++)
+        CHECK_EQ(results[i].status, i < 5 ? DAMACY__JOB_OK : DAMACY__JOB_NEED_SCRATCH);
 }
 
 TEST_MAIN
