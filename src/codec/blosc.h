@@ -189,9 +189,9 @@ static damacy_status damacy__blosc_streams(const damacy__blosc_tools* tools, con
 }
 
 /* One block: streams, then the shuffle undone. */
-static damacy_status damacy__blosc_block(const damacy__blosc_tools* tools, const damacy__blosc* b,
-                                         damacy__span src, uint32_t block, uint8_t* dst,
-                                         damacy_error* err)
+static damacy_status damacy__blosc_decode_block(const damacy__blosc_tools* tools,
+                                                const damacy__blosc* b, damacy__span src,
+                                                uint32_t block, uint8_t* dst, damacy_error* err)
 {
     const uint32_t rest = b->size % b->block_size;
     const bool is_leftover = block + 1 == b->n_blocks && rest != 0;
@@ -230,8 +230,8 @@ static damacy_status damacy__blosc_decode(const damacy__blosc_tools* tools,
         return DAMACY_OK;
     }
     for (uint32_t i = 0; i < blosc->n_blocks; i++) {
-        DAMACY__TRY(
-            damacy__blosc_block(tools, blosc, src, i, dst + (size_t)i * blosc->block_size, err));
+        DAMACY__TRY(damacy__blosc_decode_block(tools, blosc, src, i,
+                                               dst + (size_t)i * blosc->block_size, err));
     }
     return DAMACY_OK;
 }
