@@ -5,6 +5,7 @@
 #pragma once
 #include "pipeline.h"
 #include "stage/batch.h"
+#include "stage/gpu_run.h"
 
 static damacy_status damacy__core_create(const damacy_config* config, uint8_t* external,
                                          uint64_t external_size, damacy__core** out,
@@ -33,7 +34,6 @@ static damacy_status damacy__core_copy_config(damacy__core* core, damacy_error* 
     float* scale;
     float* offset;
 
-    core->config.cache_dir = NULL;
     if (n == 0) {
         return DAMACY_OK;
     }
@@ -69,12 +69,15 @@ static damacy_status damacy__core_make_memory(damacy__core* core, damacy_error* 
     const uint32_t n_slots = core->config.batch_slots;
     const uint32_t n_samples = core->config.samples_per_batch;
 
-    core->staging = (uint8_t*)damacy__alloc_take(alloc, core->staging_size, 1, 4096);
+    if (!core->gpu) {
+        core->staging = (uint8_t*)damacy__alloc_take(alloc, core->staging_size, 1, 4096);
+    }
     core->decoded = (uint8_t*)damacy__alloc_take(alloc, core->decoded_size, 1, 4096);
     core->queue = damacy__new(alloc, core->config.lookahead_samples, damacy__crop);
     core->slots = damacy__new(alloc, n_slots, damacy__slot);
     core->decoders = damacy__new(alloc, core->config.decode_threads, damacy__decoder);
-    if (!core->staging || !core->decoded || !core->queue || !core->slots || !core->decoders) {
+    if ((!core->staging && core->staging_size) || !core->decoded || !core->queue || !core->slots ||
+        !core->decoders) {
         return damacy__fail(err, DAMACY_OOM,
                             "%" PRIu64 " + %" PRIu64
                             " bytes of buffers and records of %u samples do not "
@@ -125,6 +128,11 @@ static damacy_status damacy__core_make_stages(damacy__core* core, damacy_error* 
     catalog->notify_context = core;
     catalog->clock = &core->counters.metadata;
     DAMACY__TRY(damacy__catalog_init(catalog, err));
+    if (core->gpu) {
+        DAMACY__TRY(damacy__thread_start(&core->gpu->thread, "damacy-gpu", damacy__gpu_main,
+                                         core->gpu, err));
+        core->gpu->has_thread = true;
+    }
     DAMACY__TRY(
         damacy__thread_start(&core->scheduler, "damacy-plan", damacy__scheduler_main, core, err));
     core->has_scheduler = true;
@@ -149,6 +157,10 @@ static void damacy__core_stop(damacy__core* core)
     }
     damacy__pool_deinit(&core->io);
     damacy__pool_deinit(&core->workers);
+    if (core->gpu) {
+        damacy__gpu_stop(core->gpu);
+        core->staging = NULL;
+    }
     for (uint32_t i = 0; core->slots && i < core->config.batch_slots; i++) {
         for (uint32_t k = 0; core->slots[i].crops && k < core->config.samples_per_batch; k++) {
             damacy__crop_deinit(core, &core->slots[i].crops[k]);
@@ -176,15 +188,17 @@ static void damacy__slot_free(damacy__core* core, damacy__slot* slot)
 {
     damacy__alloc* alloc = &core->alloc;
 
-    if (!core->external) {
+    if (core->gpu) {
+        damacy__gpu_free_slot(core->gpu, slot);
+    } else if (!core->external) {
         damacy__alloc_give(alloc, slot->ptr, slot->size ? slot->size : 1);
     }
     damacy__free(alloc, slot->crops, core->config.samples_per_batch);
     damacy__free(alloc, slot->delivered, core->config.samples_per_batch);
     damacy__plan_deinit(&slot->plan, alloc);
     damacy__read_tasks_deinit(&slot->read_tasks, alloc);
-    damacy__chunk_tasks_deinit(&slot->chunk_tasks, alloc);
-    damacy__fill_tasks_deinit(&slot->fill_tasks, alloc);
+    damacy__units_deinit(&slot->chunk_units, alloc);
+    damacy__units_deinit(&slot->fill_units, alloc);
 }
 
 /* Frees a stopped core. */
@@ -196,6 +210,9 @@ static void damacy__core_free(damacy__core* core)
         damacy__slot_free(core, &core->slots[i]);
     }
     damacy__free(&core->alloc, core->slots, core->config.batch_slots);
+    if (core->gpu) {
+        damacy__gpu_close(core->gpu);
+    }
     damacy__ring_deinit(&core->ring, &core->alloc);
     damacy__arena_deinit(&core->arena, &core->alloc);
     damacy__alloc_give(&core->alloc, core->staging, core->staging_size);
@@ -216,20 +233,31 @@ static void damacy__core_free(damacy__core* core)
     damacy__free(&alloc, core, 1);
 }
 
+/* The GPU that the configuration names, or the CPU. AUTO takes the CPU where no GPU can be used,
+ * and the log says why. */
 static damacy_status damacy__core_choose_device(damacy__core* core, damacy_error* err)
 {
-    if (core->config.device > DAMACY_AUTO) {
-        return damacy__fail(err, DAMACY_UNSUPPORTED,
-                            "device is GPU %d: this build has no GPU back end",
-                            core->config.device - 1);
+    const bool is_auto = core->config.device == DAMACY_AUTO;
+    damacy_error why;
+    damacy_status status;
+
+    if (core->config.device != DAMACY_CPU) {
+        memset(&why, 0, sizeof why);
+        status = damacy__gpu_open(core, &why);
+        if (status == DAMACY_OK) {
+            damacy__core_log(core, DAMACY_LOG_INFO, "device: GPU %d, %s", core->gpu->device.ordinal,
+                             core->gpu->device.name);
+        } else if (!is_auto) {
+            return damacy__fail(err, status, "%s", why.message);
+        } else {
+            damacy__core_log(core, DAMACY_LOG_INFO, "device: CPU, since %s", why.message);
+            core->config.device = DAMACY_CPU;
+        }
     }
     if (core->config.gds == DAMACY_GDS_ON) {
-        return damacy__fail(err, DAMACY_UNSUPPORTED, "gds is ON: GPUDirect Storage needs a GPU");
+        return damacy__fail(err, DAMACY_UNSUPPORTED,
+                            "gds is ON: GPUDirect Storage is not available in this version");
     }
-    if (core->config.device == DAMACY_AUTO) {
-        damacy__core_log(core, DAMACY_LOG_INFO, "device: CPU (no GPU back end in this build)");
-    }
-    core->config.device = DAMACY_CPU;
     return DAMACY_OK;
 }
 
@@ -261,11 +289,12 @@ static damacy_status damacy__core_create(const damacy_config* config, uint8_t* e
     damacy__core_split_budget(core);
     status = damacy__core_make_locks(core, err);
     if (status == DAMACY_OK) {
-        status = damacy__core_choose_device(core, err);
-    }
-    if (status == DAMACY_OK) {
         status = damacy__core_copy_config(core, err);
     }
+    if (status == DAMACY_OK) {
+        status = damacy__core_choose_device(core, err);
+    }
+    core->config.cache_dir = NULL;
     if (status == DAMACY_OK) {
         status = damacy__core_make_memory(core, err);
     }

@@ -5,6 +5,7 @@
  * changed, does what it can, and sleeps until it is kicked. */
 #pragma once
 #include "stage/crop.h"
+#include "stage/gpu_run.h"
 #include "stage/host_run.h"
 
 static void* damacy__scheduler_main(void* context);
@@ -82,6 +83,9 @@ static damacy_status damacy__scheduler_make_slots(damacy__core* core, damacy_err
     if (core->external && size != core->external_size) {
         return damacy__fail(err, DAMACY_INVAL, "dst has %" PRIu64 " bytes, the box %" PRIu64,
                             core->external_size, size);
+    }
+    if (core->gpu) {
+        return damacy__gpu_make_memory(core->gpu, size, total, err);
     }
     for (uint32_t i = 0; i < core->config.batch_slots; i++) {
         damacy__slot* slot = &core->slots[i];
@@ -215,8 +219,12 @@ static void damacy__scheduler_start(damacy__core* core, damacy__slot* slot, uint
     slot->id = core->next_planned++;
     slot->state = DAMACY__SLOT_RUNNING;
     damacy__unlock(&core->mutex);
-    for (uint32_t i = 0; i < slot->fill_tasks.n; i++) {
-        damacy__pool_submit(&core->workers, &slot->fill_tasks.items[i].task, DAMACY__NORMAL);
+    for (uint32_t i = 0; i < slot->fill_units.n; i++) {
+        if (core->gpu) {
+            damacy__gpu_take(&slot->fill_units.items[i]);
+        } else {
+            damacy__pool_submit(&core->workers, &slot->fill_units.items[i].task, DAMACY__NORMAL);
+        }
     }
 }
 

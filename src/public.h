@@ -246,6 +246,14 @@ DAMACY_API damacy_status damacy_batch_failed(damacy_batch batch, uint32_t i, dam
     return found ? DAMACY_OK : DAMACY_INVAL;
 }
 
+DAMACY_API damacy_status damacy_batch_read(damacy_batch batch, void* dst, size_t dst_size,
+                                           damacy_error* err)
+{
+    damacy_error local;
+
+    return damacy__batch_copy(batch, dst, dst_size, damacy__public_error(err, &local));
+}
+
 DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch)
 {
     return damacy__batch_hold(batch);
@@ -258,14 +266,22 @@ DAMACY_API damacy_status damacy_release(damacy_batch batch)
 
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event)
 {
-    (void)event;
+    damacy_status status = DAMACY_OK;
+
+    if (event) {
+        status = damacy__batch_gate(batch, event, NULL);
+        if (status != DAMACY_OK) {
+            return status; /* the batch stays held: its voxels may still be in use */
+        }
+    }
     return damacy__batch_drop(batch);
 }
 
 DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream)
 {
-    (void)stream;
-    return damacy__batch_drop(batch);
+    const damacy_status status = damacy__batch_gate(batch, NULL, stream);
+
+    return status == DAMACY_OK ? damacy__batch_drop(batch) : status;
 }
 
 DAMACY_API int32_t damacy_device(const damacy* d)
@@ -279,12 +295,11 @@ DAMACY_API damacy_status damacy_batch_dlpack(damacy_batch batch, void* stream,
     damacy_error local;
     damacy__export* tensor = NULL;
 
-    (void)stream;
     err = damacy__public_error(err, &local);
     if (!out) {
         return damacy__fail(err, DAMACY_INVAL, "out is NULL");
     }
-    DAMACY__TRY(damacy__export_make(batch, &tensor, err));
+    DAMACY__TRY(damacy__export_make(batch, stream, &tensor, err));
     *out = &tensor->versioned;
     return DAMACY_OK;
 }
@@ -295,12 +310,11 @@ DAMACY_API damacy_status damacy_batch_dlpack_legacy(damacy_batch batch, void* st
     damacy_error local;
     damacy__export* tensor = NULL;
 
-    (void)stream;
     err = damacy__public_error(err, &local);
     if (!out) {
         return damacy__fail(err, DAMACY_INVAL, "out is NULL");
     }
-    DAMACY__TRY(damacy__export_make(batch, &tensor, err));
+    DAMACY__TRY(damacy__export_make(batch, stream, &tensor, err));
     *out = &tensor->legacy;
     return DAMACY_OK;
 }
@@ -332,6 +346,10 @@ DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out)
     out->chunks_decoded = __atomic_load_n(&c->chunks_decoded, __ATOMIC_RELAXED);
     out->chunks_missing = __atomic_load_n(&c->chunks_missing, __ATOMIC_RELAXED);
     out->voxels_delivered = __atomic_load_n(&c->voxels_delivered, __ATOMIC_RELAXED);
+    if (d->core.gpu) {
+        out->gpu_bytes_committed =
+            __atomic_load_n(&d->core.gpu->device.committed, __ATOMIC_RELAXED);
+    }
     out->host_bytes_committed = __atomic_load_n(&d->core.alloc.live_bytes, __ATOMIC_RELAXED);
     if (__atomic_load_n(&c->bytes_wanted, __ATOMIC_RELAXED)) {
         out->read_amplification = (double)__atomic_load_n(&c->bytes_read, __ATOMIC_RELAXED) /

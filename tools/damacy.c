@@ -528,7 +528,32 @@ static void show_progress(uint64_t done, uint64_t n)
     }
 }
 
-/* GPU batches are read back through the C interface only where the tool runs on the host. */
+/* Writes one batch, by way of host memory. */
+static damacy_status write_batch(FILE* file, const options* o, damacy_batch batch,
+                                 damacy_error* err)
+{
+    damacy_batch_info_t info;
+    damacy_status status;
+    void* voxels;
+
+    (void)damacy_batch_info(batch, &info);
+    if (info.device == DAMACY_CPU) {
+        voxels = info.ptr;
+        status = DAMACY_OK;
+    } else {
+        voxels = malloc((size_t)info.size + 1);
+        status = voxels ? damacy_batch_read(batch, voxels, (size_t)info.size, err) : DAMACY_OOM;
+    }
+    if (status == DAMACY_OK && !write_voxels(file, o, info.dtype, voxels, info.size)) {
+        status = DAMACY_IO;
+        (void)snprintf(err->message, sizeof err->message, "cannot write: %s", strerror(errno));
+    }
+    if (info.device != DAMACY_CPU) {
+        free(voxels);
+    }
+    return status;
+}
+
 static damacy_status copy_slabs(const options* o, const slabs* s, FILE* file, damacy_dtype dtype,
                                 damacy_error* err)
 {
@@ -540,7 +565,6 @@ static damacy_status copy_slabs(const options* o, const slabs* s, FILE* file, da
     for (uint64_t popped = 0; popped < n && status == DAMACY_OK; popped++) {
         damacy_sample sample;
         damacy_batch batch;
-        damacy_batch_info_t info;
         int thin;
         while (pushed < n && pushed < popped + 8 && status == DAMACY_OK) {
             memset(&sample, 0, sizeof sample);
@@ -563,12 +587,7 @@ static damacy_status copy_slabs(const options* o, const slabs* s, FILE* file, da
         thin = slabs_at(s, popped, &sample);
         status = damacy_pop(pipes[thin], &batch, err);
         if (status == DAMACY_OK) {
-            (void)damacy_batch_info(batch, &info);
-            if (!write_voxels(file, o, info.dtype, info.ptr, info.size)) {
-                status = DAMACY_IO;
-                (void)snprintf(err->message, sizeof err->message, "cannot write: %s",
-                               strerror(errno));
-            }
+            status = write_batch(file, o, batch, err);
             (void)damacy_release(batch);
         }
         show_progress(popped + 1, n);

@@ -4,6 +4,7 @@
  * as long as the pipeline or another batch of it lives. */
 #pragma once
 #include "stage/core.h"
+#include "stage/gpu.h"
 
 static damacy__slot* damacy__batch_slot(damacy__core* core, uint64_t id);
 static void damacy__core_unref(damacy__core* core);
@@ -75,6 +76,67 @@ static damacy_status damacy__batch_drop(damacy_batch batch)
     return DAMACY_OK;
 }
 
+/* Before the reference is dropped: makes the next batch in the slot wait for an event of the
+ * consumer's, or for what is queued in the consumer's stream now. On the CPU nothing is to wait
+ * for. */
+static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* stream)
+{
+    damacy__core* core = batch.core;
+    damacy__gpu* gpu = core ? core->gpu : NULL;
+    damacy__slot* slot = NULL;
+    damacy_error ignored;
+    damacy_status status;
+
+    if (!gpu || damacy__batch_hold(batch) != DAMACY_OK) {
+        return core && !gpu ? DAMACY_OK : DAMACY_INVAL;
+    }
+    damacy__lock(&core->mutex);
+    slot = damacy__batch_slot(core, batch.id);
+    damacy__unlock(&core->mutex);
+    memset(&ignored, 0, sizeof ignored);
+    status = damacy__device_enter(&gpu->device, &ignored);
+    if (status == DAMACY_OK) {
+        if (event) { /* the event may be destroyed after this call: an event of ours takes its place
+                      */
+            status = damacy__gpu_follow(gpu, (damacy__event)event, slot, &ignored);
+        } else {
+            status = damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event,
+                                          (damacy__stream)stream, &ignored);
+        }
+        damacy__device_leave(&gpu->device);
+    }
+    if (status == DAMACY_OK) {
+        damacy__lock(&core->mutex);
+        slot->has_gate = true;
+        damacy__unlock(&core->mutex);
+    }
+    (void)damacy__batch_drop(batch);
+    return status;
+}
+
+/* Makes a consumer's stream wait for the batch, as DLPack's protocol asks of the producer. */
+static damacy_status damacy__batch_order(damacy_batch batch, void* stream, damacy_error* err)
+{
+    damacy__core* core = batch.core;
+    damacy__gpu* gpu = core->gpu;
+    damacy__slot* slot;
+    damacy_status status;
+
+    if (!gpu || stream == DAMACY_STREAM_NONE) {
+        return DAMACY_OK;
+    }
+    damacy__lock(&core->mutex);
+    slot = damacy__batch_slot(core, batch.id);
+    damacy__unlock(&core->mutex);
+    status = damacy__device_enter(&gpu->device, err);
+    if (status == DAMACY_OK) {
+        status = damacy__stream_await(&gpu->device, (damacy__stream)stream,
+                                      (damacy__event)(uintptr_t)slot->ready_event, err);
+        damacy__device_leave(&gpu->device);
+    }
+    return status;
+}
+
 static damacy_status damacy__batch_describe(damacy_batch batch, damacy_batch_info_t* out)
 {
     damacy__core* core = batch.core;
@@ -91,7 +153,11 @@ static damacy_status damacy__batch_describe(damacy_batch batch, damacy_batch_inf
         info.ptr = slot->ptr;
         info.size = slot->size / core->config.samples_per_batch * slot->n_delivered;
         info.dtype = core->out_dtype;
-        info.device = DAMACY_CPU;
+        info.device = core->config.device;
+        if (core->gpu) {
+            info.ready_stream = (void*)core->gpu->stream;
+            info.ready_event = (void*)(uintptr_t)slot->ready_event;
+        }
         info.rank = core->plan_options.rank + 1;
         info.shape[0] = slot->n_delivered;
         memcpy(info.shape + 1, core->plan_options.shape, core->plan_options.rank * sizeof(int64_t));
@@ -104,6 +170,56 @@ static damacy_status damacy__batch_describe(damacy_batch batch, damacy_batch_inf
     }
     *out = info;
     return DAMACY_OK;
+}
+
+/* Copies from the device and waits. The context is current. */
+static damacy_status damacy__batch_fetch(damacy__gpu* gpu, const damacy_batch_info_t* info,
+                                         void* dst, damacy_error* err)
+{
+    damacy__event event = NULL;
+    damacy_status status;
+
+    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
+    status =
+        damacy__stream_await(&gpu->device, gpu->gate_stream, (damacy__event)info->ready_event, err);
+    if (status == DAMACY_OK) {
+        status = damacy__copy_to_host(&gpu->device, dst, (uint64_t)(uintptr_t)info->ptr, info->size,
+                                      gpu->gate_stream, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__event_record(&gpu->device, event, gpu->gate_stream, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
+    }
+    damacy__event_close(&gpu->device, event);
+    return status;
+}
+
+static damacy_status damacy__batch_copy(damacy_batch batch, void* dst, size_t dst_size,
+                                        damacy_error* err)
+{
+    damacy_batch_info_t info;
+    damacy_status status = DAMACY_OK;
+
+    if (damacy__batch_hold(batch) != DAMACY_OK) {
+        return damacy__fail(err, DAMACY_INVAL, "the batch was released");
+    }
+    (void)damacy__batch_describe(batch, &info);
+    if (info.size != dst_size || (!dst && dst_size)) {
+        status = damacy__fail(err, DAMACY_INVAL, "dst has %zu bytes, the batch %" PRIu64, dst_size,
+                              info.size);
+    } else if (!batch.core->gpu) {
+        memcpy(dst, info.ptr, dst_size);
+    } else if (dst_size) {
+        status = damacy__device_enter(&batch.core->gpu->device, err);
+        if (status == DAMACY_OK) {
+            status = damacy__batch_fetch(batch.core->gpu, &info, dst, err);
+            damacy__device_leave(&batch.core->gpu->device);
+        }
+    }
+    (void)damacy__batch_drop(batch);
+    return status;
 }
 
 /* ---- DLPack ---- */
@@ -194,7 +310,7 @@ static void damacy__export_fill(damacy__export* tensor, const damacy_batch_info_
 }
 
 /* A tensor that holds a reference of its own. */
-static damacy_status damacy__export_make(damacy_batch batch, damacy__export** out,
+static damacy_status damacy__export_make(damacy_batch batch, void* stream, damacy__export** out,
                                          damacy_error* err)
 {
     damacy_batch_info_t info;
@@ -208,6 +324,12 @@ static damacy_status damacy__export_make(damacy_batch batch, damacy__export** ou
     if (!tensor) {
         (void)damacy__batch_drop(batch);
         return damacy__fail(err, DAMACY_OOM, "DLPack tensor");
+    }
+    if (damacy__batch_order(batch, stream, err) != DAMACY_OK) {
+        const damacy_status status = err->status;
+        damacy__free(&batch.core->alloc, tensor, 1);
+        (void)damacy__batch_drop(batch);
+        return status;
     }
     tensor->batch = batch;
     damacy__export_fill(tensor, &info);

@@ -45,6 +45,7 @@ typedef enum damacy__slot_state {
 
 struct damacy__core;
 struct damacy__slot;
+struct damacy__gpu;
 
 /* One read of a batch, and then its chunks. */
 typedef struct damacy__read_task {
@@ -56,23 +57,35 @@ typedef struct damacy__read_task {
     uint8_t* bytes;     /* in the staging ring */
 } damacy__read_task;
 
-typedef struct damacy__chunk_task {
-    damacy__task task;
-    struct damacy__slot* slot;
-    uint32_t chunk; /* into plan.chunks */
-} damacy__chunk_task;
+/* How the voxels of a unit come about. */
+typedef enum damacy__unit_kind {
+    DAMACY__UNIT_HOST = 0, /* a chunk that the host decodes */
+    DAMACY__UNIT_VOXELS,   /* a chunk whose bytes are voxels */
+    DAMACY__UNIT_ZSTD,     /* chunks that a GPU decodes */
+    DAMACY__UNIT_LZ4,
+    DAMACY__UNIT_BLOSC,
+    DAMACY__UNIT_FILL,  /* a run of fills */
+    DAMACY__UNIT_FINISH /* GPU only: the batch's last work */
+} damacy__unit_kind;
 
-/* A run of fills. */
-typedef struct damacy__fill_task {
+/* A piece of work of a batch: a chunk, a run of fills, or the end. */
+typedef struct damacy__unit {
     damacy__task task;
     struct damacy__slot* slot;
-    uint32_t first; /* into plan.fills */
-    uint32_t n;
-} damacy__fill_task;
+    uint32_t kind;
+    uint32_t first; /* a chunk's number in plan.chunks; else into plan.fills */
+    uint32_t n;     /* fills */
+
+    /* GPU only: what is to be sent to the device. */
+    const uint8_t* bytes;
+    uint64_t size;
+    bool is_space;   /* bytes lie in core.decoded and go back there; else in the read's staging */
+    uint64_t dst;    /* address of the voxels on the device */
+    uint32_t number; /* in the job table of its kind */
+} damacy__unit;
 
 DAMACY__VECTOR(damacy__read_task, damacy__read_tasks)
-DAMACY__VECTOR(damacy__chunk_task, damacy__chunk_tasks)
-DAMACY__VECTOR(damacy__fill_task, damacy__fill_tasks)
+DAMACY__VECTOR(damacy__unit, damacy__units)
 
 /* The place of one batch, from planning to the consumer's release. */
 typedef struct damacy__slot {
@@ -89,10 +102,14 @@ typedef struct damacy__slot {
     uint32_t n_failed;    /* guarded by core.mutex */
     damacy__plan plan;
     damacy__read_tasks read_tasks;
-    damacy__chunk_tasks chunk_tasks;
-    damacy__fill_tasks fill_tasks;
-    uint64_t next_read; /* scheduler only: reads that have been issued */
-    uint64_t n_pending; /* atomic: tasks that must end before the batch is ready */
+    damacy__units chunk_units;
+    damacy__units fill_units;
+    damacy__unit finish_unit;
+    uint64_t ready_event; /* GPU: CUevent behind the batch's last work */
+    uint64_t gate_event;  /* GPU: CUevent that the next batch in this slot waits for */
+    bool has_gate;        /* guarded by core.mutex */
+    uint64_t next_read;   /* scheduler only: reads that have been issued */
+    uint64_t n_pending;   /* atomic: tasks that must end before the batch is ready */
 } damacy__slot;
 
 /* Everything that is counted for damacy_stats; atomic. */
@@ -109,6 +126,7 @@ typedef struct damacy__core {
     damacy_dtype out_dtype; /* NATIVE until the first batch is planned */
     pid_t process;
     damacy__affine affine;
+    struct damacy__gpu* gpu; /* NULL: the CPU device */
     damacy__libraries libraries;
     damacy__store store;
     damacy__catalog catalog;

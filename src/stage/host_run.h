@@ -11,10 +11,21 @@ static bool damacy__run_issue(damacy__slot* slot);
 static void damacy__run_done(damacy__slot* slot, uint64_t n);
 static void damacy__slot_finish(damacy__slot* slot);
 
+/* Of gpu_run.h: what happens to a chunk whose bytes have come, to a chunk decoded on the host, to
+ * fills, and to a batch whose work is done, when there is a GPU. */
+static void damacy__gpu_take(damacy__unit* unit);
+static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__layout* layout,
+                                     damacy__span* stored, damacy_error* err);
+
 /* Ends n tasks of a batch; the last one finishes it. */
 static void damacy__run_done(damacy__slot* slot, uint64_t n)
 {
-    if (__atomic_sub_fetch(&slot->n_pending, n, __ATOMIC_ACQ_REL) == 0) {
+    if (__atomic_sub_fetch(&slot->n_pending, n, __ATOMIC_ACQ_REL) != 0) {
+        return;
+    }
+    if (slot->core->gpu) {
+        damacy__gpu_take(&slot->finish_unit);
+    } else {
         damacy__slot_finish(slot);
     }
 }
@@ -133,18 +144,54 @@ static damacy_status damacy__run_decode(damacy__slot* slot, const damacy__plan_c
     return status;
 }
 
+/* Worker thread of a pipeline with a GPU: decodes on the host what the device cannot, and passes
+ * the voxels on. */
+static void damacy__run_chunk_for_gpu(damacy__unit* unit, damacy__span stored, uint32_t worker)
+{
+    damacy__slot* slot = unit->slot;
+    damacy__core* core = slot->core;
+    const damacy__plan_chunk* chunk = &slot->plan.chunks.items[unit->first];
+    const uint64_t start = damacy__now_ns();
+    damacy_error error;
+    uint8_t* space;
+
+    damacy__run_error_init(slot, unit->first, DAMACY_STAGE_DECODE, &error);
+    space = damacy__run_space(core, chunk->layout->chunk_size);
+    if (damacy__host_decode(&core->decoders[worker], chunk->layout, stored, space, &error) !=
+        DAMACY_OK) {
+        damacy__run_space_back(core, space);
+        damacy__run_chunk_fail(slot, unit->first, &error);
+        damacy__run_release(&slot->read_tasks.items[chunk->read], 1);
+        damacy__run_done(slot, 1);
+        return;
+    }
+    damacy__metric_add(&core->counters.decode, damacy__now_ns() - start, stored.size,
+                       chunk->layout->chunk_size);
+    damacy__run_release(&slot->read_tasks.items[chunk->read], 1);
+    unit->kind = DAMACY__UNIT_VOXELS;
+    unit->bytes = space;
+    unit->size = chunk->layout->chunk_size;
+    unit->is_space = true;
+    damacy__gpu_take(unit);
+}
+
 /* Worker thread: one chunk whose bytes have been read. */
 static void damacy__run_chunk(void* context, uint32_t worker)
 {
-    damacy__chunk_task* task = (damacy__chunk_task*)context;
+    damacy__unit* task = (damacy__unit*)context;
     damacy__slot* slot = task->slot;
-    const damacy__plan_chunk* chunk = &slot->plan.chunks.items[task->chunk];
+    const damacy__plan_chunk* chunk = &slot->plan.chunks.items[task->first];
     damacy__read_task* read = &slot->read_tasks.items[chunk->read];
     const uint64_t at = chunk->offset - slot->plan.reads.items[chunk->read].offset;
     damacy_error error;
 
+    if (slot->core->gpu && !damacy__core_stops(slot->core)) {
+        damacy__run_chunk_for_gpu(task, damacy__span_of(read->bytes + at, (size_t)chunk->size),
+                                  worker);
+        return;
+    }
     if (!damacy__core_stops(slot->core)) {
-        damacy__run_error_init(slot, task->chunk, DAMACY_STAGE_DECODE, &error);
+        damacy__run_error_init(slot, task->first, DAMACY_STAGE_DECODE, &error);
         if (slot->core->config.debug_bypass_decode) {
             damacy__run_copies(slot, chunk, NULL);
         } else if (damacy__run_decode(slot, chunk,
@@ -153,7 +200,7 @@ static void damacy__run_chunk(void* context, uint32_t worker)
             if (error.offset != UINT64_MAX) {
                 error.offset += chunk->offset;
             }
-            damacy__run_chunk_fail(slot, task->chunk, &error);
+            damacy__run_chunk_fail(slot, task->first, &error);
         }
     }
     damacy__run_release(read, 1);
@@ -163,7 +210,7 @@ static void damacy__run_chunk(void* context, uint32_t worker)
 /* Worker thread: voxels that no chunk gives. */
 static void damacy__run_fill(void* context, uint32_t worker)
 {
-    damacy__fill_task* task = (damacy__fill_task*)context;
+    damacy__unit* task = (damacy__unit*)context;
     damacy__slot* slot = task->slot;
     damacy__core* core = slot->core;
 
@@ -191,6 +238,39 @@ static damacy_status damacy__run_fetch(damacy__read_task* task, damacy_error* er
                                err);
 }
 
+/* Passes a chunk on whose bytes have been read: to a worker, or to the GPU if that can decode it.
+ */
+static void damacy__run_chunk_arrived(damacy__read_task* task, uint32_t chunk)
+{
+    damacy__slot* slot = task->slot;
+    damacy__core* core = slot->core;
+    damacy__unit* unit = &slot->chunk_units.items[chunk];
+    const damacy__plan_chunk* c = &slot->plan.chunks.items[chunk];
+    damacy__span stored;
+    damacy_error error;
+
+    if (!core->gpu) {
+        damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
+        return;
+    }
+    stored = damacy__span_of(task->bytes + (c->offset - slot->plan.reads.items[task->read].offset),
+                             (size_t)c->size);
+    damacy__run_error_init(slot, chunk, DAMACY_STAGE_DECODE, &error);
+    unit->kind = damacy__gpu_classify(core, c->layout, &stored, &error);
+    if (unit->kind == DAMACY__UNIT_FILL) { /* refused */
+        damacy__run_chunk_fail(slot, chunk, &error);
+        damacy__run_release(task, 1);
+        damacy__run_done(slot, 1);
+    } else if (unit->kind == DAMACY__UNIT_HOST) {
+        damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
+    } else {
+        unit->bytes = stored.ptr;
+        unit->size = stored.size;
+        unit->is_space = false;
+        damacy__gpu_take(unit);
+    }
+}
+
 /* Reader thread: one coalesced read, then a task for each of its chunks. */
 static void damacy__run_read(void* context, uint32_t worker)
 {
@@ -216,9 +296,7 @@ static void damacy__run_read(void* context, uint32_t worker)
         damacy__metric_add(&core->counters.read, damacy__now_ns() - start, read->size, wanted);
         damacy__count(&core->counters.bytes_read, read->size);
         for (uint32_t i = 0; i < n_chunks; i++) {
-            const uint32_t chunk = slot->plan.by_place.items[read->first + i];
-            damacy__pool_submit(&core->workers, &slot->chunk_tasks.items[chunk].task,
-                                DAMACY__NORMAL);
+            damacy__run_chunk_arrived(task, slot->plan.by_place.items[read->first + i]);
         }
         return; /* the chunks may have ended already: the slot is not ours any more */
     }
@@ -236,11 +314,11 @@ static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
     damacy__alloc* alloc = &slot->core->alloc;
     const damacy__plan* plan = &slot->plan;
 
-    slot->read_tasks.n = slot->chunk_tasks.n = slot->fill_tasks.n = 0;
+    slot->read_tasks.n = slot->chunk_units.n = slot->fill_units.n = 0;
     slot->next_read = 0;
     if (!damacy__read_tasks_reserve(&slot->read_tasks, alloc, plan->reads.n + 1) ||
-        !damacy__chunk_tasks_reserve(&slot->chunk_tasks, alloc, plan->chunks.n + 1) ||
-        !damacy__fill_tasks_reserve(&slot->fill_tasks, alloc, plan->fills.n + 1)) {
+        !damacy__units_reserve(&slot->chunk_units, alloc, plan->chunks.n + 1) ||
+        !damacy__units_reserve(&slot->fill_units, alloc, plan->fills.n + 1)) {
         return damacy__fail(err, DAMACY_OOM, "tasks of a batch of %" PRIu64 " chunks",
                             plan->chunks.n);
     }
@@ -253,22 +331,26 @@ static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
         task->n_pending = plan->reads.items[i].n_chunks;
     }
     for (uint32_t i = 0; i < plan->chunks.n; i++) {
-        damacy__chunk_task* task = damacy__chunk_tasks_push(&slot->chunk_tasks, alloc);
-        task->task.function = damacy__run_chunk;
-        task->task.context = task;
-        task->slot = slot;
-        task->chunk = i;
+        damacy__unit* unit = damacy__units_push(&slot->chunk_units, alloc);
+        unit->task.function = damacy__run_chunk;
+        unit->task.context = unit;
+        unit->slot = slot;
+        unit->first = i;
     }
     for (uint32_t i = 0; i < plan->fills.n; i += DAMACY__FILLS_PER_TASK) {
-        damacy__fill_task* task = damacy__fill_tasks_push(&slot->fill_tasks, alloc);
-        task->task.function = damacy__run_fill;
-        task->task.context = task;
-        task->slot = slot;
-        task->first = i;
-        task->n = (uint32_t)DAMACY__MIN(plan->fills.n - i, (uint64_t)DAMACY__FILLS_PER_TASK);
+        damacy__unit* unit = damacy__units_push(&slot->fill_units, alloc);
+        unit->task.function = damacy__run_fill;
+        unit->task.context = unit;
+        unit->slot = slot;
+        unit->kind = DAMACY__UNIT_FILL;
+        unit->first = i;
+        unit->n = (uint32_t)DAMACY__MIN(plan->fills.n - i, (uint64_t)DAMACY__FILLS_PER_TASK);
     }
+    memset(&slot->finish_unit, 0, sizeof slot->finish_unit);
+    slot->finish_unit.slot = slot;
+    slot->finish_unit.kind = DAMACY__UNIT_FINISH;
     /* One more than there are tasks: the scheduler's own share, until it has issued them all. */
-    slot->n_pending = 1 + plan->chunks.n + slot->fill_tasks.n;
+    slot->n_pending = 1 + plan->chunks.n + slot->fill_units.n;
     return DAMACY_OK;
 }
 
@@ -348,38 +430,50 @@ static bool damacy__run_issue(damacy__slot* slot)
     return true;
 }
 
-/* Overwrites one sample's voxels with its array's fill value, or zeros when that is not known. */
-static void damacy__slot_fill_sample(damacy__slot* slot, uint32_t crop)
+/* A record that overwrites one sample's voxels with its array's fill value, or with zeros when that
+ * is not known. One axis, over the whole sample; dst is relative to the batch. */
+static damacy__plan_copy damacy__slot_fill_copy(const damacy__slot* slot, uint32_t crop)
 {
-    damacy__core* core = slot->core;
+    const damacy__core* core = slot->core;
     const uint64_t size = slot->size / core->config.samples_per_batch;
+    const uint64_t n_voxels = size / core->plan_options.out_size;
     const damacy__crop* c = &slot->crops[crop];
-    damacy__axis axis;
-    damacy__copy copy;
+    damacy__plan_copy fill;
 
-    memset(&copy, 0, sizeof copy);
-    axis.src_stride = 0;
-    axis.dst_stride = 1;
-    axis.extent = size / core->plan_options.out_size;
-    copy.dst = (uint64_t)(uintptr_t)(slot->ptr + crop * size);
-    copy.flags = DAMACY__COPY_FILL;
-    copy.src_dtype = (uint32_t)core->out_dtype;
-    copy.n_axes = 1;
-    copy.channel_axis = DAMACY__NO_CHANNEL;
-    copy.n_voxels_low = (uint32_t)axis.extent;
-    copy.n_voxels_high = (uint32_t)(axis.extent >> 32);
-    if (c->array && damacy__fetch_state_of(&c->array->state) == DAMACY__READY) {
-        copy.src_dtype = (uint32_t)c->array->fetched.layout->dtype;
-        copy.fill = c->array->fetched.layout->fill;
-        if (core->config.dtype == DAMACY_NATIVE && copy.src_dtype != (uint32_t)core->out_dtype) {
-            copy.src_dtype = (uint32_t)core->out_dtype;
-            copy.fill = 0;
-        }
+    memset(&fill, 0, sizeof fill);
+    fill.copy.dst = crop * size;
+    fill.copy.flags = DAMACY__COPY_FILL;
+    fill.copy.src_dtype = (uint32_t)core->out_dtype;
+    fill.copy.n_axes = 1;
+    fill.copy.channel_axis = DAMACY__NO_CHANNEL;
+    fill.copy.n_voxels_low = (uint32_t)n_voxels;
+    fill.copy.n_voxels_high = (uint32_t)(n_voxels >> 32);
+    if (c->array && damacy__fetch_state_of(&c->array->state) == DAMACY__READY &&
+        (core->config.dtype != DAMACY_NATIVE ||
+         c->array->fetched.layout->dtype == core->out_dtype)) {
+        fill.copy.src_dtype = (uint32_t)c->array->fetched.layout->dtype;
+        fill.copy.fill = c->array->fetched.layout->fill;
     }
-    damacy__host_copy(&copy, &axis, core->out_dtype, NULL);
+    return fill;
 }
 
-/* Applies the error policy and hands the batch to poppers. Runs on the thread that ended last. */
+/* Hands a batch to poppers; its voxels are final. */
+static void damacy__slot_publish(damacy__slot* slot)
+{
+    damacy__core* core = slot->core;
+
+    for (uint32_t i = 0; i < slot->n_samples; i++) {
+        damacy__crop_clear(core, &slot->crops[i]);
+    }
+    damacy__lock(&core->mutex);
+    slot->state = DAMACY__SLOT_READY;
+    core->kicked = true;
+    damacy__broadcast(&core->pop_wake);
+    damacy__signal(&core->scheduler_wake);
+    damacy__unlock(&core->mutex);
+}
+
+/* Applies the error policy and publishes. Runs on the thread that ended last. */
 static void damacy__slot_finish(damacy__slot* slot)
 {
     damacy__core* core = slot->core;
@@ -392,7 +486,14 @@ static void damacy__slot_finish(damacy__slot* slot)
             continue;
         }
         if (failed && core->config.on_error == DAMACY_ON_ERROR_FILL && !damacy__core_stops(core)) {
-            damacy__slot_fill_sample(slot, i);
+            const damacy__plan_copy fill = damacy__slot_fill_copy(slot, i);
+            damacy__copy copy = fill.copy;
+            damacy__axis axis;
+            axis.src_stride = 0;
+            axis.dst_stride = 1;
+            axis.extent = copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
+            copy.dst += (uint64_t)(uintptr_t)slot->ptr;
+            damacy__host_copy(&copy, &axis, core->out_dtype, NULL);
         }
         if (slot->n_delivered != i) {
             memmove(slot->ptr + slot->n_delivered * sample_size, slot->ptr + i * sample_size,
@@ -400,13 +501,5 @@ static void damacy__slot_finish(damacy__slot* slot)
         }
         slot->delivered[slot->n_delivered++] = i;
     }
-    for (uint32_t i = 0; i < slot->n_samples; i++) {
-        damacy__crop_clear(core, &slot->crops[i]);
-    }
-    damacy__lock(&core->mutex);
-    slot->state = DAMACY__SLOT_READY;
-    core->kicked = true;
-    damacy__broadcast(&core->pop_wake);
-    damacy__signal(&core->scheduler_wake);
-    damacy__unlock(&core->mutex);
+    damacy__slot_publish(slot);
 }

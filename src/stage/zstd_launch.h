@@ -81,7 +81,7 @@ static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
 /* ---- scratch ---- */
 
 /* Takes n records of `size` bytes at the next multiple of 256; false on overflow. */
-static bool damacy__zstd_take(uint64_t* at, uint64_t n, uint64_t size, uint64_t* out)
+static bool damacy__zstd_reserve(uint64_t* at, uint64_t n, uint64_t size, uint64_t* out)
 {
     uint64_t bytes;
 
@@ -97,17 +97,17 @@ static bool damacy__zstd_take(uint64_t* at, uint64_t n, uint64_t size, uint64_t*
 /* Everything but the pool of literals and records and the links. */
 static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
 {
-    return damacy__zstd_take(at, w->max_jobs, sizeof(uint64_t), &w->errors) &&
-           damacy__zstd_take(at, w->max_jobs, sizeof(damacy__zstd_span), &w->spans) &&
-           damacy__zstd_take(at, 1, sizeof(damacy__zstd_counters), &w->counters) &&
-           damacy__zstd_take(at, w->max_frames, sizeof(damacy__zstd_frame), &w->frames) &&
-           damacy__zstd_take(at, w->max_blocks, sizeof(damacy__zstd_block), &w->blocks) &&
-           damacy__zstd_take(at, w->max_blocks, sizeof(damacy__zstd_tree), &w->trees) &&
-           damacy__zstd_take(at, w->max_blocks, sizeof(uint32_t), &w->sequence_order) &&
-           damacy__zstd_take(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[0]) &&
-           damacy__zstd_take(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[1]) &&
-           damacy__zstd_take(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[2]) &&
-           damacy__zstd_take(at, w->max_frames, sizeof(uint32_t), &w->execute_list);
+    return damacy__zstd_reserve(at, w->max_jobs, sizeof(uint64_t), &w->errors) &&
+           damacy__zstd_reserve(at, w->max_jobs, sizeof(damacy__zstd_span), &w->spans) &&
+           damacy__zstd_reserve(at, 1, sizeof(damacy__zstd_counters), &w->counters) &&
+           damacy__zstd_reserve(at, w->max_frames, sizeof(damacy__zstd_frame), &w->frames) &&
+           damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_block), &w->blocks) &&
+           damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_tree), &w->trees) &&
+           damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->sequence_order) &&
+           damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[0]) &&
+           damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[1]) &&
+           damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[2]) &&
+           damacy__zstd_reserve(at, w->max_frames, sizeof(uint32_t), &w->execute_list);
 }
 
 /* Bytes of literals and records: at least what one job can need, 16 bytes a sequence of at least 3
@@ -215,13 +215,11 @@ enum { /* of the program front */
        DAMACY__ZSTD_TREES = 3,
        DAMACY__ZSTD_ORDER = 4,
        DAMACY__ZSTD_RESOLVE = 5,
-       DAMACY__ZSTD_LANES9 = 6,
-       DAMACY__ZSTD_LANES10 = 7,
-       DAMACY__ZSTD_LANES11 = 8,
-       DAMACY__ZSTD_LITERALS32 = 9,
-       DAMACY__ZSTD_PLACE = 10,
-       DAMACY__ZSTD_FINISH = 11,
-       DAMACY__ZSTD_LITERALS128 = 12 /* last: not on every device */
+       DAMACY__ZSTD_LITERALS1 = 6,
+       DAMACY__ZSTD_LITERALS32 = 7,
+       DAMACY__ZSTD_PLACE = 8,
+       DAMACY__ZSTD_FINISH = 9,
+       DAMACY__ZSTD_LITERALS128 = 10 /* last: not on every device */
 };
 enum { /* of the program back */
        DAMACY__ZSTD_TABLES = 0,
@@ -251,6 +249,11 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
     return tiles[index];
 }
 
+static uint32_t damacy__zstd_lanes_shared(const damacy__device* device)
+{
+    return DAMACY__MIN(DAMACY__ZSTD_LANES_SHARED, device->shared_per_block);
+}
+
 /* Begins to compile. On failure there is nothing to deinit. */
 static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 const damacy__device* device,
@@ -262,9 +265,7 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_trees",
                                         "damacy_zstd_order",
                                         "damacy_zstd_resolve",
-                                        "damacy_zstd_literals_lanes9",
-                                        "damacy_zstd_literals_lanes10",
-                                        "damacy_zstd_literals_lanes11",
+                                        "damacy_zstd_literals_lanes",
                                         "damacy_zstd_literals_split32",
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
@@ -302,12 +303,8 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
 
     DAMACY__TRY(damacy__program_finish(&kernels->front, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->back, device, err));
-    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
-                                            DAMACY__ZSTD_LANES_SHARED(9, 1), err));
-    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
-                                            DAMACY__ZSTD_LANES_SHARED(10, 1), err));
-    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
-                                            DAMACY__ZSTD_LANES_SHARED(11, 2), err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS1], device,
+                                            damacy__zstd_lanes_shared(device), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS32], device,
                                             DAMACY__ZSTD_SPLIT_SHARED(32), err));
     if (kernels->has_split128) {
@@ -425,12 +422,8 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_run* run, damacy_
     const uint64_t n = run->n_blocks;
 
     if (run->options.literals == DAMACY__ZSTD_LANES) {
-        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES11], damacy__div_up(n, 16), 64,
-                                      DAMACY__ZSTD_LANES_SHARED(11, 2), err));
-        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES10], damacy__div_up(n, 8), 32,
-                                      DAMACY__ZSTD_LANES_SHARED(10, 1), err));
-        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8), 32,
-                                 DAMACY__ZSTD_LANES_SHARED(9, 1), err);
+        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS1], damacy__div_up(n, 8), 160,
+                                 damacy__zstd_lanes_shared(run->device), err);
     }
     if (run->options.literals == DAMACY__ZSTD_SPLIT32) {
         return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS32], n, 128,

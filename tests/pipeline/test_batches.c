@@ -396,6 +396,9 @@ static void* popper_main(void* context)
     damacy_batch batch;
 
     p->status = damacy_pop(p->d, &batch, NULL);
+    if (p->status == DAMACY_OK) {
+        (void)damacy_release(batch);
+    }
     return NULL;
 }
 

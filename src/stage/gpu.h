@@ -1,0 +1,455 @@
+/* The GPU side of a pipeline: its device, its kernels and its waves.
+ *
+ * A wave is a fixed share of device memory, with room for compressed bytes, decoded chunks, scratch
+ * and the tables of one round of work: transfer, decode, assemble. Several waves are under way at a
+ * time, so that one is sent while another is decoded. All memory is made once, when the shape of
+ * batches is known. */
+#pragma once
+#include "gpu/memory.h"
+#include "gpu/program.h"
+#include "stage/assemble_launch.h"
+#include "stage/core.h"
+#include "stage/kernel_sources.h"
+#include "stage/zstd_launch.h"
+
+enum {
+    DAMACY__WAVES = 3,
+    DAMACY__WAVE_UNITS = 8192,   /* chunks and runs of fills */
+    DAMACY__WAVE_COPIES = 32768, /* jobs of assembling */
+    DAMACY__WAVE_AXES = 65536,
+    DAMACY__ASSEMBLERS = 16 /* pairs of types that have a program of their own */
+};
+
+/* Host memory of a wave's tables, pinned, and its twin on the device: same offsets. */
+typedef struct damacy__wave_tables {
+    uint64_t zstd_jobs;    /* damacy__job[WAVE_UNITS] */
+    uint64_t n_zstd;       /* uint32_t */
+    uint64_t sent_size;    /* what lies before is sent */
+    uint64_t zstd_results; /* damacy__job_result[WAVE_UNITS], sent back */
+    uint64_t list;         /* of assembling */
+    uint64_t size;
+} damacy__wave_tables;
+
+typedef struct damacy__wave {
+    uint64_t input; /* device addresses */
+    uint64_t output;
+    uint64_t scratch;
+    uint64_t tables;
+    damacy__pinned host; /* the tables' twin */
+    damacy__event sent;  /* the host's bytes are on the device */
+    damacy__event done;  /* everything */
+    damacy__assemble_list list;
+    damacy__unit** units; /* WAVE_UNITS */
+    uint32_t n_units;
+    uint32_t n_copies;
+    uint32_t n_zstd;
+    uint64_t input_used;
+    uint64_t output_used;
+    uint64_t output_zstd; /* bytes that zstd will write */
+    bool is_running;
+    bool is_sent; /* staging space went back */
+    uint64_t start_ns;
+} damacy__wave;
+
+/* The program that assembles one pair of types; compiled in the background when the pair is first
+ * seen. */
+typedef struct damacy__assembler {
+    damacy__program program;
+    uint32_t src; /* damacy_dtype */
+    bool is_started;
+    bool is_ready;
+    bool has_failed;
+} damacy__assembler;
+
+typedef struct damacy__gpu {
+    damacy__core* core;
+    damacy__driver driver;
+    damacy__device device;
+    damacy__compiler compiler;
+    bool has_compiler;
+    damacy__zstd_kernels zstd;
+    bool has_zstd;
+    damacy__program assemble; /* of any pair of types */
+    damacy__assembler assemblers[DAMACY__ASSEMBLERS];
+    bool is_compiled; /* GPU thread only */
+    damacy__stream copy_stream;
+    damacy__stream stream;
+    damacy__stream gate_stream; /* passes consumers' events on */
+    damacy__pinned staging;
+    uint64_t affine; /* device address of scale and offset */
+    uint64_t affine_size;
+    uint64_t slot_size;
+
+    uint64_t input_size;
+    uint64_t output_size;
+    uint64_t
+        output_limit; /* GPU thread: what waves take now; less after one did not fit its scratch */
+    damacy__zstd_layout zstd_layout;
+    damacy__wave_tables tables;
+    damacy__wave waves[DAMACY__WAVES];
+
+    pthread_t thread;
+    bool has_thread;
+    damacy__mutex mutex;
+    damacy__condition wake;
+    damacy__task* head; /* guarded by mutex: units that wait for a wave */
+    damacy__task* tail;
+    bool stop;            /* guarded by mutex */
+    bool has_failed;      /* GPU thread only: no more work is given to the device */
+    damacy_error failure; /* GPU thread only */
+} damacy__gpu;
+
+static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err);
+static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,
+                                            damacy_error* err);
+static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot, uint64_t size,
+                                           damacy_error* err);
+static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot);
+static void damacy__gpu_close(damacy__gpu* gpu);
+
+/* ---- opening ---- */
+
+static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
+{
+    static const char* const entries[] = {"damacy_assemble"};
+    damacy__program_spec spec;
+
+    DAMACY__TRY(damacy__compiler_init(&gpu->compiler, &gpu->core->alloc, &gpu->driver,
+                                      gpu->device.architecture, damacy__sources,
+                                      DAMACY__COUNT(damacy__sources), cache_dir, err));
+    gpu->has_compiler = true;
+    DAMACY__TRY(damacy__zstd_kernels_start(&gpu->zstd, &gpu->device, &gpu->compiler, err));
+    gpu->has_zstd = true;
+    memset(&spec, 0, sizeof spec);
+    spec.name = "kernels/assemble.cu";
+    spec.entries = entries;
+    spec.n_entries = 1;
+    return damacy__program_start(&gpu->assemble, &gpu->compiler, &spec, err);
+}
+
+/* Scale and offset of the channels, on the device. */
+static damacy_status damacy__gpu_send_affine(damacy__gpu* gpu, damacy_error* err)
+{
+    const damacy__affine* affine = &gpu->core->affine;
+    const uint64_t size = affine->n_channels * sizeof(float);
+
+    if (affine->n_channels == 0) {
+        return DAMACY_OK;
+    }
+    gpu->affine_size = 2 * damacy__align_up(size, 256);
+    DAMACY__TRY(damacy__device_alloc(&gpu->device, gpu->affine_size, "scale and offset",
+                                     &gpu->affine, err));
+    DAMACY__TRY(
+        damacy__copy_to_device(&gpu->device, gpu->affine, affine->scale, size, gpu->stream, err));
+    return damacy__copy_to_device(&gpu->device, gpu->affine + gpu->affine_size / 2, affine->offset,
+                                  size, gpu->stream, err);
+}
+
+/* Streams, pinned staging, and the start of all compilations. The context is current. */
+static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
+{
+    damacy__core* core = gpu->core;
+
+    DAMACY__TRY(damacy__gpu_compile(gpu, cache_dir, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->gate_stream, err));
+    core->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
+    core->decoded_size = DAMACY__MIN(core->decoded_size, UINT64_C(1) << 30);
+    core->plan_options.max_read = DAMACY__MIN(core->config.max_read_bytes, core->staging_size / 4);
+    DAMACY__TRY(
+        damacy__pinned_alloc(&gpu->device, core->staging_size, "staging", &gpu->staging, err));
+    core->staging = gpu->staging.ptr;
+    return damacy__gpu_send_affine(gpu, err);
+}
+
+/* Opens the device that the configuration names. On failure core->gpu stays NULL. */
+static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
+{
+    damacy__device_config config;
+    damacy__gpu* gpu = damacy__new(&core->alloc, 1, damacy__gpu);
+    damacy_status status;
+
+    if (!gpu) {
+        return damacy__fail(err, DAMACY_OOM, "GPU records");
+    }
+    gpu->core = core;
+    memset(&config, 0, sizeof config);
+    config.device = core->config.device;
+    config.context = core->config.cuda_context;
+    config.stream = core->config.cuda_stream;
+    config.max_bytes = core->config.max_gpu_bytes;
+    status = damacy__mutex_init(&gpu->mutex, err);
+    if (status == DAMACY_OK) {
+        status = damacy__condition_init(&gpu->wake, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__driver_load(&gpu->driver, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__driver_load_nvrtc(&gpu->driver, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__device_open(&gpu->device, &gpu->driver, &core->alloc, &config, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__device_enter(&gpu->device, err);
+        if (status == DAMACY_OK) {
+            status = damacy__gpu_prepare(gpu, core->config.cache_dir, err);
+            damacy__device_leave(&gpu->device);
+        }
+    }
+    if (status != DAMACY_OK) {
+        core->staging = NULL;
+        damacy__gpu_close(gpu);
+        return status;
+    }
+    core->gpu = gpu;
+    core->config.max_gpu_bytes = gpu->device.budget;
+    core->config.device = DAMACY_GPU(gpu->device.ordinal);
+    return DAMACY_OK;
+}
+
+/* ---- memory ---- */
+
+static uint64_t damacy__tables_take(uint64_t* at, uint64_t size)
+{
+    const uint64_t offset = *at;
+
+    *at = damacy__align_up(*at + size, 256);
+    return offset;
+}
+
+static void damacy__wave_tables_init(damacy__wave_tables* t)
+{
+    uint64_t at = 0;
+
+    t->zstd_jobs = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job));
+    t->n_zstd = damacy__tables_take(&at, sizeof(uint32_t));
+    t->sent_size = at;
+    t->zstd_results = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job_result));
+    t->list = damacy__tables_take(
+        &at, damacy__assemble_list_size(DAMACY__WAVE_COPIES, DAMACY__WAVE_AXES));
+    t->size = at;
+}
+
+static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__device* device = &gpu->device;
+
+    wave->units = damacy__new(&gpu->core->alloc, DAMACY__WAVE_UNITS, damacy__unit*);
+    if (!wave->units) {
+        return damacy__fail(err, DAMACY_OOM, "records of a wave");
+    }
+    DAMACY__TRY(
+        damacy__device_alloc(device, gpu->input_size, "stored bytes of a wave", &wave->input, err));
+    DAMACY__TRY(
+        damacy__device_alloc(device, gpu->output_size, "chunks of a wave", &wave->output, err));
+    DAMACY__TRY(damacy__device_alloc(device, gpu->zstd_layout.size, "scratch of a wave",
+                                     &wave->scratch, err));
+    DAMACY__TRY(
+        damacy__device_alloc(device, gpu->tables.size, "tables of a wave", &wave->tables, err));
+    DAMACY__TRY(
+        damacy__pinned_alloc(device, gpu->tables.size, "tables of a wave", &wave->host, err));
+    DAMACY__TRY(damacy__event_open(device, false, &wave->sent, err));
+    DAMACY__TRY(damacy__event_open(device, false, &wave->done, err));
+    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, DAMACY__WAVE_COPIES,
+                               DAMACY__WAVE_AXES, gpu->core->out_dtype);
+    return DAMACY_OK;
+}
+
+/* Sizes the waves to what slots leave of the budget, at most 512 MiB of chunks each, and makes
+ * them. Called once by the scheduler, with the context current. */
+static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,
+                                            damacy_error* err)
+{
+    const uint64_t budget = gpu->device.budget;
+    damacy__zstd_limits limits;
+    uint64_t size = UINT64_C(512) << 20;
+    uint64_t need = 0;
+
+    damacy__wave_tables_init(&gpu->tables);
+    for (; size >= UINT64_C(1) << 20; size /= 2) {
+        memset(&limits, 0, sizeof limits);
+        limits.max_jobs = DAMACY__WAVE_UNITS;
+        limits.dst_size = size;
+        limits.largest_size = size / 2;
+        DAMACY__TRY(damacy__zstd_layout_of(&limits, &gpu->zstd_layout, err));
+        gpu->output_size = size;
+        gpu->input_size = size + (UINT64_C(4) << 20);
+        need = DAMACY__WAVES *
+               (gpu->input_size + gpu->output_size + gpu->zstd_layout.size + gpu->tables.size);
+        if (slots_size + gpu->affine_size + need <= budget) {
+            break;
+        }
+    }
+    if (slots_size + gpu->affine_size + need > budget) {
+        return damacy__fail(err, DAMACY_BUDGET,
+                            "max_gpu_bytes %" PRIu64 ": %u batch slots take %" PRIu64
+                            " bytes and the smallest waves %" PRIu64,
+                            budget, gpu->core->config.batch_slots, slots_size, need);
+    }
+    gpu->output_limit = gpu->output_size;
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        DAMACY__TRY(damacy__gpu_make_wave(gpu, &gpu->waves[i], err));
+    }
+    return DAMACY_OK;
+}
+
+/* The memory and events of one batch slot. The context is current. */
+static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot, uint64_t size,
+                                           damacy_error* err)
+{
+    uint64_t address = 0;
+    damacy__event event = NULL;
+
+    DAMACY__TRY(damacy__device_alloc(&gpu->device, size, "a batch", &address, err));
+    slot->ptr = (uint8_t*)(uintptr_t)address;
+    gpu->slot_size = size;
+    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
+    slot->ready_event = (uint64_t)(uintptr_t)event;
+    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
+    slot->gate_event = (uint64_t)(uintptr_t)event;
+    return DAMACY_OK;
+}
+
+/* Waves and slots, once the shape of batches is known. Scheduler thread. */
+static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_size,
+                                             uint64_t slots_size, damacy_error* err)
+{
+    damacy__core* core = gpu->core;
+    damacy_status status = damacy__device_enter(&gpu->device, err);
+
+    if (status != DAMACY_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < core->config.batch_slots; i++) {
+        core->slots[i].size = slot_size;
+    }
+    if (slots_size + (UINT64_C(16) << 20) > gpu->device.budget) {
+        status = damacy__fail(err, DAMACY_BUDGET,
+                              "max_gpu_bytes %" PRIu64 ": %u batch slots of %" PRIu64
+                              " bytes do not fit",
+                              gpu->device.budget, core->config.batch_slots, slot_size);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__gpu_make_waves(gpu, slots_size, err);
+    }
+    for (uint32_t i = 0; i < core->config.batch_slots && status == DAMACY_OK; i++) {
+        status = damacy__gpu_make_slot(gpu, &core->slots[i], slot_size, err);
+    }
+    damacy__device_leave(&gpu->device);
+    return status;
+}
+
+/* Makes a slot's gate event follow an event of the consumer's, through the stream of gates. */
+static damacy_status damacy__gpu_follow(damacy__gpu* gpu, damacy__event event, damacy__slot* slot,
+                                        damacy_error* err)
+{
+    DAMACY__TRY(damacy__stream_await(&gpu->device, gpu->gate_stream, event, err));
+    return damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event,
+                                gpu->gate_stream, err);
+}
+
+/* ---- closing ---- */
+
+static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot)
+{
+    if (slot->ready_event) {
+        damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event);
+    }
+    if (slot->gate_event) {
+        damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event);
+    }
+    if (slot->ptr) {
+        damacy__device_free(&gpu->device, (uint64_t)(uintptr_t)slot->ptr, slot->size);
+    }
+    slot->ptr = NULL;
+    slot->ready_event = slot->gate_event = 0;
+}
+
+static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
+{
+    damacy__device* device = &gpu->device;
+
+    if (wave->sent) {
+        damacy__event_close(device, wave->sent);
+    }
+    if (wave->done) {
+        damacy__event_close(device, wave->done);
+    }
+    damacy__pinned_free(device, &wave->host);
+    if (wave->tables) {
+        damacy__device_free(device, wave->tables, gpu->tables.size);
+    }
+    if (wave->scratch) {
+        damacy__device_free(device, wave->scratch, gpu->zstd_layout.size);
+    }
+    if (wave->output) {
+        damacy__device_free(device, wave->output, gpu->output_size);
+    }
+    if (wave->input) {
+        damacy__device_free(device, wave->input, gpu->input_size);
+    }
+    damacy__free(&gpu->core->alloc, wave->units, DAMACY__WAVE_UNITS);
+}
+
+/* Frees what the waves and the threads used; the device stays for batches that are held. */
+static void damacy__gpu_stop(damacy__gpu* gpu)
+{
+    bool entered;
+
+    if (gpu->has_thread) {
+        damacy__lock(&gpu->mutex);
+        gpu->stop = true;
+        damacy__broadcast(&gpu->wake);
+        damacy__unlock(&gpu->mutex);
+        pthread_join(gpu->thread, NULL);
+        gpu->has_thread = false;
+    }
+    entered = gpu->device.driver && damacy__device_enter_to_free(&gpu->device);
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        damacy__gpu_free_wave(gpu, &gpu->waves[i]);
+        memset(&gpu->waves[i], 0, sizeof gpu->waves[i]);
+    }
+    if (gpu->affine) {
+        damacy__device_free(&gpu->device, gpu->affine, gpu->affine_size);
+        gpu->affine = 0;
+    }
+    damacy__pinned_free(&gpu->device, &gpu->staging);
+    for (uint32_t i = 0; i < DAMACY__ASSEMBLERS; i++) {
+        damacy__program_deinit(&gpu->assemblers[i].program, &gpu->device);
+    }
+    damacy__program_deinit(&gpu->assemble, &gpu->device);
+    if (gpu->has_zstd) {
+        damacy__zstd_kernels_deinit(&gpu->zstd, &gpu->device);
+        gpu->has_zstd = false;
+    }
+    if (gpu->has_compiler) {
+        damacy__compiler_deinit(&gpu->compiler);
+        gpu->has_compiler = false;
+    }
+    if (gpu->copy_stream) {
+        damacy__stream_close(&gpu->device, gpu->copy_stream);
+        gpu->copy_stream = NULL;
+    }
+    if (entered) {
+        damacy__device_leave(&gpu->device);
+    }
+}
+
+/* Gives everything back. Slots have been freed. */
+static void damacy__gpu_close(damacy__gpu* gpu)
+{
+    damacy__gpu_stop(gpu);
+    if (gpu->gate_stream) {
+        damacy__stream_close(&gpu->device, gpu->gate_stream);
+    }
+    if (gpu->stream) {
+        damacy__stream_close(&gpu->device, gpu->stream);
+    }
+    damacy__device_close(&gpu->device);
+    damacy__condition_deinit(&gpu->wake);
+    damacy__mutex_deinit(&gpu->mutex);
+    damacy__free(&gpu->core->alloc, gpu, 1);
+}

@@ -1,0 +1,844 @@
+/* Runs planned batches on a GPU: one thread gathers units into waves, sends, decodes and assembles
+ * them, and looks at results when a wave has ended.
+ *
+ * Nothing on the device waits for the host: counts, sizes and statuses stay there until the wave is
+ * done. After a failure of the device no more work is given to it; units then end without effect,
+ * so that every batch still ends. */
+#pragma once
+#include "stage/gpu.h"
+#include "stage/host_run.h"
+
+static void* damacy__gpu_main(void* context);
+
+/* Queues a unit for the GPU thread. */
+static void damacy__gpu_take(damacy__unit* unit)
+{
+    damacy__gpu* gpu = unit->slot->core->gpu;
+
+    damacy__lock(&gpu->mutex);
+    unit->task.next = NULL;
+    unit->task.context = unit;
+    if (gpu->tail) {
+        gpu->tail->next = &unit->task;
+    } else {
+        gpu->head = &unit->task;
+    }
+    gpu->tail = &unit->task;
+    damacy__signal(&gpu->wake);
+    damacy__unlock(&gpu->mutex);
+}
+
+/* How a stored chunk is decoded; trailing checksums are compared and cut off here, where the bytes
+ * are. DAMACY__UNIT_FILL: not at all, *err says why. */
+static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__layout* layout,
+                                     damacy__span* stored, damacy_error* err)
+{
+    const damacy__chain* chain = &layout->chunk_chain;
+    const uint32_t middle = damacy__chain_middle(chain);
+    const damacy__span whole = *stored;
+    damacy__decoder checker;
+    uint32_t n = chain->n;
+
+    if (layout->is_nested) {
+        return DAMACY__UNIT_HOST;
+    }
+    memset(&checker, 0, sizeof checker);
+    checker.skip_checksums = core->config.skip_checksums != 0;
+    for (; n > middle + 1 && chain->codecs[n - 1].kind == DAMACY__CODEC_CRC32C; n--) {
+        if (damacy__decode_crc32c(&checker, stored, err) != DAMACY_OK) {
+            return DAMACY__UNIT_FILL;
+        }
+    }
+    if (n == middle + 1) {
+        if (stored->size != layout->chunk_size) {
+            (void)damacy__fail(err, DAMACY_DECODE, "%zu stored bytes; the chunk has %" PRIu64,
+                               stored->size, layout->chunk_size);
+            return DAMACY__UNIT_FILL;
+        }
+        return DAMACY__UNIT_VOXELS;
+    }
+    if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_ZSTD) {
+        return DAMACY__UNIT_ZSTD;
+    }
+    *stored = whole;
+    return DAMACY__UNIT_HOST;
+}
+
+/* ---- gathering ---- */
+
+static uint64_t damacy__unit_copies(const damacy__unit* unit)
+{
+    return unit->kind == DAMACY__UNIT_FILL ? unit->n
+                                           : unit->slot->plan.chunks.items[unit->first].n_copies;
+}
+
+/* Room for a unit's voxels and bytes; false: the wave is full. */
+static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit* unit)
+{
+    const uint64_t n_copies = damacy__unit_copies(unit);
+    uint64_t in = wave->input_used;
+
+    if (wave->n_units == DAMACY__WAVE_UNITS ||
+        (wave->n_units > 0 && wave->n_copies + n_copies > DAMACY__WAVE_COPIES / 2)) {
+        return false;
+    }
+    if (unit->kind != DAMACY__UNIT_FILL) {
+        const damacy__unit* last = wave->n_units ? wave->units[wave->n_units - 1] : NULL;
+        const uint64_t size = unit->slot->plan.chunks.items[unit->first].layout->chunk_size;
+        /* Bytes that lie together on the host stay together, so that they are sent at once. */
+        const bool follows = last && last->bytes && last->bytes + last->size == unit->bytes;
+        in = follows ? in : damacy__align_up(in, 256);
+        if (unit->size > gpu->input_size - DAMACY__MIN(in, gpu->input_size) ||
+            size > (wave->n_units ? gpu->output_limit : gpu->output_size) -
+                       DAMACY__MIN(wave->output_used,
+                                   wave->n_units ? gpu->output_limit : gpu->output_size)) {
+            return false;
+        }
+        if (unit->kind == DAMACY__UNIT_VOXELS) {
+            unit->dst = wave->input + in;
+        } else {
+            damacy__job* job =
+                (damacy__job*)(void*)(wave->host.ptr + gpu->tables.zstd_jobs) + wave->n_zstd;
+            memset(job, 0, sizeof *job);
+            unit->dst = wave->output + wave->output_used;
+            unit->number = wave->n_zstd++;
+            job->src = wave->input + in;
+            job->src_size = unit->size;
+            job->dst = unit->dst;
+            job->dst_capacity = size;
+            job->expected_size = size;
+            job->flags = gpu->core->config.skip_checksums ? (uint32_t)DAMACY__JOB_NO_CHECKSUM : 0;
+            wave->output_used = damacy__align_up(wave->output_used + size, 256);
+            wave->output_used = DAMACY__MIN(wave->output_used, gpu->output_size);
+            wave->output_zstd += size;
+        }
+        wave->input_used = in + unit->size;
+    }
+    wave->n_copies += (uint32_t)n_copies;
+    wave->units[wave->n_units++] = unit;
+    return true;
+}
+
+/* Where a unit's bytes lie in the wave's input. */
+static uint64_t damacy__unit_input(const damacy__gpu* gpu, const damacy__wave* wave,
+                                   const damacy__unit* unit)
+{
+    const damacy__job* jobs =
+        (const damacy__job*)(const void*)(wave->host.ptr + gpu->tables.zstd_jobs);
+
+    return unit->kind == DAMACY__UNIT_VOXELS ? unit->dst : jobs[unit->number].src;
+}
+
+/* ---- launching ---- */
+
+/* Sends the bytes of all units, as few copies as their places on the host allow. */
+static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    const uint8_t* from = NULL;
+    uint64_t to = 0;
+    uint64_t size = 0;
+    uint32_t n_jobs = wave->n_zstd;
+
+    for (uint32_t i = 0; i <= wave->n_units; i++) {
+        const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
+        if (unit && unit->kind == DAMACY__UNIT_FILL) {
+            continue;
+        }
+        if (unit && size && from + size == unit->bytes &&
+            to + size == damacy__unit_input(gpu, wave, unit)) {
+            size += unit->size;
+            continue;
+        }
+        if (size) {
+            DAMACY__TRY(
+                damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err));
+        }
+        from = unit ? unit->bytes : NULL;
+        to = unit ? damacy__unit_input(gpu, wave, unit) : 0;
+        size = unit ? unit->size : 0;
+    }
+    memcpy(wave->host.ptr + gpu->tables.n_zstd, &n_jobs, sizeof n_jobs);
+    DAMACY__TRY(damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr,
+                                       gpu->tables.sent_size, gpu->copy_stream, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
+    return damacy__stream_await(&gpu->device, gpu->stream, wave->sent, err);
+}
+
+static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__zstd_call call;
+
+    if (wave->n_zstd == 0) {
+        return DAMACY_OK;
+    }
+    memset(&call, 0, sizeof call);
+    call.jobs = wave->tables + gpu->tables.zstd_jobs;
+    call.n_jobs = wave->tables + gpu->tables.n_zstd;
+    call.results = wave->tables + gpu->tables.zstd_results;
+    call.scratch = wave->scratch;
+    call.likely_jobs = wave->n_zstd;
+    call.likely_size = wave->output_zstd;
+    call.stream = gpu->stream;
+    DAMACY__TRY(damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err));
+    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.zstd_results,
+                                wave->tables + gpu->tables.zstd_results,
+                                wave->n_zstd * sizeof(damacy__job_result), gpu->stream, err);
+}
+
+/* The kernel for a pair of types: its own program once that is compiled, else the one for any. */
+static const damacy__kernel* damacy__gpu_assembler(damacy__gpu* gpu, uint32_t src)
+{
+    static const char* const entries[] = {"damacy_assemble"};
+    damacy__assembler* a = NULL;
+    damacy_error ignored;
+
+    for (uint32_t i = 0; i < DAMACY__ASSEMBLERS && !a; i++) {
+        if (!gpu->assemblers[i].is_started || gpu->assemblers[i].src == src) {
+            a = &gpu->assemblers[i];
+        }
+    }
+    if (!a || a->has_failed) {
+        return &gpu->assemble.kernels[0];
+    }
+    memset(&ignored, 0, sizeof ignored);
+    if (!a->is_started) {
+        char text[2][64];
+        const char* defines[2] = {text[0], text[1]};
+        damacy__program_spec spec;
+        damacy__assemble_defines((damacy_dtype)src, gpu->core->out_dtype, text);
+        spec.name = "kernels/assemble.cu";
+        spec.entries = entries;
+        spec.n_entries = 1;
+        spec.defines = defines;
+        spec.n_defines = 2;
+        a->src = src;
+        a->is_started = true;
+        a->has_failed =
+            damacy__program_start(&a->program, &gpu->compiler, &spec, &ignored) != DAMACY_OK;
+        return &gpu->assemble.kernels[0];
+    }
+    if (!a->is_ready && damacy__program_is_compiled(&a->program)) {
+        a->is_ready = damacy__program_finish(&a->program, &gpu->device, &ignored) == DAMACY_OK;
+        a->has_failed = !a->is_ready;
+    }
+    return a->is_ready ? &a->program.kernels[0] : &gpu->assemble.kernels[0];
+}
+
+/* Sends the list of copies and launches each of its segments. */
+static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__assemble_call call;
+
+    memset(&call, 0, sizeof call);
+    call.list = wave->tables + gpu->tables.list;
+    call.n_channels = gpu->core->config.n_channels;
+    call.scale = gpu->affine;
+    call.offset = gpu->affine ? gpu->affine + gpu->affine_size / 2 : 0;
+    call.n_blocks = gpu->device.n_multiprocessors * 16;
+    call.stream = gpu->stream;
+    DAMACY__TRY(damacy__assemble_upload(&wave->list, &gpu->device, &call, err));
+    for (uint32_t i = 0; i < wave->list.n_segments; i++) {
+        if (wave->list.segments[i].n_jobs) {
+            DAMACY__TRY(damacy__assemble_launch(
+                &wave->list, i, &gpu->device,
+                damacy__gpu_assembler(gpu, wave->list.segments[i].src_dtype), &call, err));
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* Empties the list for more copies of the same wave. */
+static void damacy__wave_clear_list(damacy__gpu* gpu, damacy__wave* wave)
+{
+    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, DAMACY__WAVE_COPIES,
+                               DAMACY__WAVE_AXES, gpu->core->out_dtype);
+}
+
+/* Adds one copy; a full list is sent and waited for, which is rare. */
+static damacy_status damacy__wave_copy(damacy__gpu* gpu, damacy__wave* wave,
+                                       const damacy__copy* copy, const damacy__axis* axes,
+                                       damacy_error* err)
+{
+    if (damacy__assemble_add(&wave->list, copy, axes)) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+    DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
+    damacy__wave_clear_list(gpu, wave);
+    damacy__assemble_begin(&wave->list, (damacy_dtype)copy->src_dtype);
+    if (!damacy__assemble_add(&wave->list, copy, axes)) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED, "a copy of too many parts");
+    }
+    return DAMACY_OK;
+}
+
+/* All copies of one unit. */
+static damacy_status damacy__wave_copies(damacy__gpu* gpu, damacy__wave* wave,
+                                         const damacy__unit* unit, damacy_error* err)
+{
+    const damacy__plan* plan = &unit->slot->plan;
+    const uint64_t n = damacy__unit_copies(unit);
+
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t number = unit->kind == DAMACY__UNIT_FILL
+                                    ? plan->fills.items[unit->first + k]
+                                    : plan->order.items[plan->chunks.items[unit->first].first + k];
+        damacy__copy copy = plan->copies.items[number].copy;
+        copy.dst += (uint64_t)(uintptr_t)unit->slot->ptr;
+        if (unit->kind != DAMACY__UNIT_FILL && gpu->core->config.debug_bypass_decode) {
+            copy.flags = DAMACY__COPY_FILL;
+            copy.fill = plan->chunks.items[unit->first].layout->fill;
+        }
+        copy.src += unit->dst;
+        DAMACY__TRY(damacy__wave_copy(gpu, wave, &copy, plan->axes.items + copy.first_axis, err));
+    }
+    return DAMACY_OK;
+}
+
+static uint32_t damacy__unit_dtype(const damacy__unit* unit)
+{
+    const damacy__plan* plan = &unit->slot->plan;
+
+    return unit->kind == DAMACY__UNIT_FILL
+               ? plan->copies.items[plan->fills.items[unit->first]].copy.src_dtype
+               : (uint32_t)plan->chunks.items[unit->first].layout->dtype;
+}
+
+/* Copies of all units, one source type after another. A run of fills may hold several types: each
+ * copy opens a segment of its own type where needed. */
+static damacy_status damacy__wave_assemble(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__wave_clear_list(gpu, wave);
+    for (uint32_t type = 0; type < DAMACY_NATIVE; type++) {
+        bool has_begun = false;
+        for (uint32_t i = 0; i < wave->n_units; i++) {
+            if (damacy__unit_dtype(wave->units[i]) == type) {
+                if (!has_begun) {
+                    damacy__assemble_begin(&wave->list, (damacy_dtype)type);
+                    has_begun = true;
+                }
+                DAMACY__TRY(damacy__wave_copies(gpu, wave, wave->units[i], err));
+            }
+        }
+    }
+    return damacy__wave_flush(gpu, wave, err);
+}
+
+/* The stream waits for what consumers of earlier batches in these slots asked for. */
+static damacy_status damacy__wave_gates(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    const damacy__slot* seen = NULL;
+
+    for (uint32_t i = 0; i < wave->n_units; i++) {
+        damacy__slot* slot = wave->units[i]->slot;
+        bool has_gate;
+        if (slot == seen) {
+            continue;
+        }
+        seen = slot;
+        damacy__lock(&gpu->core->mutex);
+        has_gate = slot->has_gate;
+        slot->has_gate = false;
+        damacy__unlock(&gpu->core->mutex);
+        if (has_gate) {
+            DAMACY__TRY(damacy__stream_await(&gpu->device, gpu->stream,
+                                             (damacy__event)(uintptr_t)slot->gate_event, err));
+        }
+    }
+    return DAMACY_OK;
+}
+
+static damacy_status damacy__wave_launch(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    wave->start_ns = damacy__now_ns();
+    DAMACY__TRY(damacy__wave_send(gpu, wave, err));
+    if (!gpu->core->config.debug_bypass_decode) {
+        DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
+    }
+    DAMACY__TRY(damacy__wave_gates(gpu, wave, err));
+    DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
+    return damacy__event_record(&gpu->device, wave->done, gpu->stream, err);
+}
+
+/* ---- ending ---- */
+
+/* Host memory of a unit's bytes goes back. */
+static void damacy__unit_sent(damacy__unit* unit)
+{
+    damacy__slot* slot = unit->slot;
+
+    if (unit->kind == DAMACY__UNIT_FILL || !unit->bytes) {
+        return;
+    }
+    if (unit->is_space) {
+        damacy__run_space_back(slot->core, unit->bytes);
+    } else {
+        damacy__run_release(&slot->read_tasks.items[slot->plan.chunks.items[unit->first].read], 1);
+    }
+    unit->bytes = NULL;
+}
+
+static void damacy__gpu_fail(damacy__gpu* gpu, const damacy_error* error)
+{
+    if (!gpu->has_failed) {
+        gpu->has_failed = true;
+        gpu->failure = *error;
+        damacy__core_log(gpu->core, DAMACY_LOG_ERROR, "GPU: %s", error->message);
+    }
+}
+
+/* A unit ends without its voxels. */
+static void damacy__unit_abandon(damacy__gpu* gpu, damacy__unit* unit)
+{
+    damacy_error error = gpu->failure;
+
+    if (unit->kind == DAMACY__UNIT_FILL) {
+        for (uint32_t i = 0; i < unit->n; i++) {
+            const damacy__plan* plan = &unit->slot->plan;
+            damacy__crop_fail(gpu->core, unit->slot,
+                              plan->copies.items[plan->fills.items[unit->first + i]].sample,
+                              &error);
+        }
+    } else {
+        damacy__run_chunk_fail(unit->slot, unit->first, &error);
+        damacy__unit_sent(unit);
+    }
+    damacy__run_done(unit->slot, 1);
+}
+
+static const char* damacy__job_words(uint32_t status)
+{
+    switch (status) {
+    case DAMACY__JOB_NEED_SCRATCH:
+        return "does not fit the scratch of a wave of its own";
+    case DAMACY__JOB_NO_SPACE:
+    case DAMACY__JOB_SIZE_MISMATCH:
+        return "the decoded size is not the chunk's";
+    case DAMACY__JOB_UNSUPPORTED:
+        return "a feature that is not supported, such as a dictionary";
+    case DAMACY__JOB_TRUNCATED:
+        return "cut short";
+    case DAMACY__JOB_BAD_MAGIC:
+        return "no frame magic number";
+    case DAMACY__JOB_BAD_HEADER:
+        return "a malformed frame header";
+    case DAMACY__JOB_BAD_BLOCK:
+        return "a malformed block";
+    case DAMACY__JOB_BAD_LITERALS:
+    case DAMACY__JOB_BAD_HUFFMAN:
+        return "malformed literals";
+    case DAMACY__JOB_BAD_TABLE:
+    case DAMACY__JOB_BAD_SEQUENCES:
+        return "malformed sequences";
+    case DAMACY__JOB_BAD_OFFSET:
+        return "a match before the start";
+    case DAMACY__JOB_BAD_CHECKSUM:
+        return "the checksum does not match";
+    case DAMACY__JOB_TRAILING:
+        return "bytes that are no frame";
+    default:
+        return "was not decoded";
+    }
+}
+
+/* What the device says of a chunk; true when it did not fit the scratch and may be tried again. */
+static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damacy__unit* unit,
+                               bool may_retry)
+{
+    const damacy__job_result* results =
+        (const damacy__job_result*)(const void*)(wave->host.ptr + gpu->tables.zstd_results);
+    damacy_error error;
+    uint32_t status;
+
+    if (unit->kind != DAMACY__UNIT_ZSTD || gpu->core->config.debug_bypass_decode) {
+        return false;
+    }
+    status = results[unit->number].status;
+    if (status == DAMACY__JOB_OK) {
+        return false;
+    }
+    if (status == DAMACY__JOB_NEED_SCRATCH && may_retry) {
+        return true;
+    }
+    damacy__run_error_init(unit->slot, unit->first, DAMACY_STAGE_DECODE, &error);
+    (void)damacy__fail(&error,
+                       status == DAMACY__JOB_NEED_SCRATCH  ? DAMACY_BUDGET
+                       : status == DAMACY__JOB_UNSUPPORTED ? DAMACY_UNSUPPORTED
+                                                           : DAMACY_DECODE,
+                       "zstd: %s at byte %" PRIu64, damacy__job_words(status),
+                       results[unit->number].error_offset);
+    error.offset =
+        unit->slot->plan.chunks.items[unit->first].offset + results[unit->number].error_offset;
+    damacy__run_chunk_fail(unit->slot, unit->first, &error);
+    return false;
+}
+
+static void damacy__wave_reset(damacy__wave* wave)
+{
+    wave->n_units = wave->n_copies = wave->n_zstd = 0;
+    wave->input_used = wave->output_used = wave->output_zstd = 0;
+    wave->is_running = wave->is_sent = false;
+}
+
+/* Ends the units that are done and moves those to be tried again to the front. */
+static void damacy__wave_settle(damacy__gpu* gpu, damacy__wave* wave, bool may_retry)
+{
+    uint32_t n_left = 0;
+
+    for (uint32_t i = 0; i < wave->n_units; i++) {
+        damacy__unit* unit = wave->units[i];
+        if (damacy__unit_judge(gpu, wave, unit, may_retry)) {
+            wave->units[n_left++] = unit;
+        } else {
+            damacy__run_done(unit->slot, 1);
+        }
+    }
+    wave->n_units = n_left;
+}
+
+/* Decodes and assembles what did not fit the scratch once more; their bytes are still on the
+ * device. Waits: this is for data much denser than common, and later waves are kept smaller. */
+static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__job* jobs = (damacy__job*)(void*)(wave->host.ptr + gpu->tables.zstd_jobs);
+
+    wave->output_zstd = 0;
+    for (uint32_t i = 0; i < wave->n_units; i++) {
+        damacy__unit* unit = wave->units[i];
+        jobs[i] = jobs[unit->number]; /* i never overtakes: units are in the order of their jobs */
+        unit->number = i;
+        wave->output_zstd += jobs[i].dst_capacity;
+    }
+    wave->n_zstd = wave->n_units;
+    memcpy(wave->host.ptr + gpu->tables.n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
+    DAMACY__TRY(damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr,
+                                       gpu->tables.sent_size, gpu->stream, err));
+    DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
+    DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+    return damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err);
+}
+
+/* A wave has ended well: statuses, counters, and the units' share of their batches. */
+static void damacy__wave_end(damacy__gpu* gpu, damacy__wave* wave)
+{
+    const uint64_t ns = damacy__now_ns() - wave->start_ns;
+    damacy_error error;
+
+    memset(&error, 0, sizeof error);
+    error.stage = DAMACY_STAGE_DECODE;
+    error.sample = error.offset = UINT64_MAX;
+    damacy__metric_add(&gpu->core->counters.decode, ns, wave->input_used, wave->output_zstd);
+    damacy__wave_settle(gpu, wave, true);
+    if (wave->n_units > 0) {
+        gpu->output_limit = DAMACY__MAX(DAMACY__MIN(gpu->output_limit, wave->output_used) / 4 * 3,
+                                        gpu->output_size / 64);
+    }
+    while (wave->n_units > 0 && !gpu->has_failed) {
+        const uint32_t n_before = wave->n_units;
+        if (damacy__wave_retry(gpu, wave, &error) != DAMACY_OK) {
+            damacy__gpu_fail(gpu, &error);
+            return; /* the next look abandons what is left */
+        }
+        damacy__wave_settle(gpu, wave, true);
+        if (wave->n_units == n_before) {
+            damacy__wave_settle(gpu, wave, false);
+        }
+    }
+    damacy__wave_reset(wave);
+}
+
+/* The host's bytes of a wave have arrived: their memory goes back. */
+static void damacy__wave_sent(damacy__gpu* gpu, damacy__wave* wave)
+{
+    wave->is_sent = true;
+    damacy__metric_add(&gpu->core->counters.transfer, damacy__now_ns() - wave->start_ns,
+                       wave->input_used, wave->input_used);
+    for (uint32_t i = 0; i < wave->n_units; i++) {
+        damacy__unit_sent(wave->units[i]);
+    }
+}
+
+/* Ends what the device has finished; after a failure, everything. */
+static void damacy__gpu_poll(damacy__gpu* gpu)
+{
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        damacy__wave* wave = &gpu->waves[i];
+        damacy_error error;
+        bool done = false;
+        if (!wave->is_running) {
+            continue;
+        }
+        memset(&error, 0, sizeof error);
+        error.stage = DAMACY_STAGE_DECODE;
+        error.sample = error.offset = UINT64_MAX;
+        if (!gpu->has_failed && !wave->is_sent) {
+            if (damacy__event_done(&gpu->device, wave->sent, &done, &error) != DAMACY_OK) {
+                damacy__gpu_fail(gpu, &error);
+            } else if (done) {
+                damacy__wave_sent(gpu, wave);
+            }
+        }
+        done = false;
+        if (!gpu->has_failed && wave->is_sent &&
+            damacy__event_done(&gpu->device, wave->done, &done, &error) != DAMACY_OK) {
+            damacy__gpu_fail(gpu, &error);
+        }
+        if (gpu->has_failed) {
+            for (uint32_t k = 0; k < wave->n_units; k++) {
+                damacy__unit_abandon(gpu, wave->units[k]);
+            }
+            damacy__wave_reset(wave);
+        } else if (done) {
+            damacy__wave_end(gpu, wave);
+        }
+    }
+}
+
+/* Waits for the kernels once, before the first wave. */
+static damacy_status damacy__gpu_load(damacy__gpu* gpu, damacy_error* err)
+{
+    if (gpu->is_compiled) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__zstd_kernels_finish(&gpu->zstd, &gpu->device, err));
+    DAMACY__TRY(damacy__program_finish(&gpu->assemble, &gpu->device, err));
+    gpu->is_compiled = true;
+    return DAMACY_OK;
+}
+
+/* ---- the last work of a batch ---- */
+
+/* Fills and moves samples as the error policy says; waits for it, since errors are rare. */
+static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, damacy_error* err)
+{
+    damacy__core* core = gpu->core;
+    const uint64_t size = slot->size / core->config.samples_per_batch;
+    const uint64_t base = (uint64_t)(uintptr_t)slot->ptr;
+    damacy__wave* wave = &gpu->waves[0];
+
+    DAMACY__TRY(damacy__gpu_load(gpu, err));
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        if (!gpu->waves[i].is_running) {
+            wave = &gpu->waves[i];
+        }
+    }
+    if (wave->is_running) { /* its list is in use until the stream is empty */
+        DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
+    }
+    for (uint32_t i = 0; i < slot->n_samples; i++) {
+        damacy__axis axis;
+        damacy__copy copy;
+        if (slot->crops[i].error.status == DAMACY_OK) {
+            continue;
+        }
+        copy = damacy__slot_fill_copy(slot, i).copy;
+        axis.src_stride = 0;
+        axis.dst_stride = 1;
+        axis.extent = copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
+        copy.dst += base;
+        damacy__wave_clear_list(gpu, wave);
+        damacy__assemble_begin(&wave->list, (damacy_dtype)copy.src_dtype);
+        DAMACY__TRY(damacy__wave_copy(gpu, wave, &copy, &axis, err));
+        DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
+        DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+        DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
+    }
+    for (uint32_t i = 0; i < slot->n_delivered; i++) {
+        if (slot->delivered[i] != i) {
+            DAMACY__TRY(damacy__copy_on_device(&gpu->device, base + i * size,
+                                               base + slot->delivered[i] * size, size, gpu->stream,
+                                               err));
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* Every task of the batch has ended: policies, the ready event, and out to the poppers. */
+static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot)
+{
+    const damacy_on_error policy = gpu->core->config.on_error;
+    damacy_error error;
+    damacy_status status = DAMACY_OK;
+
+    memset(&error, 0, sizeof error);
+    error.stage = DAMACY_STAGE_BATCH;
+    error.sample = error.offset = UINT64_MAX;
+    slot->n_delivered = 0;
+    for (uint32_t i = 0; i < slot->n_samples; i++) {
+        if (slot->crops[i].error.status == DAMACY_OK || policy != DAMACY_ON_ERROR_SKIP) {
+            slot->delivered[slot->n_delivered++] = i;
+        }
+    }
+    if (!gpu->has_failed && slot->n_failed > 0 && policy != DAMACY_ON_ERROR_STOP) {
+        status = damacy__gpu_repair(gpu, slot, &error);
+    }
+    if (!gpu->has_failed && status == DAMACY_OK) {
+        status = damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event,
+                                      gpu->stream, &error);
+    }
+    if (status != DAMACY_OK) {
+        damacy__gpu_fail(gpu, &error);
+    }
+    if (gpu->has_failed) {
+        for (uint32_t i = 0; i < slot->n_samples; i++) {
+            damacy__crop_fail(gpu->core, slot, i, &gpu->failure);
+        }
+        damacy__lock(&gpu->core->mutex);
+        if (!gpu->core->has_failed) {
+            gpu->core->has_failed = true;
+            gpu->core->failure = gpu->failure;
+        }
+        damacy__unlock(&gpu->core->mutex);
+    }
+    damacy__slot_publish(slot);
+}
+
+/* ---- the thread ---- */
+
+/* Starts a gathered wave, or abandons it when the device has failed. */
+static void damacy__gpu_start_wave(damacy__gpu* gpu, damacy__wave* wave)
+{
+    damacy_error error;
+
+    memset(&error, 0, sizeof error);
+    error.stage = DAMACY_STAGE_TRANSFER;
+    error.sample = error.offset = UINT64_MAX;
+    wave->is_running = true;
+    if (!gpu->has_failed && (damacy__gpu_load(gpu, &error) != DAMACY_OK ||
+                             damacy__wave_launch(gpu, wave, &error) != DAMACY_OK)) {
+        damacy__gpu_fail(gpu, &error);
+    }
+}
+
+/* Does not fit even an empty wave. */
+static void damacy__gpu_refuse(damacy__gpu* gpu, damacy__unit* unit)
+{
+    const damacy__plan_chunk* chunk = &unit->slot->plan.chunks.items[unit->first];
+    damacy_error error;
+
+    damacy__run_error_init(unit->slot, unit->first, DAMACY_STAGE_PLAN, &error);
+    (void)damacy__fail(&error, DAMACY_BUDGET,
+                       "a chunk of %" PRIu64 " stored and %" PRIu64
+                       " decoded bytes; max_gpu_bytes %" PRIu64 " leaves waves of %" PRIu64,
+                       unit->size, chunk->layout->chunk_size, gpu->device.budget, gpu->output_size);
+    damacy__run_chunk_fail(unit->slot, unit->first, &error);
+    damacy__unit_sent(unit);
+    damacy__run_done(unit->slot, 1);
+}
+
+static damacy__wave* damacy__gpu_idle_wave(damacy__gpu* gpu)
+{
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        if (!gpu->waves[i].is_running) {
+            return &gpu->waves[i];
+        }
+    }
+    return NULL;
+}
+
+static damacy__unit* damacy__gpu_next(damacy__gpu* gpu)
+{
+    damacy__unit* unit = NULL;
+
+    damacy__lock(&gpu->mutex);
+    if (gpu->head) {
+        unit = (damacy__unit*)gpu->head->context;
+        gpu->head = gpu->head->next;
+        if (!gpu->head) {
+            gpu->tail = NULL;
+        }
+    }
+    damacy__unlock(&gpu->mutex);
+    return unit;
+}
+
+/* Gathers units into an idle wave and starts it; *held keeps the unit that did not fit any more. */
+static bool damacy__gpu_gather(damacy__gpu* gpu, damacy__unit** held)
+{
+    damacy__wave* wave = damacy__gpu_idle_wave(gpu);
+    damacy__unit* unit;
+
+    if (!wave) {
+        return false;
+    }
+    for (;;) {
+        unit = *held ? *held : damacy__gpu_next(gpu);
+        *held = NULL;
+        if (!unit) {
+            break;
+        }
+        if (unit->kind == DAMACY__UNIT_FINISH) {
+            damacy__gpu_finish_slot(gpu, unit->slot);
+        } else if (gpu->has_failed) {
+            damacy__unit_abandon(gpu, unit);
+        } else if (!damacy__wave_add(gpu, wave, unit)) {
+            if (wave->n_units > 0) {
+                *held = unit;
+                break;
+            }
+            damacy__gpu_refuse(gpu, unit);
+        }
+    }
+    if (wave->n_units == 0) {
+        return false;
+    }
+    damacy__gpu_start_wave(gpu, wave);
+    return true;
+}
+
+static bool damacy__gpu_is_busy(const damacy__gpu* gpu)
+{
+    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
+        if (gpu->waves[i].is_running) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Sleeps until there are units, or for a short while when waves are under way; false to stop. */
+static bool damacy__gpu_wait(damacy__gpu* gpu, bool has_held)
+{
+    bool go_on;
+
+    damacy__lock(&gpu->mutex);
+    if (damacy__gpu_is_busy(gpu) || has_held) {
+        if (!gpu->head || !damacy__gpu_idle_wave(gpu)) {
+            (void)damacy__condition_wait_until(&gpu->wake, &gpu->mutex, damacy__now_ns() + 20000);
+        }
+    } else {
+        while (!gpu->head && !gpu->stop) {
+            damacy__wait(&gpu->wake, &gpu->mutex);
+        }
+    }
+    go_on = !gpu->stop || gpu->head || damacy__gpu_is_busy(gpu) || has_held;
+    damacy__unlock(&gpu->mutex);
+    return go_on;
+}
+
+static void* damacy__gpu_main(void* context)
+{
+    damacy__gpu* gpu = (damacy__gpu*)context;
+    damacy__unit* held = NULL;
+    damacy_error error;
+    bool entered;
+
+    memset(&error, 0, sizeof error);
+    error.stage = DAMACY_STAGE_TRANSFER;
+    error.sample = error.offset = UINT64_MAX;
+    entered = damacy__device_enter(&gpu->device, &error) == DAMACY_OK;
+    if (!entered) {
+        damacy__gpu_fail(gpu, &error);
+    }
+    while (damacy__gpu_wait(gpu, held != NULL)) {
+        damacy__gpu_poll(gpu);
+        while (damacy__gpu_gather(gpu, &held)) {
+        }
+    }
+    if (entered) {
+        damacy__device_leave(&gpu->device);
+    }
+    return NULL;
+}
