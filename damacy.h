@@ -19795,6 +19795,13 @@ static void damacy__catalog_unpin_index(damacy__catalog* catalog, damacy__index_
 /* Converts n elements; src and dst are contiguous, of any alignment, and do not overlap. */
 typedef void (*damacy__row)(void* dst, const void* src, size_t n);
 
+/* The processor's own instructions, beside the plain loops; tests turn them off. */
+#if defined(__x86_64__) && !defined(DAMACY__PORTABLE)
+#define DAMACY__X86 1
+#else
+#define DAMACY__X86 0
+#endif
+
 #define DAMACY__INLINE static inline __attribute__((always_inline))
 #if defined(__GNUC__) && !defined(__clang__)
 #define DAMACY__VECTORIZE __attribute__((optimize("O3"))) /* -O2 leaves such loops scalar */
@@ -19983,7 +19990,7 @@ DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
         damacy__row_body_##name(dst, src, n);                            \
     }
 /* The common ones, on x86-64 once more as vector code for AVX2, which is chosen at run time. */
-#if defined(__x86_64__)
+#if DAMACY__X86
 #define DAMACY__FAST_ROW(name, S, D, value)                                                \
     DAMACY__ROW(name, S, D, value)                                                         \
     DAMACY__VECTORIZE __attribute__((target("avx2"))) static void damacy__row_wide_##name( \
@@ -20033,7 +20040,7 @@ DAMACY__ROW(f32_f64, float, double, damacy__f32_to_f64(x))
 DAMACY__ROW(i64_f64, int64_t, double, (double)x)
 DAMACY__ROW(u64_f64, uint64_t, double, (double)x)
 
-#if defined(__x86_64__)
+#if DAMACY__X86
 DAMACY__ROW(f16_f32, uint16_t, float, damacy__f16_to_f32(x))
 DAMACY__ROW(f32_f16, float, uint16_t, damacy__f32_to_f16(x))
 
@@ -20439,7 +20446,7 @@ DAMACY__VECTORIZE static void damacy__splat(void* dst, const void* value, size_t
  */
 static void damacy__stream_copy(uint8_t* dst, const uint8_t* src, size_t size)
 {
-#if defined(__x86_64__)
+#if DAMACY__X86
     typedef float quad __attribute__((vector_size(16)));
     const size_t head = (size_t)(0 - (uintptr_t)dst) % 64;
 
@@ -20462,12 +20469,12 @@ static void damacy__stream_copy(uint8_t* dst, const uint8_t* src, size_t size)
 
 static void damacy__stream_copy_end(void)
 {
-#if defined(__x86_64__)
+#if DAMACY__X86
     __asm__ volatile("sfence" : : : "memory");
 #endif
 }
 
-#if defined(__x86_64__)
+#if DAMACY__X86
 /* Past the caches: whole lines of the output are written without being read first. The caller
  * orders the writes. */
 #define DAMACY__STREAM_ROW(name, size, widen)                                                  \
@@ -20510,7 +20517,7 @@ DAMACY__STREAM_ROW(i16_f32, 2, "vpmovsxwd")
 /* From src to f32 past the caches; NULL: there is no such loop. */
 static damacy__row damacy__row_stream(damacy_dtype src)
 {
-#if defined(__x86_64__)
+#if DAMACY__X86
     if (damacy__cpu_is_wide()) {
         return src == DAMACY_U16   ? damacy__row_stream_u16_f32
                : src == DAMACY_U8  ? damacy__row_stream_u8_f32
@@ -20563,7 +20570,7 @@ damacy__row_offset(float* row, size_t n, const float* offset, bool is_each)
     }
 }
 
-#if defined(__x86_64__)
+#if DAMACY__X86
 /* Both at once, for one channel; the empty assembly between them is what keeps them apart. */
 __attribute__((target("avx2"))) static size_t damacy__row_affine_wide(float* row, size_t n,
                                                                       float scale, float offset)
@@ -20602,7 +20609,7 @@ static void damacy__row_affine(const damacy__copy_walk* walk, float* row, size_t
     const bool is_each = walk->channel_axis == walk->n_axes - 1;
 
     assert(first < affine->n_channels);
-#if defined(__x86_64__)
+#if DAMACY__X86
     if (!is_each && damacy__cpu_is_wide()) {
         const size_t done =
             damacy__row_affine_wide(row, n, affine->scale ? affine->scale[first] : none[0],

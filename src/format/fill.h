@@ -118,6 +118,16 @@ static bool damacy__fill_raw(const damacy__json* json, uint32_t value, damacy_dt
     return true;
 }
 
+/* text is a JSON number. */
+static bool damacy__fill_number(damacy__span text, const damacy__dtype* type, uint64_t* bits)
+{
+    if (damacy__dtype_is_float(type->dtype)) {
+        return damacy__decimal_to_float(text, damacy__fill_format(type->dtype), bits);
+    }
+    return damacy__fill_integer(text, type->dtype, bits) &&
+           (type->dtype != DAMACY_BOOL || *bits <= 1);
+}
+
 static bool damacy__fill_bits(const damacy__json* json, uint32_t value, const damacy__dtype* type,
                               uint64_t* bits)
 {
@@ -131,12 +141,7 @@ static bool damacy__fill_bits(const damacy__json* json, uint32_t value, const da
         return true;
     }
     if (kind == DAMACY__JSON_NUMBER) {
-        const damacy__span text = damacy__json_source(json, value);
-        if (damacy__dtype_is_float(type->dtype)) {
-            return damacy__decimal_to_float(text, damacy__fill_format(type->dtype), bits);
-        }
-        return damacy__fill_integer(text, type->dtype, bits) &&
-               (type->dtype != DAMACY_BOOL || *bits <= 1);
+        return damacy__fill_number(damacy__json_source(json, value), type, bits);
     }
     return kind == DAMACY__JSON_STRING && damacy__dtype_is_float(type->dtype) &&
            damacy__fill_float_name(json, value, type->dtype, bits);

@@ -11,7 +11,7 @@ typedef enum damacy__node { DAMACY__NODE_ARRAY = 1, DAMACY__NODE_GROUP } damacy_
 /* Texts end with a zero and are NULL where there is none. */
 typedef struct damacy__document {
     uint32_t node;         /* damacy__node */
-    uint32_t zarr_format;  /* 3 */
+    uint32_t zarr_format;  /* 2 or 3 */
     damacy__layout layout; /* of an array, as is what follows, but for attributes */
     damacy__chain chain;   /* all codecs */
     char* attributes;      /* JSON text of an object; "{}" if none */
@@ -138,9 +138,10 @@ static damacy_status damacy__zarr_members(const damacy__zarr_parser* parser, dam
     return DAMACY_OK;
 }
 
-static damacy_status damacy__zarr_attributes(const damacy__zarr_parser* parser, damacy_error* err)
+/* value: the attributes, or DAMACY__JSON_NONE. */
+static damacy_status damacy__zarr_attributes(const damacy__zarr_parser* parser, uint32_t value,
+                                             damacy_error* err)
 {
-    const uint32_t value = damacy__json_member(parser->json, 0, "attributes");
     damacy__span source = damacy__span_of("{}", 2);
 
     if (value != DAMACY__JSON_NONE) {
@@ -205,13 +206,28 @@ static damacy_status damacy__zarr_type(damacy__zarr_parser* parser, damacy_error
                              &parser->document->data_type, err);
 }
 
+/* Objects are numbered in 64 bits. */
+static damacy_status damacy__zarr_objects(const damacy__layout* layout, damacy_error* err)
+{
+    uint64_t n = 1;
+
+    for (uint32_t i = 0; i < layout->rank; i++) {
+        const uint64_t extent = (uint64_t)layout->shape[i];
+
+        if (!damacy__mul(n, damacy__div_up(extent, (uint64_t)layout->object_shape[i]), &n) ||
+            n > INT64_MAX) {
+            return damacy__fail(err, DAMACY_UNSUPPORTED, "arrays of 2^63 chunks are not supported");
+        }
+    }
+    return DAMACY_OK;
+}
+
 static damacy_status damacy__zarr_grid(const damacy__zarr_parser* parser, damacy_error* err)
 {
     static const char* const known[] = {"chunk_shape", NULL};
     const damacy__json* json = parser->json;
     damacy__layout* const layout = &parser->document->layout;
     damacy__extension extension;
-    uint64_t n_objects = 1;
     char text[64];
 
     DAMACY__TRY(damacy__zarr_extension(parser, "chunk_grid", &extension, err));
@@ -223,16 +239,7 @@ static damacy_status damacy__zarr_grid(const damacy__zarr_parser* parser, damacy
     DAMACY__TRY(damacy__extents_parse(
         json, damacy__json_member(json, extension.configuration, "chunk_shape"), "chunk_shape", 1,
         layout->rank, layout->object_shape, err));
-    for (uint32_t i = 0; i < layout->rank; i++) {
-        if (!damacy__mul(
-                n_objects,
-                damacy__div_up((uint64_t)layout->shape[i], (uint64_t)layout->object_shape[i]),
-                &n_objects) ||
-            n_objects > INT64_MAX) {
-            return damacy__fail(err, DAMACY_UNSUPPORTED, "arrays of 2^63 chunks are not supported");
-        }
-    }
-    return DAMACY_OK;
+    return damacy__zarr_objects(layout, err);
 }
 
 static damacy_status damacy__zarr_keys(const damacy__zarr_parser* parser, damacy_error* err)
@@ -264,12 +271,23 @@ static damacy_status damacy__zarr_keys(const damacy__zarr_parser* parser, damacy
     return DAMACY_OK;
 }
 
+/* The rest of the layout, and the summary, once the chain is there. */
+static damacy_status damacy__zarr_resolve(damacy__document* document, damacy__alloc* alloc,
+                                          damacy_error* err)
+{
+    char text[512];
+
+    DAMACY__TRY(damacy__layout_resolve(&document->layout, &document->chain, err));
+    damacy__chain_summary(&document->chain, text, sizeof text);
+    document->codecs = damacy__alloc_text(alloc, text, strlen(text));
+    return document->codecs ? DAMACY_OK : damacy__fail(err, DAMACY_OOM, "codecs");
+}
+
 static damacy_status damacy__zarr_codecs(const damacy__zarr_parser* parser, damacy_error* err)
 {
     damacy__document* const document = parser->document;
     damacy__chain_input input = {0};
     uint32_t value;
-    char text[512];
 
     DAMACY__TRY(damacy__zarr_member(parser, "codecs", &value, err));
     input.what = "codecs";
@@ -277,18 +295,15 @@ static damacy_status damacy__zarr_codecs(const damacy__zarr_parser* parser, dama
     input.has_byte_order = document->layout.item_size > 1 && !parser->type->is_raw;
     DAMACY__TRY(damacy__codecs_parse(parser->json, value, parser->alloc, &input,
                                      document->layout.object_shape, &document->chain, err));
-    DAMACY__TRY(damacy__layout_resolve(&document->layout, &document->chain, err));
-    damacy__chain_summary(&document->chain, text, sizeof text);
-    document->codecs = damacy__alloc_text(parser->alloc, text, strlen(text));
-    return document->codecs ? DAMACY_OK : damacy__fail(err, DAMACY_OOM, "codecs");
+    return damacy__zarr_resolve(document, parser->alloc, err);
 }
 
-/* dimension_names: a text or null per axis; null as a whole is taken as absent. */
-static damacy_status damacy__zarr_names(const damacy__zarr_parser* parser, damacy_error* err)
+/* A text or null per axis; null as a whole is taken as absent. */
+static damacy_status damacy__zarr_names(const damacy__zarr_parser* parser, uint32_t value,
+                                        damacy_error* err)
 {
     const damacy__json* json = parser->json;
     damacy__document* const document = parser->document;
-    const uint32_t value = damacy__json_member(json, 0, "dimension_names");
     const damacy__json_kind kind = damacy__json_kind_of(json, value);
     uint32_t i = 0;
 
@@ -340,7 +355,8 @@ static damacy_status damacy__zarr_root(damacy__zarr_parser* parser, damacy_error
     DAMACY__TRY(damacy__json_refuse_duplicates(parser->json, parser->alloc, err));
     DAMACY__TRY(damacy__zarr_node(parser, err));
     DAMACY__TRY(damacy__zarr_members(parser, err));
-    DAMACY__TRY(damacy__zarr_attributes(parser, err));
+    DAMACY__TRY(
+        damacy__zarr_attributes(parser, damacy__json_member(parser->json, 0, "attributes"), err));
     if (parser->document->node == DAMACY__NODE_GROUP) {
         return DAMACY_OK;
     }
@@ -349,7 +365,8 @@ static damacy_status damacy__zarr_root(damacy__zarr_parser* parser, damacy_error
     DAMACY__TRY(damacy__zarr_grid(parser, err));
     DAMACY__TRY(damacy__zarr_keys(parser, err));
     DAMACY__TRY(damacy__zarr_codecs(parser, err));
-    DAMACY__TRY(damacy__zarr_names(parser, err));
+    DAMACY__TRY(
+        damacy__zarr_names(parser, damacy__json_member(parser->json, 0, "dimension_names"), err));
     return damacy__zarr_transformers(parser, err);
 }
 

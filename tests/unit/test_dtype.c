@@ -352,6 +352,25 @@ TEST(shortest_texts_of_random_doubles_come_back)
     }
 }
 
+TEST(midpoints_of_subnormal_doubles_round_to_even)
+{
+    for (int k = 1; k < 200; k += 2) { /* k * 2^-1075 lies between k / 2 and k / 2 + 1 units */
+        const long double middle = ldexpl((long double)k, -1075);
+        char text[1300];
+        char* end;
+        uint64_t bits;
+
+        (void)snprintf(text, sizeof text, "%.1200Le", middle);
+        end = strchr(text, 'e');
+        CHECK(end != NULL);
+        CHECK(decimal(text, 11, 52, &bits) && bits == (uint64_t)(k / 2 + (k / 2 & 1)));
+        end[-1] = '1'; /* was 0: the exact value is shorter */
+        CHECK(decimal(text, 11, 52, &bits) && bits == (uint64_t)(k / 2 + 1));
+        (void)snprintf(text, sizeof text, "%.1200Le", nextafterl(middle, 0));
+        CHECK(decimal(text, 11, 52, &bits) && bits == (uint64_t)(k / 2));
+    }
+}
+
 TEST(numbers_of_many_digits_are_exact)
 {
     static char text[3000];

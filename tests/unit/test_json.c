@@ -273,6 +273,51 @@ TEST(strings_are_decoded)
     CHECK_EQ(heap.live_blocks, 0);
 }
 
+TEST(surrogates_come_in_pairs)
+{
+    static const struct {
+        const char* text;
+        int ok;
+    } cases[] = {
+        {"\"\\ud800\\udc00\"", 1},  {"\"\\udbff\\udfff\"", 1}, {"\"\\ud7ff\"", 1},
+        {"\"\\ue000\"", 1},         {"\"\\ud800\"", 0},        {"\"\\udbff\"", 0},
+        {"\"\\udc00\"", 0},         {"\"\\udfff\"", 0},        {"\"\\ud800\\ud800\"", 0},
+        {"\"\\ud800\\ue000\"", 0},  {"\"\\ud800\\udbff\"", 0}, {"\"\\udc00\\ud800\"", 0},
+        {"\"\\ud800x\\udc00\"", 0}, {"\"\\ud800\\n\"", 0},     {"\"\\ud800\\udc0\"", 0},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        damacy_error err;
+        CHECK_EQ(verdict(cases[i].text, strlen(cases[i].text), &err),
+                 cases[i].ok ? DAMACY_OK : DAMACY_DECODE);
+    }
+}
+
+TEST(keys_are_ordered_by_their_decoded_bytes)
+{
+    static const char text[] = "{\"a\":1,\"b\":2,\"\\u0061\":3,\"ab\":4,\"\":5,\"a\\u0000\":6}";
+    damacy__json json = {0};
+    damacy_error err;
+    uint32_t k[6];
+    int n = 0;
+
+    CHECK_EQ(parse(&json, text, sizeof text - 1, &err), DAMACY_OK);
+    for (uint32_t v = damacy__json_first(&json, 0); v != DAMACY__JSON_NONE && n < 6;
+         v = damacy__json_next(&json, 0, v)) {
+        k[n++] = v;
+    }
+    CHECK_EQ(n, 6);
+    CHECK(damacy__json_key_order(&json, k[0], k[1]) < 0);
+    CHECK(damacy__json_key_order(&json, k[1], k[0]) > 0);
+    CHECK(damacy__json_key_order(&json, k[0], k[2]) == 0);
+    CHECK(damacy__json_key_order(&json, k[3], k[0]) > 0);
+    CHECK(damacy__json_key_order(&json, k[4], k[0]) < 0);
+    CHECK(damacy__json_key_order(&json, k[5], k[0]) > 0);
+    CHECK(damacy__json_key_order(&json, k[5], k[3]) < 0);
+    CHECK(damacy__json_key_hash(&json, k[0]) == damacy__json_key_hash(&json, k[2]));
+    damacy__json_deinit(&json, &heap);
+}
+
 TEST(a_zero_character_does_not_cut_a_string)
 {
     static const char text[] = "{\"a\\u0000b\":1,\"v\":\"/\\u0000\"}";
