@@ -29,6 +29,13 @@
 /* Converts n elements; src and dst are contiguous, of any alignment, and do not overlap. */
 typedef void (*damacy__row)(void* dst, const void* src, size_t n);
 
+/* The processor's own instructions, beside the plain loops; tests turn them off. */
+#if defined(__x86_64__) && !defined(DAMACY__PORTABLE)
+#define DAMACY__X86 1
+#else
+#define DAMACY__X86 0
+#endif
+
 #define DAMACY__INLINE static inline __attribute__((always_inline))
 #if defined(__GNUC__) && !defined(__clang__)
 #define DAMACY__VECTORIZE __attribute__((optimize("O3"))) /* -O2 leaves such loops scalar */
@@ -217,7 +224,7 @@ DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
         damacy__row_body_##name(dst, src, n);                            \
     }
 /* The common ones, on x86-64 once more as vector code for AVX2, which is chosen at run time. */
-#if defined(__x86_64__)
+#if DAMACY__X86
 #define DAMACY__FAST_ROW(name, S, D, value)                                                \
     DAMACY__ROW(name, S, D, value)                                                         \
     DAMACY__VECTORIZE __attribute__((target("avx2"))) static void damacy__row_wide_##name( \
@@ -267,7 +274,7 @@ DAMACY__ROW(f32_f64, float, double, damacy__f32_to_f64(x))
 DAMACY__ROW(i64_f64, int64_t, double, (double)x)
 DAMACY__ROW(u64_f64, uint64_t, double, (double)x)
 
-#if defined(__x86_64__)
+#if DAMACY__X86
 DAMACY__ROW(f16_f32, uint16_t, float, damacy__f16_to_f32(x))
 DAMACY__ROW(f32_f16, float, uint16_t, damacy__f32_to_f16(x))
 

@@ -120,7 +120,7 @@ DAMACY__VECTORIZE static void damacy__splat(void* dst, const void* value, size_t
  */
 static void damacy__stream_copy(uint8_t* dst, const uint8_t* src, size_t size)
 {
-#if defined(__x86_64__)
+#if DAMACY__X86
     typedef float quad __attribute__((vector_size(16)));
     const size_t head = (size_t)(0 - (uintptr_t)dst) % 64;
 
@@ -143,12 +143,12 @@ static void damacy__stream_copy(uint8_t* dst, const uint8_t* src, size_t size)
 
 static void damacy__stream_copy_end(void)
 {
-#if defined(__x86_64__)
+#if DAMACY__X86
     __asm__ volatile("sfence" : : : "memory");
 #endif
 }
 
-#if defined(__x86_64__)
+#if DAMACY__X86
 /* Past the caches: whole lines of the output are written without being read first. The caller
  * orders the writes. */
 #define DAMACY__STREAM_ROW(name, size, widen)                                                  \
@@ -191,7 +191,7 @@ DAMACY__STREAM_ROW(i16_f32, 2, "vpmovsxwd")
 /* From src to f32 past the caches; NULL: there is no such loop. */
 static damacy__row damacy__row_stream(damacy_dtype src)
 {
-#if defined(__x86_64__)
+#if DAMACY__X86
     if (damacy__cpu_is_wide()) {
         return src == DAMACY_U16   ? damacy__row_stream_u16_f32
                : src == DAMACY_U8  ? damacy__row_stream_u8_f32
@@ -244,7 +244,7 @@ damacy__row_offset(float* row, size_t n, const float* offset, bool is_each)
     }
 }
 
-#if defined(__x86_64__)
+#if DAMACY__X86
 /* Both at once, for one channel; the empty assembly between them is what keeps them apart. */
 __attribute__((target("avx2"))) static size_t damacy__row_affine_wide(float* row, size_t n,
                                                                       float scale, float offset)
@@ -283,7 +283,7 @@ static void damacy__row_affine(const damacy__copy_walk* walk, float* row, size_t
     const bool is_each = walk->channel_axis == walk->n_axes - 1;
 
     assert(first < affine->n_channels);
-#if defined(__x86_64__)
+#if DAMACY__X86
     if (!is_each && damacy__cpu_is_wide()) {
         const size_t done =
             damacy__row_affine_wide(row, n, affine->scale ? affine->scale[first] : none[0],

@@ -326,7 +326,7 @@ TEST(cast_ignores_alignment_and_length)
     }
 }
 
-#if defined(__x86_64__)
+#if DAMACY__X86
 TEST(cast_wide_and_narrow_loops_agree)
 {
 #define PAIR(name)                                  \
