@@ -221,35 +221,4 @@ static damacy_status epoch(damacy_error* err)
     damacy__store_root_release(&store, root);
     return first;
 }
-
-typedef struct crowd {
-    damacy__root* root;
-    uint32_t number;
-    uint32_t n_rounds;
-    int n_failed; /* atomic */
-} crowd;
-
-static void* crowd_open_same(void* context)
-{
-    crowd* c = (crowd*)context;
-    damacy_error err;
-
-    memset(&err, 0, sizeof err);
-    if (read_file(c->root, c->number, &err) != DAMACY_OK) {
-        __atomic_add_fetch(&c->n_failed, 1, __ATOMIC_RELAXED);
-    }
-    return NULL;
-}
-
-static void run_crowd(crowd* c, uint32_t n, void* (*function)(void*))
-{
-    pthread_t threads[16];
-
-    for (uint32_t i = 0; i < n; i++) {
-        CHECK_EQ(pthread_create(&threads[i], NULL, function, c), 0);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        CHECK_EQ(pthread_join(threads[i], NULL), 0);
-    }
-}
 #endif

@@ -520,6 +520,22 @@ TEST(pool_that_never_started_may_be_ended)
     CHECK_EQ(alloc.live_bytes, 0);
 }
 
+static void* thread_name(void* context)
+{
+    CHECK(pthread_getname_np(pthread_self(), (char*)context, 16) == 0);
+    return NULL;
+}
+
+TEST(thread_of_a_long_name_starts)
+{
+    char name[16] = "";
+    pthread_t thread;
+
+    CHECK_EQ(damacy__thread_start(&thread, "a name of 20 letters", thread_name, name, &error), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(name[0] != '\0');
+}
+
 TEST(condition_waits_until_a_deadline)
 {
     damacy__mutex mutex;
