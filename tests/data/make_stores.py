@@ -362,13 +362,13 @@ def refusals(make):
     two = {"zarr_format": 2, "shape": [4], "chunks": [4], "dtype": "<u2", "compressor": None, "fill_value": 0, "order": "C", "filters": None}
     make.refuse("v2", "zarr_format 2", {}, two)
     # The inner codec of blosc is known only from the chunks.
-    for clevel in (3, 5, 9):
-        make.v3(f"blosclz{clevel}", "bool", (9, 10, 7), (5, 6, 4), [bytes_codec("bool"), blosc("blosclz", "noshuffle", 1, clevel)],
-                unreadable="blosclz")
+    for clevel in (3, 5, 9):  # one voxel in a chunk of zeros, so that it is really compressed
+        make.v3(f"blosclz{clevel}", "uint16", (50, 50), (50, 50), [u2, blosc("blosclz", "shuffle", 2, clevel)],
+                written=np.s_[0:1, 0:1], unreadable="blosclz")
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1])
+    folder = pathlib.Path(sys.argv[1]).resolve()  # tensorstore refuses ".."
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     make = Maker(folder, "--golden" in sys.argv)

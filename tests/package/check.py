@@ -349,6 +349,7 @@ def runner(tmp):
     yield "an exit status fails without a failed result", counts("1..1\nok 1 - a\n", 1, 1, 1, 0)
     yield "silence fails", counts("", 0, 0, 1, 0)
     yield "status 77 is a skip", counts("# no GPU\n", 77, 0, 0, 1)
+    yield "status 77 beside a plan that says why is one skip", counts("1..0 # SKIP no device\n", 77, 0, 0, 1)
     yield "numbers must run on", counts("ok 1 - a\nok 1 - b\n1..2\n", 0, 2, 1, 0)
     yield "an unexpected end by the program fails", counts("1..1\nok 1 - a\nBail out! disk full\n", 0, 1, 1, 0)
 
