@@ -942,7 +942,7 @@ static bool damacy__ring_take(damacy__ring* ring, uint64_t size, uint64_t* offse
         return false;
     }
     block = &ring->blocks[ring->next & (ring->n_capacity - 1)];
-    block->offset = skipped ? 0 : ring->head;
+    block->offset = size > ring->size - ring->head ? 0 : ring->head;
     block->size = skipped + size;
     block->is_free = false;
     ring->head = block->offset + size;
@@ -2126,6 +2126,7 @@ typedef struct damacy__json_scan {
     size_t at;
     const char* problem; /* set with false */
     uint32_t n_tokens;
+    bool allow_nonfinite; /* NaN, Infinity and -Infinity are values */
 } damacy__json_scan;
 
 static bool damacy__json_refuse(damacy__json_scan* scan, const char* problem)
@@ -2302,6 +2303,13 @@ static bool damacy__json_scan_scalar(damacy__json_scan* scan)
     if (c == '"') {
         return damacy__json_scan_string(scan);
     }
+    if (scan->allow_nonfinite && (c == 'N' || c == 'I')) {
+        return damacy__json_scan_word(scan, c == 'N' ? "NaN" : "Infinity");
+    }
+    if (scan->allow_nonfinite && c == '-' && scan->size - scan->at > 1 &&
+        scan->text[scan->at + 1] == 'I') {
+        return damacy__json_scan_word(scan, "-Infinity");
+    }
     if (c == '-' || damacy__json_is_digit(c)) {
         return damacy__json_scan_number(scan);
     }
@@ -2416,12 +2424,14 @@ typedef enum damacy__json_kind {
     DAMACY__JSON_NUMBER,
     DAMACY__JSON_TRUE,
     DAMACY__JSON_FALSE,
-    DAMACY__JSON_NULL
+    DAMACY__JSON_NULL,
+    DAMACY__JSON_NONFINITE
 } damacy__json_kind;
 
 typedef struct damacy__json_limits {
-    uint32_t max_depth; /* 0: default */
-    size_t max_size;    /* bytes; 0: default */
+    uint32_t max_depth;   /* 0: default */
+    size_t max_size;      /* bytes; 0: default */
+    bool allow_nonfinite; /* bare NaN, Infinity, -Infinity: not JSON, but Python writes them */
 } damacy__json_limits;
 
 /* A parsed text. Values are numbers of tokens; 0 is the root. */
@@ -2463,6 +2473,7 @@ static damacy_status damacy__json_check(damacy__span text, const damacy__json_li
     }
     scan.text = text.ptr;
     scan.size = text.size;
+    scan.allow_nonfinite = limits && limits->allow_nonfinite;
     if (damacy__json_scan_text(&scan, max_depth, &too_deep)) {
         *n_tokens = scan.n_tokens;
         return DAMACY_OK;
@@ -2533,13 +2544,15 @@ static damacy__json_kind damacy__json_kind_of(const damacy__json* json, uint32_t
     default:
         break;
     }
-    switch (json->text[json->tokens[value].start]) {
-    case 't':
-        return DAMACY__JSON_TRUE;
-    case 'f':
-        return DAMACY__JSON_FALSE;
-    case 'n':
+    switch (json->text[json->tokens[value].end - 1]) { /* digits end all numbers */
+    case 'e':
+        return json->text[json->tokens[value].start] == 't' ? DAMACY__JSON_TRUE
+                                                            : DAMACY__JSON_FALSE;
+    case 'l':
         return DAMACY__JSON_NULL;
+    case 'N':
+    case 'y':
+        return DAMACY__JSON_NONFINITE;
     default:
         return DAMACY__JSON_NUMBER;
     }
@@ -3222,29 +3235,26 @@ static bool damacy__fill_integer(damacy__span text, damacy_dtype dtype, uint64_t
     return true;
 }
 
-/* "NaN", "Infinity", "-Infinity", or the bits as "0x" and 1 to 2 * size hexadecimal digits. */
-static bool damacy__fill_float_name(const damacy__json* json, uint32_t value, damacy_dtype dtype,
+/* NaN, Infinity, -Infinity, or the bits as 0x and 1 to 2 * size hexadecimal digits. */
+static bool damacy__fill_float_name(const char* text, size_t size, damacy_dtype dtype,
                                     uint64_t* bits)
 {
     const damacy__float_format format = damacy__fill_format(dtype);
     const uint64_t infinity = ((UINT64_C(1) << format.n_exponent) - 1) << format.n_fraction;
-    char text[24];
-    size_t size;
     uint64_t number = 0;
 
-    if (damacy__json_equals(json, value, "NaN")) {
+    if (size == 3 && memcmp(text, "NaN", 3) == 0) {
         *bits = infinity | UINT64_C(1) << (format.n_fraction - 1);
         return true;
     }
-    if (damacy__json_equals(json, value, "Infinity")) {
+    if (size == 8 && memcmp(text, "Infinity", 8) == 0) {
         *bits = infinity;
         return true;
     }
-    if (damacy__json_equals(json, value, "-Infinity")) {
+    if (size == 9 && memcmp(text, "-Infinity", 9) == 0) {
         *bits = infinity | UINT64_C(1) << (format.n_exponent + format.n_fraction);
         return true;
     }
-    size = damacy__json_decode(json, value, text, sizeof text);
     if (size < 3 || size > 2 + 2 * damacy__dtype_size(dtype) || memcmp(text, "0x", 2) != 0) {
         return false;
     }
@@ -3308,8 +3318,16 @@ static bool damacy__fill_bits(const damacy__json* json, uint32_t value, const da
     if (kind == DAMACY__JSON_NUMBER) {
         return damacy__fill_number(damacy__json_source(json, value), type, bits);
     }
-    return kind == DAMACY__JSON_STRING && damacy__dtype_is_float(type->dtype) &&
-           damacy__fill_float_name(json, value, type->dtype, bits);
+    if (damacy__dtype_is_float(type->dtype) && kind == DAMACY__JSON_STRING) {
+        char text[24];
+        const size_t size = damacy__json_decode(json, value, text, sizeof text);
+        return size <= sizeof text && damacy__fill_float_name(text, size, type->dtype, bits);
+    }
+    if (damacy__dtype_is_float(type->dtype) && kind == DAMACY__JSON_NONFINITE) {
+        const damacy__span text = damacy__json_source(json, value);
+        return damacy__fill_float_name((const char*)text.ptr, text.size, type->dtype, bits);
+    }
+    return false;
 }
 
 /* bits: little-endian, in the low bytes. null, which some writers store, means 0. */
@@ -3901,6 +3919,17 @@ static void damacy__document_deinit(damacy__document* document, damacy__alloc* a
     memset(document, 0, sizeof *document);
 }
 
+/* Bare NaN and Infinity are taken: zarr-python writes them into attributes and, in version 2, as
+ * fill_value. */
+static damacy_status damacy__zarr_json(damacy__json* json, damacy__alloc* alloc, damacy__span text,
+                                       damacy_error* err)
+{
+    damacy__json_limits limits = {0};
+
+    limits.allow_nonfinite = true;
+    return damacy__json_parse(json, alloc, text, &limits, err);
+}
+
 /* A member of the root that must be there. */
 static damacy_status damacy__zarr_member(const damacy__zarr_parser* parser, const char* key,
                                          uint32_t* out, damacy_error* err)
@@ -4232,7 +4261,7 @@ static damacy_status damacy__zarr_parse(damacy__alloc* alloc, damacy__span text,
     damacy_status status;
 
     memset(&document, 0, sizeof document);
-    DAMACY__TRY(damacy__json_parse(&json, alloc, text, NULL, err));
+    DAMACY__TRY(damacy__zarr_json(&json, alloc, text, err));
     parser.json = &json;
     parser.alloc = alloc;
     parser.document = &document;
@@ -4558,10 +4587,12 @@ static damacy_status damacy__ngff_parse(damacy__alloc* alloc, damacy__span attri
                                         damacy__ngff* out, damacy_error* err)
 {
     damacy__json json = {0};
+    damacy__json_limits limits = {0};
     damacy__ngff ngff = {0};
     damacy_status status;
 
-    DAMACY__TRY(damacy__json_parse(&json, alloc, attributes, NULL, err));
+    limits.allow_nonfinite = true; /* the document's attributes may hold them, as text */
+    DAMACY__TRY(damacy__json_parse(&json, alloc, attributes, &limits, err));
     status = damacy__ngff_image(&json, alloc, &ngff, err);
     damacy__json_deinit(&json, alloc);
     if (status != DAMACY_OK) {
@@ -5286,42 +5317,56 @@ static damacy_status damacy__lz4_refuse(damacy_error* err, size_t at, const char
     return damacy__fail(err, DAMACY_DECODE, "lz4: %s at byte %zu", what, at);
 }
 
-/* A length: 15 in the token is followed by bytes that add up to the first below 255. */
-static inline bool damacy__lz4_length(damacy__span src, size_t* at, size_t* length)
+/* Adds the bytes that follow a length whose field is full, up to the first below 255. */
+static inline bool damacy__lz4_length(const uint8_t** in, const uint8_t* end, size_t* length)
 {
     uint8_t byte = 255;
 
-    if (*length < 15) {
-        return true;
-    }
     while (byte == 255) {
-        if (*at == src.size) {
+        if (*in == end) {
             return false;
         }
-        byte = src.ptr[(*at)++];
+        byte = *(*in)++;
         *length += byte;
     }
     return true;
 }
 
-/* Copies n bytes from `offset` bytes back, which may overlap; there is room. */
-static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n)
+/* Copies n bytes in steps of 16, up to 15 too many: there is room for 16 more. Source and
+ * destination do not overlap within 16 bytes. */
+static inline void damacy__lz4_copy(uint8_t* dst, const uint8_t* src, size_t n)
+{
+    for (size_t i = 0; i < n; i += 16) {
+        memcpy(dst + i, src + i, 16);
+    }
+}
+
+/* Copies n bytes from `offset` bytes back, which may overlap; room: bytes that may be written, at
+ * least n. */
+static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size_t room)
 {
     const uint8_t* from = dst - offset;
 
-    if (offset >= n) {
-        memcpy(dst, from, n);
-    } else if (offset == 1) {
+    if (offset == 1) {
         memset(dst, from[0], n);
-    } else {
-        /* Doubles what is there: each step copies as much as lies before dst. */
-        while (n > offset) {
-            memcpy(dst, from, offset);
-            dst += offset;
-            n -= offset;
-            offset *= 2;
+    } else if (room - n >= 16 && offset >= 16) {
+        damacy__lz4_copy(dst, from, n);
+    } else if (room - n >= 16) {
+        if (offset < 8) { /* after 8 bytes the same pattern lies a multiple of offset back */
+            for (size_t i = 0; i < 8; i++) {
+                dst[i] = from[i];
+            }
+            offset *= (7 + offset) / offset;
+        } else {
+            memcpy(dst, from, 8);
         }
-        memcpy(dst, from, n);
+        for (size_t i = 8; i < n; i += 8) {
+            memcpy(dst + i, dst + i - offset, 8);
+        }
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            dst[i] = from[i];
+        }
     }
 }
 
@@ -5329,52 +5374,65 @@ static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n)
 static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t size,
                                         damacy_error* err)
 {
-    size_t at = 0;
-    size_t n = 0;
+    const uint8_t* in = src.ptr;
+    const uint8_t* const in_end = in + src.size;
+    uint8_t* out = dst;
+    uint8_t* const out_end = dst + size;
 
     if (src.size == 0) {
         return damacy__lz4_refuse(err, 0, "no bytes");
     }
-    while (at < src.size) {
-        const uint8_t token = src.ptr[at++];
-        size_t literals = token >> 4;
-        size_t match = token & 15;
+    for (;;) {
+        const uint8_t token = *in++;
+        size_t n = token >> 4;
         size_t offset;
-        if (!damacy__lz4_length(src, &at, &literals)) {
-            return damacy__lz4_refuse(err, at, "a length is cut short");
+        if (n < 15 && in_end - in >= 16 && out_end - out >= 16) {
+            memcpy(out, in, 16);
+        } else {
+            if (n == 15 && !damacy__lz4_length(&in, in_end, &n)) {
+                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
+            }
+            if (n > (size_t)(in_end - in) || n > (size_t)(out_end - out)) {
+                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "literals beyond the end");
+            }
+            memcpy(out, in, n);
         }
-        if (literals > src.size - at || literals > size - n) {
-            return damacy__lz4_refuse(err, at, "literals beyond the end");
-        }
-        memcpy(dst + n, src.ptr + at, literals);
-        n += literals;
-        at += literals;
-        if (at == src.size) {
+        in += n;
+        out += n;
+        if (in == in_end) {
             break; /* the last sequence has literals only */
         }
-        if (src.size - at < 2) {
-            return damacy__lz4_refuse(err, at, "an offset is cut short");
+        if (in_end - in < 2) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "an offset is cut short");
         }
-        offset = damacy__load_u16le(src.ptr + at);
-        at += 2;
-        if (offset == 0 || offset > n) {
-            return damacy__lz4_refuse(err, at - 2, "an offset before the start");
+        offset = damacy__load_u16le(in);
+        in += 2;
+        if (offset == 0 || offset > (size_t)(out - dst)) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr) - 2,
+                                      "an offset before the start");
         }
-        if (!damacy__lz4_length(src, &at, &match)) {
-            return damacy__lz4_refuse(err, at, "a length is cut short");
+        n = (token & 15) + (size_t)4;
+        if (n < 19 && offset >= 8 && out_end - out >= 18) {
+            memcpy(out, out - offset, 8);
+            memcpy(out + 8, out + 8 - offset, 8);
+            memcpy(out + 16, out + 16 - offset, 2);
+        } else {
+            if (n == 19 && !damacy__lz4_length(&in, in_end, &n)) {
+                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
+            }
+            if (n > (size_t)(out_end - out)) {
+                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a match beyond the end");
+            }
+            damacy__lz4_match(out, offset, n, (size_t)(out_end - out));
         }
-        match += 4;
-        if (match > size - n) {
-            return damacy__lz4_refuse(err, at, "a match beyond the end");
-        }
-        damacy__lz4_match(dst + n, offset, match);
-        n += match;
-        if (at == src.size) {
-            return damacy__lz4_refuse(err, at, "no final literals");
+        out += n;
+        if (in == in_end) {
+            return damacy__lz4_refuse(err, src.size, "no final literals");
         }
     }
-    if (n != size) {
-        return damacy__fail(err, DAMACY_DECODE, "lz4: decoded to %zu bytes, %zu are due", n, size);
+    if (out != out_end) {
+        return damacy__fail(err, DAMACY_DECODE, "lz4: decoded to %zu bytes, %zu are due",
+                            (size_t)(out - dst), size);
     }
     return DAMACY_OK;
 }
@@ -5389,25 +5447,45 @@ static damacy_status damacy__inflate(damacy__libraries* libraries, bool is_gzip,
                                      uint8_t* dst, uint64_t capacity, uint64_t* size,
                                      damacy_error* err);
 
-/* Inflates members until the input ends; *size receives the bytes written. */
+/* Says why inflate stopped before the end of a member. */
+static damacy_status damacy__inflate_refuse(const damacy__z_stream* stream, int code,
+                                            const char* name, size_t at, uint64_t capacity,
+                                            damacy_error* err)
+{
+    enum { DAMACY__Z_NEED_DICT = 2, DAMACY__Z_DATA_ERROR = -3, DAMACY__Z_MEM_ERROR = -4 };
+
+    if (code == DAMACY__Z_MEM_ERROR) {
+        return damacy__fail(err, DAMACY_OOM, "%s: libz has no memory", name);
+    }
+    err->offset = at;
+    if (code == DAMACY__Z_NEED_DICT) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED, "%s: the stream needs a dictionary", name);
+    }
+    if (code == DAMACY__Z_DATA_ERROR) {
+        return damacy__fail(err, DAMACY_DECODE, "%s: %s at byte %zu", name,
+                            stream->msg ? stream->msg : "corrupt data", at);
+    }
+    if (stream->avail_in == 0) {
+        return damacy__fail(err, DAMACY_DECODE, "%s: the stream is cut short at byte %zu", name,
+                            at);
+    }
+    return damacy__fail(err, DAMACY_DECODE, "%s: more than the %" PRIu64 " bytes due", name,
+                        capacity);
+}
+
+/* Inflates members until the input ends. */
 static damacy_status damacy__inflate_members(const damacy__z_library* z, damacy__z_stream* stream,
                                              bool is_gzip, damacy__span src, uint64_t capacity,
                                              damacy_error* err)
 {
-    enum { DAMACY__Z_FINISH = 4, DAMACY__Z_STREAM_END = 1, DAMACY__Z_BUF_ERROR = -5 };
+    enum { DAMACY__Z_FINISH = 4, DAMACY__Z_STREAM_END = 1 };
     const char* name = is_gzip ? "gzip" : "zlib";
 
-    for (;;) {
+    for (;;) { /* every pass takes a member of 18 bytes or more */
         const int code = z->inflate(stream, DAMACY__Z_FINISH);
         const size_t at = (size_t)(stream->next_in - src.ptr);
         if (code != DAMACY__Z_STREAM_END) {
-            err->offset = at;
-            if (stream->avail_out == 0 || (code == DAMACY__Z_BUF_ERROR && stream->avail_in != 0)) {
-                return damacy__fail(err, DAMACY_DECODE, "%s: more than the %" PRIu64 " bytes due",
-                                    name, capacity);
-            }
-            return damacy__fail(err, DAMACY_DECODE, "%s: %s at byte %zu", name,
-                                stream->msg ? stream->msg : "the stream is cut short", at);
+            return damacy__inflate_refuse(stream, code, name, at, capacity, err);
         }
         if (stream->avail_in == 0) {
             return DAMACY_OK;
@@ -5431,7 +5509,8 @@ static damacy_status damacy__inflate(damacy__libraries* libraries, bool is_gzip,
     damacy_status status;
 
     if (src.size > UINT32_MAX || capacity > UINT32_MAX) {
-        return damacy__fail(err, DAMACY_UNSUPPORTED, "gzip: a chunk above 4 GiB");
+        return damacy__fail(err, DAMACY_UNSUPPORTED, "%s: %zu stored bytes, 4 GiB or more",
+                            is_gzip ? "gzip" : "zlib", src.size);
     }
     DAMACY__TRY(damacy__libraries_z(libraries, &z, err));
     memset(&stream, 0, sizeof stream);
@@ -5570,19 +5649,90 @@ static inline uint64_t damacy__transpose_bits(uint64_t x)
     return x ^ t ^ t << 28;
 }
 
+#if defined(__x86_64__)
+/* damacy__transpose_bits of both halves. */
+static inline __m128i damacy__transpose_bits_2(__m128i x)
+{
+    __m128i t = _mm_and_si128(_mm_xor_si128(x, _mm_srli_epi64(x, 7)),
+                              _mm_set1_epi64x(INT64_C(0x00aa00aa00aa00aa)));
+
+    x = _mm_xor_si128(x, _mm_xor_si128(t, _mm_slli_epi64(t, 7)));
+    t = _mm_and_si128(_mm_xor_si128(x, _mm_srli_epi64(x, 14)),
+                      _mm_set1_epi64x(INT64_C(0x0000cccc0000cccc)));
+    x = _mm_xor_si128(x, _mm_xor_si128(t, _mm_slli_epi64(t, 14)));
+    t = _mm_and_si128(_mm_xor_si128(x, _mm_srli_epi64(x, 28)),
+                      _mm_set1_epi64x(INT64_C(0x00000000f0f0f0f0)));
+    return _mm_xor_si128(x, _mm_xor_si128(t, _mm_slli_epi64(t, 28)));
+}
+
+/* 16 bytes of each of 8 planes, which lie `row` bytes apart, to one byte of 128 elements. */
+static inline void damacy__unshuffle_bits_128(uint8_t* dst, const uint8_t* planes, size_t row)
+{
+    __m128i a[8];
+    __m128i b[8];
+
+    for (size_t k = 0; k < 8; k++) {
+        a[k] = _mm_loadu_si128((const __m128i*)(const void*)(planes + k * row));
+    }
+    for (size_t k = 0; k < 4; k++) { /* b[2k], b[2k + 1]: planes 2k and 2k + 1 of bytes 0-7, 8-15 */
+        b[2 * k] = _mm_unpacklo_epi8(a[2 * k], a[2 * k + 1]);
+        b[2 * k + 1] = _mm_unpackhi_epi8(a[2 * k], a[2 * k + 1]);
+    }
+    for (size_t k = 0; k < 2; k++) { /* a[4k + q]: planes 4k to 4k + 3 of bytes 4q to 4q + 3 */
+        a[4 * k] = _mm_unpacklo_epi16(b[4 * k], b[4 * k + 2]);
+        a[4 * k + 1] = _mm_unpackhi_epi16(b[4 * k], b[4 * k + 2]);
+        a[4 * k + 2] = _mm_unpacklo_epi16(b[4 * k + 1], b[4 * k + 3]);
+        a[4 * k + 3] = _mm_unpackhi_epi16(b[4 * k + 1], b[4 * k + 3]);
+    }
+    for (size_t q = 0; q < 4; q++) {
+        const __m128i low = _mm_unpacklo_epi32(a[q], a[4 + q]);
+        const __m128i high = _mm_unpackhi_epi32(a[q], a[4 + q]);
+        _mm_storeu_si128((__m128i*)(void*)(dst + 32 * q), damacy__transpose_bits_2(low));
+        _mm_storeu_si128((__m128i*)(void*)(dst + 32 * q + 16), damacy__transpose_bits_2(high));
+    }
+}
+
+/* 512 elements of up to 16 bytes a step, through bytes of the same kind side by side. Returns the
+ * elements done. */
+static size_t damacy__unshuffle_bits_512(uint8_t* dst, const uint8_t* src, size_t n, uint32_t width)
+{
+    enum { DAMACY__STEP = 512 };
+    uint8_t between[16 * DAMACY__STEP];
+    size_t i = 0;
+
+    for (; width <= 16 && i + DAMACY__STEP <= n; i += DAMACY__STEP) {
+        uint8_t* to = width == 1 ? dst + i : between;
+        for (uint32_t j = 0; j < width; j++) {
+            for (size_t k = 0; k < DAMACY__STEP; k += 128) {
+                damacy__unshuffle_bits_128(to + j * DAMACY__STEP + k,
+                                           src + 8 * j * (n / 8) + (i + k) / 8, n / 8);
+            }
+        }
+        if (width > 1) {
+            damacy__unshuffle(dst + i * width, between, (size_t)DAMACY__STEP * width, width);
+        }
+    }
+    return i;
+}
+#endif
+
 /* Bit k of byte j of element i is bit i % 8 of src[(8 j + k) * (n / 8) + i / 8]. */
 static void damacy__unshuffle_bits(uint8_t* dst, const uint8_t* src, size_t size, uint32_t width)
 {
     const size_t n = size / width;
     const size_t row = n / 8;
+    size_t first = 0;
 
     if (n % 8 != 0) {
         memcpy(dst, src, size);
         return;
     }
+#if defined(__x86_64__)
+    first = damacy__unshuffle_bits_512(dst, src, n, width) / 8;
+#endif
     for (uint32_t j = 0; j < width; j++) {
         const uint8_t* planes = src + 8 * j * row;
-        for (size_t g = 0; g < row; g++) {
+        for (size_t g = first; g < row; g++) {
             uint64_t bits = 0;
             for (uint32_t k = 0; k < 8; k++) {
                 bits |= (uint64_t)planes[k * row + g] << (8 * k);
@@ -5631,11 +5781,12 @@ typedef struct damacy__blosc_tools {
     damacy__libraries* libraries;
     damacy__zstd* zstd;
     bool skip_checksums;
-    uint8_t* scratch; /* block_size bytes, used when a shuffle is to be undone */
+    uint8_t* scratch; /* of damacy__blosc_scratch() bytes */
 } damacy__blosc_tools;
 
 static damacy_status damacy__blosc_parse(damacy__span src, uint64_t expected, damacy__blosc* out,
                                          damacy_error* err);
+static inline uint32_t damacy__blosc_scratch(const damacy__blosc* blosc);
 static damacy_status damacy__blosc_decode(const damacy__blosc_tools* tools,
                                           const damacy__blosc* blosc, damacy__span src,
                                           uint8_t* dst, damacy_error* err);
@@ -5729,6 +5880,13 @@ static damacy_status damacy__blosc_parse(damacy__span src, uint64_t expected, da
     return DAMACY_OK;
 }
 
+/* Bytes of scratch that decoding needs: a block whose shuffle is to be undone. */
+static inline uint32_t damacy__blosc_scratch(const damacy__blosc* blosc)
+{
+    return blosc->n_blocks && (blosc->is_shuffled || blosc->is_bit_shuffled) ? blosc->block_size
+                                                                             : 0;
+}
+
 /* One compressed stream to exactly size bytes. */
 static damacy_status damacy__blosc_stream(const damacy__blosc_tools* tools, uint32_t inner,
                                           damacy__span src, uint8_t* dst, size_t size,
@@ -5745,8 +5903,8 @@ static damacy_status damacy__blosc_stream(const damacy__blosc_tools* tools, uint
     }
     DAMACY__TRY(damacy__inflate(tools->libraries, false, src, dst, size, &n, err));
     if (n != size) {
-        return damacy__fail(err, DAMACY_DECODE,
-                            "blosc: a zlib stream of %" PRIu64 " bytes, %zu are due", n, size);
+        return damacy__fail(err, DAMACY_DECODE, "zlib: decoded to %" PRIu64 " bytes, %zu are due",
+                            n, size);
     }
     return DAMACY_OK;
 }
@@ -5769,12 +5927,14 @@ static damacy_status damacy__blosc_streams(const damacy__blosc_tools* tools, con
         if (stored == stream_size) {
             memcpy(to + (size_t)i * stream_size, src.ptr + at, stored);
         } else {
-            const damacy_status status =
-                damacy__blosc_stream(tools, b->inner, damacy__span_of(src.ptr + at, stored),
-                                     to + (size_t)i * stream_size, stream_size, err);
+            damacy_status status;
+            err->offset = 0; /* of the stream, until what is inside it says more */
+            status = damacy__blosc_stream(tools, b->inner, damacy__span_of(src.ptr + at, stored),
+                                          to + (size_t)i * stream_size, stream_size, err);
             if (status != DAMACY_OK) {
-                err->offset = at + (err->offset == UINT64_MAX ? 0 : err->offset);
-                return status;
+                err->offset += at;
+                return damacy__fail(err, status, "blosc stream of %u bytes at byte %zu: %s", stored,
+                                    at, err->message);
             }
         }
         at += stored;
@@ -5811,6 +5971,7 @@ static damacy_status damacy__blosc_decode_block(const damacy__blosc_tools* tools
     } else if (bits) {
         damacy__unshuffle_bits(dst, to, size, b->width);
     }
+    err->offset = UINT64_MAX;
     return DAMACY_OK;
 }
 
@@ -10464,6 +10625,7 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "}\n"
     "DAMACY__INLINE void damacy__lz4_close_group(void) {}\n"
     "DAMACY__INLINE void damacy__lz4_await_groups(void) {}\n"
+    "DAMACY__INLINE void damacy__lz4_await_all(void) {}\n"
     "#endif\n"
     "\n"
     "// The source as a thread sees it. Pieces of 16 bytes are numbered from the boundary at or below it.\n"
@@ -10507,7 +10669,7 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "}\n"
     "\n"
     "// Adds the bytes that extend a length; false when they run out of the source or pass `most`.\n"
-    "DAMACY__INLINE bool damacy__lz4_extend(const uint8_t* src, uint32_t size, uint32_t* at, uint32_t* n,\n"
+    "DAMACY__INLINE bool damacy__lz4_extend(const damacy__lz4_window* w, uint32_t* at, uint32_t* n,\n"
     "                                       uint32_t most, uint32_t* status)\n"
     "{\n"
     "    uint32_t byte;\n"
@@ -11209,6 +11371,12 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "                 : \"l\"(p));\n"
     "    return v;\n"
     "}\n"
+    "DAMACY__INLINE void damacy__store_u32x4(uint64_t a, damacy__u32x4 v) // 16-aligned\n"
+    "{\n"
+    "    asm volatile(\"st.global.v4.u32 [%0],{%1,%2,%3,%4};\" ::\"l\"(a), \"r\"(v.x), \"r\"(v.y), \"r\"(v.z),\n"
+    "                 \"r\"(v.w)\n"
+    "                 : \"memory\");\n"
+    "}\n"
     "DAMACY__INLINE uint64_t damacy__load_u64_stream(const uint64_t* p) // will not be read again\n"
     "{\n"
     "    return (uint64_t)__ldcs((const unsigned long long*)p);\n"
@@ -11218,6 +11386,10 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "    asm volatile(\"prefetch.global.L2 [%0];\" ::\"l\"(p));\n"
     "}\n"
     "#else\n"
+    "DAMACY__INLINE void damacy__store_u32x4(uint64_t a, damacy__u32x4 v)\n"
+    "{\n"
+    "    *(damacy__u32x4*)(uintptr_t)a = v;\n"
+    "}\n"
     "DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_once(const void* p)\n"
     "{\n"
     "    return *(const damacy__u32x4*)p;\n"
@@ -13084,6 +13256,8 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "        r->feed.lo = b->stream;\n"
     "        r->feed.hi = b->end;\n"
     "        r->feed.filled = r->feed.pending = 0;\n"
+    "        for (uint32_t i = 0; i < 4; i++)\n"
+    "            r->feed.chunk[i].x = r->feed.chunk[i].y = r->feed.chunk[i].z = r->feed.chunk[i].w = 0;\n"
     "        if (lane < S::LANES && b->n)\n"
     "            damacy__fse_feed_step<S>(&r->feed, skip, self.ring);\n"
     "    }\n"
@@ -13207,18 +13381,13 @@ __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "// A choice: sign bits of its bytes select repeat offset 1, 2, 3 as the start of the new offset and\n"
     "// say that the history does not move. By value less (1 if there are literals): 0, 1, 2, then \"1\n"
     "// minus 1\" and a new offset.\n"
-    "#define DAMACY__FSE_STAY 0x80000080u\n"
     "DAMACY__INLINE uint32_t damacy__fse_constant(uint32_t i)\n"
     "{\n"
     "    if (i < 36)\n"
     "        return damacy__fse_base_ll[i];\n"
     "    if (i < DAMACY__FSE_CHOICES)\n"
     "        return damacy__fse_base_ml[i - 36];\n"
-    "    return i == 89   ? DAMACY__FSE_STAY\n"
-    "           : i == 90 ? 0x8000u\n"
-    "           : i == 91 ? 0x800000u\n"
-    "           : i == 92 ? 0x80u\n"
-    "                     : 0u;\n"
+    "    return i == 89 ? 0x80000080u : i == 90 ? 0x8000u : i == 91 ? 0x800000u : i == 92 ? 0x80u : 0u;\n"
     "}\n"
     "\n"
     "// Symbolic offsets count up while an offset is decremented: both are one less.\n"
@@ -13301,15 +13470,6 @@ __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "                *max_offset = damacy__max(*max_offset, value);\n"
     "        }\n"
     "    }\n"
-    "    if (left < S::BATCH) { // what is no sequence: nothing, from repeat offset 1\n"
-    "        DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)\n"
-    "        {\n"
-    "            if (k >= left) {\n"
-    "                o->ll[k] = o->ml[k] = o->offset[k] = 0;\n"
-    "                o->choice[k] = DAMACY__FSE_STAY;\n"
-    "            }\n"
-    "        }\n"
-    "    }\n"
     "}\n"
     "\n"
     "// Second half: records of the batch at `records` (aligned to the part of a lane, rotated by the\n"
@@ -13339,16 +13499,17 @@ __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "        const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)s->literals << 32 | s->start);\n"
     "        const uint64_t copy = (uint64_t)ml * 131072u + ((uint64_t)(offset * 4 - 1) << 32 | match);\n"
     "        const uint32_t next = at + (ll ? 8 : 0);\n"
-    "        s->r3 = (s->r3 & still3) | (s->r2 & ~still3);\n"
-    "        s->r2 = (s->r2 & still) | (s->r1 & ~still);\n"
-    "        s->r1 = offset;\n"
     "        damacy__sts64(records | (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));\n"
     "        damacy__sts64(records | (next & WRAP), (uint32_t)copy, (uint32_t)(copy >> 32));\n"
-    "        s->start = match + ml;\n"
-    "        s->literals += 4 * ll;\n"
-    "        s->min_offset = damacy__min(s->min_offset, offset);\n"
-    "        if (k < left)\n"
+    "        if (k < left) { // predicated: what comes after the last sequence leaves no trace\n"
+    "            s->r3 = (s->r3 & still3) | (s->r2 & ~still3);\n"
+    "            s->r2 = (s->r2 & still) | (s->r1 & ~still);\n"
+    "            s->r1 = offset;\n"
+    "            s->start = match + ml;\n"
+    "            s->literals += 4 * ll;\n"
+    "            s->min_offset = damacy__min(s->min_offset, offset);\n"
     "            at = next + 8;\n"
+    "        }\n"
     "    }\n"
     "    *n = (at - first) / 8;\n"
     "    s->n_records += *n;\n"
@@ -14018,11 +14179,24 @@ __extension__ static const char damacy__source_zstd_fse_walk_cuh[] =
     "    return v;\n"
     "}\n"
     "\n"
-    "DAMACY__INLINE damacy__u32x4 damacy__fse_chunk(const damacy__fse_feed* f, uint64_t end)\n"
+    "DAMACY__INLINE bool damacy__fse_chunk_inside(const damacy__fse_feed* f, uint64_t end)\n"
     "{\n"
-    "    if (end - 16 >= f->lo && end <= f->hi)\n"
-    "        return damacy__load_u32x4_once((const void*)(uintptr_t)(end - 16));\n"
-    "    return damacy__fse_chunk_edge(f->lo, f->hi, end);\n"
+    "    return end - 16 >= f->lo && end <= f->hi;\n"
+    "}\n"
+    "\n"
+    "// Loads the 16 bytes that end at `end` if `wanted`. One instruction, so that nothing waits for it\n"
+    "// before the chunk is stored, a batch later.\n"
+    "DAMACY__INLINE void damacy__fse_chunk_load(damacy__u32x4* v, uint64_t end, bool wanted)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    asm volatile(\"{.reg .pred p; setp.ne.u32 p,%5,0;\"\n"
+    "                 \" @p ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];}\"\n"
+    "                 : \"+r\"(v->x), \"+r\"(v->y), \"+r\"(v->z), \"+r\"(v->w)\n"
+    "                 : \"l\"(end - 16), \"r\"((uint32_t)wanted));\n"
+    "#else\n"
+    "    if (wanted)\n"
+    "        *v = *(const damacy__u32x4*)(uintptr_t)(end - 16);\n"
+    "#endif\n"
     "}\n"
     "\n"
     "template <class S>\n"
@@ -14054,8 +14228,11 @@ __extension__ static const char damacy__source_zstd_fse_walk_cuh[] =
     "{\n"
     "    DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)\n"
     "    {\n"
-    "        if (i < f->pending)\n"
+    "        if (i < f->pending) {\n"
+    "            if (!damacy__fse_chunk_inside(f, f->end - 16 * i))\n"
+    "                f->chunk[i] = damacy__fse_chunk_edge(f->lo, f->hi, f->end - 16 * i);\n"
     "            damacy__fse_chunk_store<S>(f->filled + 4 * i, f->chunk[i], ring);\n"
+    "        }\n"
     "    }\n"
     "    f->filled += 4 * f->pending;\n"
     "    f->end -= 16 * f->pending;\n"
@@ -14064,11 +14241,8 @@ __extension__ static const char damacy__source_zstd_fse_walk_cuh[] =
     "\n"
     "DAMACY__INLINE void damacy__fse_feed_load(damacy__fse_feed* f, uint32_t n)\n"
     "{\n"
-    "    DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)\n"
-    "    {\n"
-    "        if (i < n)\n"
-    "            f->chunk[i] = damacy__fse_chunk(f, f->end - 16 * i);\n"
-    "    }\n"
+    "    DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++) damacy__fse_chunk_load(\n"
+    "        &f->chunk[i], f->end - 16 * i, i < n && damacy__fse_chunk_inside(f, f->end - 16 * i));\n"
     "    f->pending = n;\n"
     "}\n"
     "\n"
@@ -21046,23 +21220,26 @@ static damacy_status damacy__decode_crc32c(const damacy__decoder* decoder, damac
     if (decoder->skip_checksums) {
         return DAMACY_OK;
     }
+    err->offset = src->size;
     stored = damacy__load_u32le(src->ptr + src->size);
     computed = damacy__crc32c(src->ptr, src->size);
     if (stored != computed) {
         return damacy__fail(err, DAMACY_DECODE,
-                            "crc32c: checksum is %08" PRIx32 ", the bytes give %08" PRIx32, stored,
-                            computed);
+                            "crc32c: checksum is %08" PRIx32 ", the %zu bytes give %08" PRIx32,
+                            stored, src->size, computed);
     }
+    err->offset = UINT64_MAX;
     return DAMACY_OK;
 }
 
+/* size NULL: exactly capacity bytes are demanded; as for all that follow. */
 static damacy_status damacy__decode_blosc(damacy__decoder* decoder, damacy__span src, uint8_t* dst,
                                           uint64_t capacity, uint64_t* size, damacy_error* err)
 {
     damacy__blosc_tools tools;
     damacy__blosc blosc = {0};
 
-    DAMACY__TRY(damacy__blosc_parse(src, UINT64_MAX, &blosc, err));
+    DAMACY__TRY(damacy__blosc_parse(src, size ? UINT64_MAX : capacity, &blosc, err));
     if (blosc.size > capacity) {
         return damacy__fail(err, DAMACY_DECODE,
                             "blosc: the header says %u bytes, at most %" PRIu64 " are due",
@@ -21071,25 +21248,60 @@ static damacy_status damacy__decode_blosc(damacy__decoder* decoder, damacy__span
     tools.libraries = decoder->libraries;
     tools.zstd = &decoder->zstd;
     tools.skip_checksums = decoder->skip_checksums;
-    DAMACY__TRY(damacy__scratch_reserve(&decoder->block, decoder->alloc, blosc.block_size, err));
+    DAMACY__TRY(damacy__scratch_reserve(&decoder->block, decoder->alloc,
+                                        damacy__blosc_scratch(&blosc), err));
     tools.scratch = decoder->block.ptr;
-    *size = blosc.size;
+    if (size) {
+        *size = blosc.size;
+    }
     return damacy__blosc_decode(&tools, &blosc, src, dst, err);
 }
 
 static damacy_status damacy__decode_lz4(damacy__span src, uint8_t* dst, uint64_t capacity,
                                         uint64_t* size, damacy_error* err)
 {
-    if (src.size < 4 || damacy__load_u32le(src.ptr) > capacity) {
-        return damacy__fail(err, DAMACY_DECODE,
-                            "lz4: the size in front is missing or above the %" PRIu64 " bytes due",
-                            capacity);
+    uint32_t stored;
+
+    if (src.size < 4) {
+        return damacy__fail(err, DAMACY_DECODE, "lz4: %zu bytes cannot hold the size in front",
+                            src.size);
     }
-    *size = damacy__load_u32le(src.ptr);
-    return damacy__lz4_decode(damacy__span_of(src.ptr + 4, src.size - 4), dst, (size_t)*size, err);
+    stored = damacy__load_u32le(src.ptr);
+    if (stored > capacity || (!size && stored != capacity)) {
+        return damacy__fail(err, DAMACY_DECODE,
+                            "lz4: the size in front is %u bytes, %s%" PRIu64 " are due", stored,
+                            size ? "at most " : "", capacity);
+    }
+    if (size) {
+        *size = stored;
+    }
+    if (damacy__lz4_decode(damacy__span_of(src.ptr + 4, src.size - 4), dst, stored, err) !=
+        DAMACY_OK) {
+        err->offset += err->offset == UINT64_MAX ? 0 : 4;
+        return err->status;
+    }
+    return DAMACY_OK;
 }
 
-/* One codec; *size receives what it gave. */
+static damacy_status damacy__decode_inflate(damacy__decoder* decoder, bool is_gzip,
+                                            damacy__span src, uint8_t* dst, uint64_t capacity,
+                                            uint64_t* size, damacy_error* err)
+{
+    uint64_t n = 0;
+
+    DAMACY__TRY(damacy__inflate(decoder->libraries, is_gzip, src, dst, capacity, &n, err));
+    if (!size && n != capacity) {
+        return damacy__fail(err, DAMACY_DECODE,
+                            "%s: decoded to %" PRIu64 " bytes, the chunk has %" PRIu64,
+                            is_gzip ? "gzip" : "zlib", n, capacity);
+    }
+    if (size) {
+        *size = n;
+    }
+    return DAMACY_OK;
+}
+
+/* One codec. */
 static damacy_status damacy__decode_step(damacy__decoder* decoder, uint32_t kind, damacy__span src,
                                          uint8_t* dst, uint64_t capacity, uint64_t* size,
                                          damacy_error* err)
@@ -21103,8 +21315,8 @@ static damacy_status damacy__decode_step(damacy__decoder* decoder, uint32_t kind
         return damacy__decode_blosc(decoder, src, dst, capacity, size, err);
     case DAMACY__CODEC_GZIP:
     case DAMACY__CODEC_ZLIB:
-        return damacy__inflate(decoder->libraries, kind == DAMACY__CODEC_GZIP, src, dst, capacity,
-                               size, err);
+        return damacy__decode_inflate(decoder, kind == DAMACY__CODEC_GZIP, src, dst, capacity, size,
+                                      err);
     case DAMACY__CODEC_LZ4:
         return damacy__decode_lz4(src, dst, capacity, size, err);
     default:
@@ -21112,45 +21324,62 @@ static damacy_status damacy__decode_step(damacy__decoder* decoder, uint32_t kind
     }
 }
 
-/* Undoes n bytes-to-bytes codecs (given in the order of encoding): at most capacity bytes at dst,
- * and their number in *size. */
+/* Undoes n bytes-to-bytes codecs (given in the order of encoding). size NULL: exactly capacity
+ * bytes at dst; else at most as many, and their number in *size. err->offset is a place in the
+ * stored bytes; a place in an intermediate result is left out. */
 static damacy_status damacy__bytes_decode(damacy__decoder* decoder, const damacy__codec* codecs,
                                           uint32_t n, damacy__span src, uint8_t* dst,
                                           uint64_t capacity, uint64_t* size, damacy_error* err)
 {
+    const uint8_t* const stored = src.ptr;
     uint32_t n_left = 0; /* codecs before this one that change bytes */
     uint32_t turn = 0;
-    uint64_t got = 0;
 
     for (uint32_t i = 0; i < n; i++) {
         n_left += codecs[i].kind != DAMACY__CODEC_CRC32C;
     }
+    err->offset = UINT64_MAX;
     for (uint32_t i = n; i-- > 0;) {
         uint64_t room = capacity + 4 * (uint64_t)i;
         uint8_t* to = dst;
+        uint64_t got = 0;
+        bool is_exact;
+        damacy_status status;
         if (codecs[i].kind == DAMACY__CODEC_CRC32C) {
-            DAMACY__TRY(damacy__decode_crc32c(decoder, &src, err));
+            status = damacy__decode_crc32c(decoder, &src, err);
+            if (status != DAMACY_OK) {
+                err->offset = src.ptr == stored ? err->offset : UINT64_MAX;
+                return status;
+            }
             continue;
         }
         n_left--;
-        if (n_left > 0 || i > 0) {
+        is_exact = n_left == 0 && !size; /* only checksums are left, of 4 bytes each */
+        if (i > 0) {
             room += n_left * (capacity / 64 + 65536);
             DAMACY__TRY(
                 damacy__scratch_reserve(&decoder->between[turn], decoder->alloc, room, err));
             to = decoder->between[turn].ptr;
             turn ^= 1;
         }
-        DAMACY__TRY(damacy__decode_step(decoder, codecs[i].kind, src, to, room, &got, err));
-        src = damacy__span_of(to, (size_t)got);
+        status = damacy__decode_step(decoder, codecs[i].kind, src, to, room, is_exact ? NULL : &got,
+                                     err);
+        if (status != DAMACY_OK) {
+            err->offset = src.ptr == stored ? err->offset : UINT64_MAX;
+            return status;
+        }
+        src = damacy__span_of(to, (size_t)(is_exact ? room : got));
     }
-    if (src.size > capacity) {
-        return damacy__fail(err, DAMACY_DECODE, "%zu decoded bytes, at most %" PRIu64 " are due",
-                            src.size, capacity);
+    if (src.size > capacity || (!size && src.size != capacity)) {
+        return damacy__fail(err, DAMACY_DECODE, "%zu decoded bytes, %s%" PRIu64 " are due",
+                            src.size, size ? "at most " : "", capacity);
     }
     if (src.ptr != dst && src.size) {
         memcpy(dst, src.ptr, src.size);
     }
-    *size = src.size;
+    if (size) {
+        *size = src.size;
+    }
     return DAMACY_OK;
 }
 
@@ -21392,7 +21621,6 @@ static damacy_status damacy__host_decode(damacy__decoder* decoder, const damacy_
 {
     const damacy__chain* chain = &layout->chunk_chain;
     const uint32_t middle = damacy__chain_middle(chain);
-    uint64_t size = 0;
 
     if (layout->is_nested) {
         damacy__nest nest;
@@ -21404,13 +21632,8 @@ static damacy_status damacy__host_decode(damacy__decoder* decoder, const damacy_
             &nest, chain, layout->is_sharded ? layout->sharding->chunk_shape : layout->object_shape,
             stored, dst, 0, err);
     }
-    DAMACY__TRY(damacy__bytes_decode(decoder, chain->codecs + middle + 1, chain->n - middle - 1,
-                                     stored, dst, layout->chunk_size, &size, err));
-    if (size != layout->chunk_size) {
-        return damacy__fail(err, DAMACY_DECODE, "%" PRIu64 " decoded bytes, the chunk has %" PRIu64,
-                            size, layout->chunk_size);
-    }
-    return DAMACY_OK;
+    return damacy__bytes_decode(decoder, chain->codecs + middle + 1, chain->n - middle - 1, stored,
+                                dst, layout->chunk_size, NULL, err);
 }
 
 /* ==== src/stage/config.h ==== */
@@ -22118,6 +22341,12 @@ static void damacy__run_release(damacy__read_task* read, uint32_t n)
     }
 }
 
+/* A batch that no cache holds is written past the caches. */
+static uint32_t damacy__run_stream_flag(const damacy__slot* slot)
+{
+    return slot->size >= (UINT64_C(16) << 20) ? (uint32_t)DAMACY__COPY_STREAM : 0;
+}
+
 /* Copies a decoded chunk's voxels to all samples that want them; decoded NULL: the fill value. */
 static void damacy__run_copies(damacy__slot* slot, const damacy__plan_chunk* chunk,
                                const uint8_t* decoded)
@@ -22135,6 +22364,7 @@ static void damacy__run_copies(damacy__slot* slot, const damacy__plan_chunk* chu
             copy.flags = DAMACY__COPY_FILL;
             copy.fill = chunk->layout->fill;
         }
+        copy.flags |= damacy__run_stream_flag(slot);
         damacy__host_copy(&copy, slot->plan.axes.items + copy.first_axis, core->out_dtype,
                           core->config.n_channels ? &core->affine : NULL);
         n_voxels += copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
@@ -22267,6 +22497,7 @@ static void damacy__run_fill(void* context, uint32_t worker)
     for (uint32_t i = 0; i < task->n && !damacy__core_stops(core); i++) {
         damacy__copy copy = slot->plan.copies.items[slot->plan.fills.items[task->first + i]].copy;
         copy.dst += (uint64_t)(uintptr_t)slot->ptr;
+        copy.flags |= damacy__run_stream_flag(slot);
         damacy__host_copy(&copy, slot->plan.axes.items + copy.first_axis, core->out_dtype,
                           core->config.n_channels ? &core->affine : NULL);
     }
@@ -22514,6 +22745,9 @@ static void damacy__slot_publish(damacy__slot* slot)
     for (uint32_t i = 0; i < slot->n_samples; i++) {
         damacy__crop_clear(core, &slot->crops[i]);
     }
+    damacy__count(&core->counters.voxels_delivered, slot->size / core->config.samples_per_batch *
+                                                        slot->n_delivered /
+                                                        core->plan_options.out_size);
     damacy__lock(&core->mutex);
     slot->state = DAMACY__SLOT_READY;
     core->kicked = true;
@@ -22612,7 +22846,7 @@ typedef struct damacy__zstd_limits {
     uint64_t dst_size;     /* output bytes of all jobs together */
     uint64_t largest_size; /* output bytes of the largest job */
     uint64_t scratch_size; /* bytes of scratch; 0: as much as typical data needs */
-    bool has_links;        /* room for links, 4 bytes per output byte: faster for up to 16 jobs */
+    bool has_links;        /* room for links, 4 bytes per output byte: faster for up to 8 jobs */
 } damacy__zstd_limits;
 
 /* A wave's records and where they lie. */
@@ -22708,8 +22942,8 @@ static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
 }
 
 /* Bytes of literals and records: at least what one job can need, 16 bytes a sequence of at least 3
- * with one literal, else 2.45 times the output. That holds dim microscopy at zstd level 3, the
- * densest of common data: 152 sequences and 133 literals per KB make 285 records and 2.4 KB. */
+ * with one literal, else 2.52 times the output. That holds dim microscopy at zstd level 3, the
+ * densest of common data: 141 sequences and 266 literals per KB make 282 records and 2.5 KB. */
 static uint64_t damacy__zstd_pool_least(const damacy__zstd_limits* limits)
 {
     return damacy__align_up(limits->largest_size / 8 * 35 + 65536, 256);
@@ -22717,7 +22951,7 @@ static uint64_t damacy__zstd_pool_least(const damacy__zstd_limits* limits)
 
 static uint64_t damacy__zstd_pool_typical(const damacy__zstd_limits* limits)
 {
-    const uint64_t typical = damacy__align_up(limits->dst_size / 20 * 49, 256);
+    const uint64_t typical = damacy__align_up(limits->dst_size / 50 * 126, 256);
 
     return DAMACY__MAX(typical, damacy__zstd_pool_least(limits));
 }
@@ -22975,12 +23209,10 @@ static void damacy__zstd_choose(damacy__zstd_run* run)
         o->literals = DAMACY__ZSTD_SPLIT32;
     }
     if (o->execute == 0) {
-        o->execute = run->n_jobs <= 200 ? DAMACY__ZSTD_EXECUTE_1024X2
-                                        : DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2;
-        if (run->n_jobs > 1000) {
-            o->execute |= DAMACY__ZSTD_EXECUTE_128X2;
-        }
-        if (run->n_jobs <= 16 && has_links) {
+        o->execute = run->n_jobs > 1000  ? DAMACY__ZSTD_EXECUTE_128X2
+                     : run->n_jobs > 200 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2
+                                         : DAMACY__ZSTD_EXECUTE_1024X2;
+        if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
         }
     }

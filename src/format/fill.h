@@ -57,29 +57,26 @@ static bool damacy__fill_integer(damacy__span text, damacy_dtype dtype, uint64_t
     return true;
 }
 
-/* "NaN", "Infinity", "-Infinity", or the bits as "0x" and 1 to 2 * size hexadecimal digits. */
-static bool damacy__fill_float_name(const damacy__json* json, uint32_t value, damacy_dtype dtype,
+/* NaN, Infinity, -Infinity, or the bits as 0x and 1 to 2 * size hexadecimal digits. */
+static bool damacy__fill_float_name(const char* text, size_t size, damacy_dtype dtype,
                                     uint64_t* bits)
 {
     const damacy__float_format format = damacy__fill_format(dtype);
     const uint64_t infinity = ((UINT64_C(1) << format.n_exponent) - 1) << format.n_fraction;
-    char text[24];
-    size_t size;
     uint64_t number = 0;
 
-    if (damacy__json_equals(json, value, "NaN")) {
+    if (size == 3 && memcmp(text, "NaN", 3) == 0) {
         *bits = infinity | UINT64_C(1) << (format.n_fraction - 1);
         return true;
     }
-    if (damacy__json_equals(json, value, "Infinity")) {
+    if (size == 8 && memcmp(text, "Infinity", 8) == 0) {
         *bits = infinity;
         return true;
     }
-    if (damacy__json_equals(json, value, "-Infinity")) {
+    if (size == 9 && memcmp(text, "-Infinity", 9) == 0) {
         *bits = infinity | UINT64_C(1) << (format.n_exponent + format.n_fraction);
         return true;
     }
-    size = damacy__json_decode(json, value, text, sizeof text);
     if (size < 3 || size > 2 + 2 * damacy__dtype_size(dtype) || memcmp(text, "0x", 2) != 0) {
         return false;
     }
@@ -143,8 +140,16 @@ static bool damacy__fill_bits(const damacy__json* json, uint32_t value, const da
     if (kind == DAMACY__JSON_NUMBER) {
         return damacy__fill_number(damacy__json_source(json, value), type, bits);
     }
-    return kind == DAMACY__JSON_STRING && damacy__dtype_is_float(type->dtype) &&
-           damacy__fill_float_name(json, value, type->dtype, bits);
+    if (damacy__dtype_is_float(type->dtype) && kind == DAMACY__JSON_STRING) {
+        char text[24];
+        const size_t size = damacy__json_decode(json, value, text, sizeof text);
+        return size <= sizeof text && damacy__fill_float_name(text, size, type->dtype, bits);
+    }
+    if (damacy__dtype_is_float(type->dtype) && kind == DAMACY__JSON_NONFINITE) {
+        const damacy__span text = damacy__json_source(json, value);
+        return damacy__fill_float_name((const char*)text.ptr, text.size, type->dtype, bits);
+    }
+    return false;
 }
 
 /* bits: little-endian, in the low bytes. null, which some writers store, means 0. */

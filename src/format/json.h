@@ -21,12 +21,14 @@ typedef enum damacy__json_kind {
     DAMACY__JSON_NUMBER,
     DAMACY__JSON_TRUE,
     DAMACY__JSON_FALSE,
-    DAMACY__JSON_NULL
+    DAMACY__JSON_NULL,
+    DAMACY__JSON_NONFINITE
 } damacy__json_kind;
 
 typedef struct damacy__json_limits {
-    uint32_t max_depth; /* 0: default */
-    size_t max_size;    /* bytes; 0: default */
+    uint32_t max_depth;   /* 0: default */
+    size_t max_size;      /* bytes; 0: default */
+    bool allow_nonfinite; /* bare NaN, Infinity, -Infinity: not JSON, but Python writes them */
 } damacy__json_limits;
 
 /* A parsed text. Values are numbers of tokens; 0 is the root. */
@@ -68,6 +70,7 @@ static damacy_status damacy__json_check(damacy__span text, const damacy__json_li
     }
     scan.text = text.ptr;
     scan.size = text.size;
+    scan.allow_nonfinite = limits && limits->allow_nonfinite;
     if (damacy__json_scan_text(&scan, max_depth, &too_deep)) {
         *n_tokens = scan.n_tokens;
         return DAMACY_OK;
@@ -138,13 +141,15 @@ static damacy__json_kind damacy__json_kind_of(const damacy__json* json, uint32_t
     default:
         break;
     }
-    switch (json->text[json->tokens[value].start]) {
-    case 't':
-        return DAMACY__JSON_TRUE;
-    case 'f':
-        return DAMACY__JSON_FALSE;
-    case 'n':
+    switch (json->text[json->tokens[value].end - 1]) { /* digits end all numbers */
+    case 'e':
+        return json->text[json->tokens[value].start] == 't' ? DAMACY__JSON_TRUE
+                                                            : DAMACY__JSON_FALSE;
+    case 'l':
         return DAMACY__JSON_NULL;
+    case 'N':
+    case 'y':
+        return DAMACY__JSON_NONFINITE;
     default:
         return DAMACY__JSON_NUMBER;
     }

@@ -11,6 +11,7 @@ typedef struct damacy__json_scan {
     size_t at;
     const char* problem; /* set with false */
     uint32_t n_tokens;
+    bool allow_nonfinite; /* NaN, Infinity and -Infinity are values */
 } damacy__json_scan;
 
 static bool damacy__json_refuse(damacy__json_scan* scan, const char* problem)
@@ -186,6 +187,13 @@ static bool damacy__json_scan_scalar(damacy__json_scan* scan)
 
     if (c == '"') {
         return damacy__json_scan_string(scan);
+    }
+    if (scan->allow_nonfinite && (c == 'N' || c == 'I')) {
+        return damacy__json_scan_word(scan, c == 'N' ? "NaN" : "Infinity");
+    }
+    if (scan->allow_nonfinite && c == '-' && scan->size - scan->at > 1 &&
+        scan->text[scan->at + 1] == 'I') {
+        return damacy__json_scan_word(scan, "-Infinity");
     }
     if (c == '-' || damacy__json_is_digit(c)) {
         return damacy__json_scan_number(scan);

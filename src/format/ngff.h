@@ -313,10 +313,12 @@ static damacy_status damacy__ngff_parse(damacy__alloc* alloc, damacy__span attri
                                         damacy__ngff* out, damacy_error* err)
 {
     damacy__json json = {0};
+    damacy__json_limits limits = {0};
     damacy__ngff ngff = {0};
     damacy_status status;
 
-    DAMACY__TRY(damacy__json_parse(&json, alloc, attributes, NULL, err));
+    limits.allow_nonfinite = true; /* the document's attributes may hold them, as text */
+    DAMACY__TRY(damacy__json_parse(&json, alloc, attributes, &limits, err));
     status = damacy__ngff_image(&json, alloc, &ngff, err);
     damacy__json_deinit(&json, alloc);
     if (status != DAMACY_OK) {

@@ -49,6 +49,17 @@ static void damacy__document_deinit(damacy__document* document, damacy__alloc* a
     memset(document, 0, sizeof *document);
 }
 
+/* Bare NaN and Infinity are taken: zarr-python writes them into attributes and, in version 2, as
+ * fill_value. */
+static damacy_status damacy__zarr_json(damacy__json* json, damacy__alloc* alloc, damacy__span text,
+                                       damacy_error* err)
+{
+    damacy__json_limits limits = {0};
+
+    limits.allow_nonfinite = true;
+    return damacy__json_parse(json, alloc, text, &limits, err);
+}
+
 /* A member of the root that must be there. */
 static damacy_status damacy__zarr_member(const damacy__zarr_parser* parser, const char* key,
                                          uint32_t* out, damacy_error* err)
@@ -380,7 +391,7 @@ static damacy_status damacy__zarr_parse(damacy__alloc* alloc, damacy__span text,
     damacy_status status;
 
     memset(&document, 0, sizeof document);
-    DAMACY__TRY(damacy__json_parse(&json, alloc, text, NULL, err));
+    DAMACY__TRY(damacy__zarr_json(&json, alloc, text, err));
     parser.json = &json;
     parser.alloc = alloc;
     parser.document = &document;

@@ -274,7 +274,7 @@ static damacy_status damacy__zarr2_attributes(damacy__zarr_parser* parser, damac
     if (text.size == 0) {
         return damacy__zarr_attributes(parser, DAMACY__JSON_NONE, err);
     }
-    DAMACY__TRY(damacy__json_parse(&json, parser->alloc, text, NULL, err));
+    DAMACY__TRY(damacy__zarr_json(&json, parser->alloc, text, err));
     parser->json = &json;
     status = damacy__json_refuse_duplicates(&json, parser->alloc, err);
     if (status == DAMACY_OK) {
@@ -302,7 +302,7 @@ static damacy_status damacy__zarr2_parse(damacy__alloc* alloc, damacy__span text
     damacy_status status;
 
     memset(&document, 0, sizeof document);
-    DAMACY__TRY(damacy__json_parse(&json, alloc, text, NULL, err));
+    DAMACY__TRY(damacy__zarr_json(&json, alloc, text, err));
     parser.json = &json;
     parser.alloc = alloc;
     parser.document = &document;

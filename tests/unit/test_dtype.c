@@ -19,9 +19,11 @@ static const damacy__dtype* type_of(const char* name)
 static damacy_status fill(const char* type, const char* text, uint64_t* bits, damacy_error* err)
 {
     damacy__json json = {0};
+    damacy__json_limits limits = {0};
     damacy_status status;
 
-    status = damacy__json_parse(&json, &heap, damacy__span_of(text, strlen(text)), NULL, err);
+    limits.allow_nonfinite = true;
+    status = damacy__json_parse(&json, &heap, damacy__span_of(text, strlen(text)), &limits, err);
     CHECK_EQ(status, DAMACY_OK);
     status = damacy__fill_parse(&json, 0, type_of(type), bits, err);
     damacy__json_deinit(&json, &heap);
@@ -129,6 +131,9 @@ static const fill_case good[] = {
     {"float64", "-0", UINT64_C(0x8000000000000000)},
     {"float64", "0.000e99999", 0},
     {"float64", "2.2250738585072011e-308", UINT64_C(0x000fffffffffffff)},
+    {"float16", "NaN", 0x7e00},
+    {"float32", "-Infinity", 0xff800000},
+    {"float64", "Infinity", UINT64_C(0x7ff0000000000000)},
     {"r8", "[200]", 200},
     {"r16", "[1,2]", 0x0201},
     {"r32", "[0,0,0,255]", 0xff000000},
@@ -203,6 +208,10 @@ static const fill_case bad[] = {
     {"float64", "1e309", 0},
     {"float64", "\"0x00000000000000000\"", 0},
     {"float64", "\"NaN\\u0000\"", 0},
+    {"uint8", "NaN", 0},
+    {"bool", "NaN", 0},
+    {"int32", "-Infinity", 0},
+    {"r8", "NaN", 0},
     {"r8", "200", 0},
     {"r8", "[256]", 0},
     {"r8", "[]", 0},

@@ -254,6 +254,9 @@ TEST(strings_are_decoded)
         {"\"\\u0041\\u00e9\\u20AC\"", "A\xc3\xa9\xe2\x82\xac"},
         {"\"\\ud834\\udd1e\"", "\xf0\x9d\x84\x9e"},
         {"\"\\u002e\\u002e\\u002f\"", "../"},
+        {"\"\\u007f\\u0080\\u07ff\"", "\x7f\xc2\x80\xdf\xbf"},
+        {"\"\\u0800\\uffff\"", "\xe0\xa0\x80\xef\xbf\xbf"},
+        {"\"\\ud800\\udc00\\udbff\\udfff\"", "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf"},
         {"\"\xf4\x8f\xbf\xbf\xed\x9f\xbf\"", "\xf4\x8f\xbf\xbf\xed\x9f\xbf"},
     };
 
@@ -279,11 +282,12 @@ TEST(surrogates_come_in_pairs)
         const char* text;
         int ok;
     } cases[] = {
-        {"\"\\ud800\\udc00\"", 1},  {"\"\\udbff\\udfff\"", 1}, {"\"\\ud7ff\"", 1},
-        {"\"\\ue000\"", 1},         {"\"\\ud800\"", 0},        {"\"\\udbff\"", 0},
-        {"\"\\udc00\"", 0},         {"\"\\udfff\"", 0},        {"\"\\ud800\\ud800\"", 0},
-        {"\"\\ud800\\ue000\"", 0},  {"\"\\ud800\\udbff\"", 0}, {"\"\\udc00\\ud800\"", 0},
-        {"\"\\ud800x\\udc00\"", 0}, {"\"\\ud800\\n\"", 0},     {"\"\\ud800\\udc0\"", 0},
+        {"\"\\ud800\\udc00\"", 1}, {"\"\\udbff\\udfff\"", 1},  {"\"\\ud7ff\"", 1},
+        {"\"\\ue000\"", 1},        {"\"\\ud800\"", 0},         {"\"\\udbff\"", 0},
+        {"\"\\udc00\"", 0},        {"\"\\udfff\"", 0},         {"\"\\ud800\\ud800\"", 0},
+        {"\"\\ud800\\ue000\"", 0}, {"\"\\ud800\\udbff\"", 0},  {"\"\\udc00\\ud800\"", 0},
+        {"\"\\udc00\\udc00\"", 0}, {"\"\\ud800x\\udc00\"", 0}, {"\"\\ud800\\n\"", 0},
+        {"\"\\ud800\\udc0\"", 0},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -445,6 +449,58 @@ TEST(duplicates_are_found_among_random_keys)
         text[size++] = '}';
         CHECK_EQ(verdict(text, size, &err), twin ? DAMACY_DECODE : DAMACY_OK);
     }
+}
+
+TEST(nonfinite_numbers_are_taken_only_where_allowed)
+{
+    static const struct {
+        const char* text;
+        int ok;
+    } cases[] = {
+        {"NaN", 1},         {"Infinity", 1}, {"-Infinity", 1}, {"[NaN,-Infinity]", 1},
+        {"{\"a\":NaN}", 1}, {"-NaN", 0},     {"nan", 0},       {"Inf", 0},
+        {"-Inf", 0},        {"-I", 0},       {"N", 0},         {"+Infinity", 0},
+        {"NaN1", 0},        {"{NaN:1}", 0},  {"-", 0},         {"Infinit", 0},
+        {"[NaN", 0},
+    };
+    damacy__json_limits limits = {0};
+
+    limits.allow_nonfinite = true;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const damacy__span text = damacy__span_of(cases[i].text, strlen(cases[i].text));
+        damacy__json json = {0};
+        damacy_error err;
+        uint64_t number;
+
+        CHECK_EQ(damacy__json_parse(&json, &heap, text, NULL, &err), DAMACY_DECODE);
+        CHECK_EQ(damacy__json_parse(&json, &heap, text, &limits, &err),
+                 cases[i].ok ? DAMACY_OK : DAMACY_DECODE);
+        if (i < 3) {
+            CHECK_EQ(damacy__json_kind_of(&json, 0), DAMACY__JSON_NONFINITE);
+            CHECK(!damacy__json_u64(&json, 0, &number));
+        }
+        damacy__json_deinit(&json, &heap);
+    }
+}
+
+TEST(each_kind_is_told)
+{
+    static const char text[] = "[{},[],\"e\",1,-0.5e7,true,false,null]";
+    const damacy__json_kind kinds[] = {
+        DAMACY__JSON_OBJECT, DAMACY__JSON_ARRAY, DAMACY__JSON_STRING, DAMACY__JSON_NUMBER,
+        DAMACY__JSON_NUMBER, DAMACY__JSON_TRUE,  DAMACY__JSON_FALSE,  DAMACY__JSON_NULL};
+    damacy__json json = {0};
+    damacy_error err;
+    size_t n = 0;
+
+    CHECK_EQ(parse(&json, text, sizeof text - 1, &err), DAMACY_OK);
+    for (uint32_t v = damacy__json_first(&json, 0); v != DAMACY__JSON_NONE;
+         v = damacy__json_next(&json, 0, v)) {
+        CHECK(n < 8);
+        CHECK_EQ(damacy__json_kind_of(&json, v), kinds[n++]);
+    }
+    CHECK_EQ(n, 8);
+    damacy__json_deinit(&json, &heap);
 }
 
 /* ---- limits ---- */

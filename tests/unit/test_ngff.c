@@ -103,6 +103,7 @@ TEST(transformations_of_the_image_come_after_those_of_the_level)
                    &n, &err),
              DAMACY_OK);
     CHECK(n.levels[1].scale[0] == 10 && n.levels[1].scale[2] == 5);
+    CHECK(n.levels[1].translation[0] == 1 && n.levels[0].translation[0] == 1);
     CHECK(n.levels[1].translation[1] == 4.5);
     CHECK(n.levels[1].translation[2] == 2);
     damacy__ngff_deinit(&n, &heap);

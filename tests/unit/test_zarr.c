@@ -313,6 +313,26 @@ TEST(codecs_are_summed_up)
     }
 }
 
+TEST(a_summary_is_cut_to_its_room)
+{
+    static const char whole[] = "sharding_indexed(bytes,zstd),zstd";
+    damacy__document d;
+
+    open_with("codecs", "[" SHARD ",\"zstd\"]", &d);
+    for (size_t capacity = 1; capacity < 40; capacity++) {
+        const size_t len = DAMACY__MIN(capacity, sizeof whole) - 1;
+        char* text = (char*)malloc(capacity);
+
+        CHECK(text != NULL);
+        memset(text, 'x', capacity);
+        damacy__chain_summary(&d.chain, text, capacity);
+        CHECK_EQ(strlen(text), len);
+        CHECK(memcmp(text, whole, len) == 0);
+        free(text);
+    }
+    damacy__document_deinit(&d, &heap);
+}
+
 TEST(byte_order_is_kept_where_it_matters)
 {
     static const struct {

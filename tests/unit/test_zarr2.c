@@ -289,6 +289,20 @@ TEST(fill_values_of_either_form_are_exact)
     damacy__document_deinit(&d, &heap);
 }
 
+TEST(bare_nan_is_a_fill_value_of_floats)
+{
+    static const char text[] =
+        "{\"zarr_format\":2,\"shape\":[4],\"chunks\":[2],\"dtype\":\"<f4\",\"fill_value\":NaN,"
+        "\"order\":\"C\",\"filters\":null,\"compressor\":null}";
+    damacy__document d;
+    damacy_error err;
+
+    CHECK_EQ(parse(text, sizeof text - 1, "", &d, &err), DAMACY_OK);
+    CHECK_EQ(d.layout.fill, 0x7fc00000);
+    CHECK_EQ(d.layout.key_separator, '.');
+    damacy__document_deinit(&d, &heap);
+}
+
 TEST(a_group_is_recognised_with_its_attributes)
 {
     static const char text[] = "{\"zarr_format\":2}";
@@ -319,7 +333,8 @@ TEST(attributes_are_checked_but_free)
         {"{\"_ARRAY_DIMENSIONS\":[\"y\",\"\"]}", DAMACY_OK, "y"},
         {"[]", DAMACY_DECODE, NULL},
         {"{\"a\":1,\"a\":2}", DAMACY_DECODE, NULL},
-        {"{\"a\":NaN}", DAMACY_DECODE, NULL},
+        {"{\"a\":NaN,\"b\":-Infinity}", DAMACY_OK, NULL},
+        {"{\"a\":nan}", DAMACY_DECODE, NULL},
         {"{", DAMACY_DECODE, NULL},
     };
 
