@@ -73,7 +73,7 @@ static bool damacy__ring_take(damacy__ring* ring, uint64_t size, uint64_t* offse
         return false;
     }
     block = &ring->blocks[ring->next & (ring->n_capacity - 1)];
-    block->offset = skipped ? 0 : ring->head;
+    block->offset = size > ring->size - ring->head ? 0 : ring->head;
     block->size = skipped + size;
     block->is_free = false;
     ring->head = block->offset + size;

@@ -69,6 +69,12 @@ static void damacy__run_release(damacy__read_task* read, uint32_t n)
     }
 }
 
+/* A batch that no cache holds is written past the caches. */
+static uint32_t damacy__run_stream_flag(const damacy__slot* slot)
+{
+    return slot->size >= (UINT64_C(16) << 20) ? (uint32_t)DAMACY__COPY_STREAM : 0;
+}
+
 /* Copies a decoded chunk's voxels to all samples that want them; decoded NULL: the fill value. */
 static void damacy__run_copies(damacy__slot* slot, const damacy__plan_chunk* chunk,
                                const uint8_t* decoded)
@@ -86,6 +92,7 @@ static void damacy__run_copies(damacy__slot* slot, const damacy__plan_chunk* chu
             copy.flags = DAMACY__COPY_FILL;
             copy.fill = chunk->layout->fill;
         }
+        copy.flags |= damacy__run_stream_flag(slot);
         damacy__host_copy(&copy, slot->plan.axes.items + copy.first_axis, core->out_dtype,
                           core->config.n_channels ? &core->affine : NULL);
         n_voxels += copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
@@ -218,6 +225,7 @@ static void damacy__run_fill(void* context, uint32_t worker)
     for (uint32_t i = 0; i < task->n && !damacy__core_stops(core); i++) {
         damacy__copy copy = slot->plan.copies.items[slot->plan.fills.items[task->first + i]].copy;
         copy.dst += (uint64_t)(uintptr_t)slot->ptr;
+        copy.flags |= damacy__run_stream_flag(slot);
         damacy__host_copy(&copy, slot->plan.axes.items + copy.first_axis, core->out_dtype,
                           core->config.n_channels ? &core->affine : NULL);
     }
@@ -465,6 +473,9 @@ static void damacy__slot_publish(damacy__slot* slot)
     for (uint32_t i = 0; i < slot->n_samples; i++) {
         damacy__crop_clear(core, &slot->crops[i]);
     }
+    damacy__count(&core->counters.voxels_delivered, slot->size / core->config.samples_per_batch *
+                                                        slot->n_delivered /
+                                                        core->plan_options.out_size);
     damacy__lock(&core->mutex);
     slot->state = DAMACY__SLOT_READY;
     core->kicked = true;
