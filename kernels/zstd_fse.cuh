@@ -2,12 +2,13 @@
 // size and its outgoing repeat offsets.
 //
 // A persistent CTA of 256 threads takes groups of up to LANES blocks from the order list, most
-// sequences first, one lane each. All warps build tables; then five work as a pipeline of batches,
+// sequences first, one lane each. All warps build tables; then seven work as a pipeline of batches,
 // with one named barrier a batch:
 //   warp 0      walks states                     batch b
 //   warps 1, 2  alternate: values                batch b - 1, sums and records  batch b - 2
 //   warp 3      feeds the rings of input         for batch b + 2
-//   warp 7      copies records to device memory  batch b - 3
+//   warps 5-7   copy records to device memory    batch b - 3
+// Warp 4 is idle: it would share the scheduler of the walk.
 // Two shapes: latency (entries of 16 bytes, 8 blocks, the shortest chain) and throughput (4 bytes,
 // up to 32 blocks). Everything is checked at the end of a block, not on the way: see
 // zstd_fse_walk.cuh.
@@ -17,7 +18,7 @@
 #include "kernels/zstd_fse_extract.cuh"
 
 #define DAMACY__FSE_THREADS 256
-#define DAMACY__FSE_ROLES   5 // warps in the pipeline
+#define DAMACY__FSE_ROLES   7 // warps in the pipeline
 
 // A block as a lane sees it. n: sequences to decode, 0 if it is not there or cannot be decoded.
 struct damacy__fse_block {
@@ -82,11 +83,11 @@ DAMACY__INLINE void damacy__fse_block_init(damacy__fse_block* b, const damacy__z
 
 // The first states, from the top of the stream.
 template <class S>
-DAMACY__INLINE void damacy__fse_walk_begin(damacy__fse_walk* w, uint32_t shared,
-                                           damacy__fse_lane self, const damacy__fse_block* b)
+DAMACY__INLINE void damacy__fse_walk_begin(damacy__fse_walk* w, damacy__fse_lane self,
+                                           const damacy__fse_block* b)
 {
     const damacy__fse_window v =
-        damacy__fse_window_load<S>(shared, damacy__fse_ring_at<S>(w->at, self.ring));
+        damacy__fse_window_load<S>(damacy__fse_ring_at<S>(w->at, self.ring));
     damacy__fse_entry first = {0, 0, 0, 0};
     uint32_t x = damacy__funnel_left(v.w1, v.w0, w->at);
 
@@ -217,14 +218,14 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
         for (uint32_t i = 0; i < rounds; i++) {
             if (here && b->n > i * S::BATCH) {
                 const uint32_t position = shared + S::POSITION + (i & 1) * 4 * S::LANES + 4 * lane;
-                damacy__fse_feed_step<S>(&r->feed, shared, damacy__lds32(position), self.ring);
+                damacy__fse_feed_step<S>(&r->feed, damacy__lds32(position), self.ring);
             }
             damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);
         }
-    } else if (warp == 7) {
+    } else if (warp >= 5) {
         for (uint32_t i = 0; i < rounds; i++) {
             if (i - 3 < n_batches)
-                damacy__fse_copy_out<S>(shared, i - 3);
+                damacy__fse_copy_out<S>(shared, i - 3, warp - 5);
             damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);
         }
     }
@@ -259,14 +260,16 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
         r->feed.lo = b->stream;
         r->feed.hi = b->end;
         r->feed.filled = r->feed.pending = 0;
+        for (uint32_t i = 0; i < 4; i++)
+            r->feed.chunk[i].x = r->feed.chunk[i].y = r->feed.chunk[i].z = r->feed.chunk[i].w = 0;
         if (lane < S::LANES && b->n)
-            damacy__fse_feed_step<S>(&r->feed, shared, skip, self.ring);
+            damacy__fse_feed_step<S>(&r->feed, skip, self.ring);
     }
     if (warp == 3 && lane < S::LANES)
-        damacy__fse_feed_store<S>(&r->feed, shared, self.ring);
+        damacy__fse_feed_store<S>(&r->feed, self.ring);
     damacy__sync_block();
     if (warp == 0) {
-        damacy__fse_walk_begin<S>(&r->walk, shared, self, b);
+        damacy__fse_walk_begin<S>(&r->walk, self, b);
         if (lane < S::LANES)
             damacy__sts32(shared + S::POSITION + 4 * lane, r->walk.at);
     }
@@ -279,7 +282,7 @@ static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint3
                                          uint32_t n, uint32_t shared)
 {
     const uint32_t warp = threadIdx.x / 32, lane = damacy__lane();
-    const damacy__fse_lane self = damacy__fse_lane_init<S>();
+    const damacy__fse_lane self = damacy__fse_lane_init<S>(shared);
     damacy__fse_block b;
     damacy__fse_role<S> r;
 

@@ -12,18 +12,13 @@
 // A choice: sign bits of its bytes select repeat offset 1, 2, 3 as the start of the new offset and
 // say that the history does not move. By value less (1 if there are literals): 0, 1, 2, then "1
 // minus 1" and a new offset.
-#define DAMACY__FSE_STAY 0x80000080u
 DAMACY__INLINE uint32_t damacy__fse_constant(uint32_t i)
 {
     if (i < 36)
         return damacy__fse_base_ll[i];
     if (i < DAMACY__FSE_CHOICES)
         return damacy__fse_base_ml[i - 36];
-    return i == 89   ? DAMACY__FSE_STAY
-           : i == 90 ? 0x8000u
-           : i == 91 ? 0x800000u
-           : i == 92 ? 0x80u
-                     : 0u;
+    return i == 89 ? 0x80000080u : i == 90 ? 0x8000u : i == 91 ? 0x800000u : i == 92 ? 0x80u : 0u;
 }
 
 // Symbolic offsets count up while an offset is decremented: both are one less.
@@ -106,15 +101,6 @@ DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t share
                 *max_offset = damacy__max(*max_offset, value);
         }
     }
-    if (left < S::BATCH) { // what is no sequence: nothing, from repeat offset 1
-        DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
-        {
-            if (k >= left) {
-                o->ll[k] = o->ml[k] = o->offset[k] = 0;
-                o->choice[k] = DAMACY__FSE_STAY;
-            }
-        }
-    }
 }
 
 // Second half: records of the batch at `records` (aligned to the part of a lane, rotated by the
@@ -144,16 +130,17 @@ DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_val
         const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)s->literals << 32 | s->start);
         const uint64_t copy = (uint64_t)ml * 131072u + ((uint64_t)(offset * 4 - 1) << 32 | match);
         const uint32_t next = at + (ll ? 8 : 0);
-        s->r3 = (s->r3 & still3) | (s->r2 & ~still3);
-        s->r2 = (s->r2 & still) | (s->r1 & ~still);
-        s->r1 = offset;
         damacy__sts64(records | (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));
         damacy__sts64(records | (next & WRAP), (uint32_t)copy, (uint32_t)(copy >> 32));
-        s->start = match + ml;
-        s->literals += 4 * ll;
-        s->min_offset = damacy__min(s->min_offset, offset);
-        if (k < left)
+        if (k < left) { // predicated: what comes after the last sequence leaves no trace
+            s->r3 = (s->r3 & still3) | (s->r2 & ~still3);
+            s->r2 = (s->r2 & still) | (s->r1 & ~still);
+            s->r1 = offset;
+            s->start = match + ml;
+            s->literals += 4 * ll;
+            s->min_offset = damacy__min(s->min_offset, offset);
             at = next + 8;
+        }
     }
     *n = (at - first) / 8;
     s->n_records += *n;
@@ -163,27 +150,27 @@ DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_val
         s->symbolic |= 0x80000000u;
 }
 
-// Copies the records of a batch to device memory, a block at a time.
-template <class S> DAMACY__INLINE void damacy__fse_copy_out(uint32_t shared, uint32_t batch)
+// Copies the records of a batch to device memory, a block at a time; third `part` of the blocks.
+template <class S>
+DAMACY__INLINE void damacy__fse_copy_out(uint32_t shared, uint32_t batch, uint32_t part)
 {
-    constexpr uint32_t UNROLL = S::LANES < 4 ? S::LANES : 4, PASSES = S::BATCH == 16 ? 1 : 2;
-    const uint32_t lane = damacy__lane(), half = PASSES == 2 ? lane / 16 : 0;
-    const uint32_t k = PASSES == 2 ? lane % 16 : lane; // a block has at most 2 * BATCH records
+    constexpr uint32_t ONCE = S::LANES < 4 ? S::LANES : 4;
+    const uint32_t k = damacy__lane(); // a block has at most 2 * BATCH <= 32 records
     const uint32_t infos = shared + S::COPY + (batch & 1) * 16 * S::LANES;
     const uint32_t records = shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE;
 
-    DAMACY__NOUNROLL for (uint32_t j0 = 0; j0 < S::LANES; j0 += UNROLL * PASSES)
+    DAMACY__NOUNROLL for (uint32_t j0 = part * ONCE; j0 < S::LANES; j0 += 3 * ONCE)
     {
-        damacy__u32x4 info[UNROLL];
-        damacy__u32x2 v[UNROLL];
-        DAMACY__UNROLL for (uint32_t u = 0; u < UNROLL; u++)
+        damacy__u32x4 info[ONCE];
+        damacy__u32x2 v[ONCE];
+        DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
         {
-            const uint32_t j = j0 + u * PASSES + half;
+            const uint32_t j = j0 + u;
             info[u] = damacy__lds128(infos + 16 * j);
             v[u] = damacy__lds64(records + j * S::RECORDS_LANE +
                                  ((j + k) * 8 & (S::RECORDS_LANE - 8)));
         }
-        DAMACY__UNROLL for (uint32_t u = 0; u < UNROLL; u++)
+        DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
         {
             const uint64_t to = (uint64_t)info[u].y << 32 | info[u].x;
             if (k < info[u].z)

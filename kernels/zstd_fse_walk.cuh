@@ -17,6 +17,34 @@
 #define DAMACY__NOUNROLL
 #endif
 
+// Loads that stay in the order in which they are written: the walk waits for them in that order.
+#ifdef __CUDACC__
+DAMACY__INLINE uint32_t damacy__fse_lds32(uint32_t at)
+{
+    uint32_t v;
+    asm volatile("ld.volatile.shared.u32 %0,[%1];" : "=r"(v) : "r"(at));
+    return v;
+}
+DAMACY__INLINE damacy__u32x2 damacy__fse_lds64(uint32_t at)
+{
+    damacy__u32x2 v;
+    asm volatile("ld.volatile.shared.v2.u32 {%0,%1},[%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    return v;
+}
+DAMACY__INLINE damacy__u32x4 damacy__fse_lds128(uint32_t at)
+{
+    damacy__u32x4 v;
+    asm volatile("ld.volatile.shared.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at));
+    return v;
+}
+#else
+#define damacy__fse_lds32  damacy__lds32
+#define damacy__fse_lds64  damacy__lds64
+#define damacy__fse_lds128 damacy__lds128
+#endif
+
 // Low word of hi:lo >> s, 0 where s > 63: the shift of a step that is repeated with care may be
 // wild.
 DAMACY__INLINE uint32_t damacy__fse_shift_right(uint32_t lo, uint32_t hi, uint32_t s)
@@ -58,8 +86,8 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     // row.
     static constexpr uint32_t RING_WORDS = 16 * BATCH, RING_LOG = WIDE ? 5 : ROW_LOG;
     static constexpr uint32_t RING_MASK = (RING_WORDS - 1) << RING_LOG;
-    static constexpr uint32_t RING_SIZE =
-        WIDE ? RING_WORDS * 16 * LANES : (RING_WORDS + 2) * 4 * LANES;
+    static constexpr uint32_t RING_SIZE = // the wide ring is aligned when the kernel runs
+        WIDE ? RING_WORDS * 16 * LANES + RING_WORDS * 32 : (RING_WORDS + 2) * 4 * LANES;
     static constexpr uint32_t QUEUE_SIZE = BATCH * 16 * LANES;   // one of two
     static constexpr uint32_t RECORDS_SIZE = BATCH * 16 * LANES; // one of two: 2 records a sequence
     static constexpr uint32_t RECORDS_LANE = BATCH * 16;
@@ -109,44 +137,51 @@ struct damacy__fse_window {
     uint32_t w0, w1, w2;
 };
 
-// Where the places of a lane begin: its column in the tables and its part of the ring. Passed
-// through a shuffle so that the compiler keeps them in registers.
+// Addresses at which the places of a lane begin: its column in the tables (relative to a table) and
+// its part of the ring. Passed through a shuffle so that the compiler keeps them in registers. In
+// the wide shape the part is aligned, so that a place in it needs no addition.
 struct damacy__fse_lane {
     uint32_t column, ring;
 };
 
-template <class S> DAMACY__INLINE damacy__fse_lane damacy__fse_lane_init(void)
+template <class S> DAMACY__INLINE damacy__fse_lane damacy__fse_lane_init(uint32_t shared)
 {
-    const uint32_t lane = damacy__lane();
-    const uint32_t ring =
-        S::WIDE ? (lane >> 1 & (S::LANES / 2 - 1)) * S::RING_WORDS * 32 + (lane & 1) * 16
-                : lane * 4 & (4 * S::LANES - 1);
+    constexpr uint32_t PAIR = S::RING_WORDS * 32;
+    const uint32_t lane = damacy__lane(), ring = shared + S::RING;
     damacy__fse_lane self;
     self.column = damacy__shfl(lane * S::ENTRY & ((1u << S::ROW_LOG) - 1), lane);
-    self.ring = damacy__shfl(ring, lane);
+    self.ring = S::WIDE ? ((ring + PAIR - 1) & ~(PAIR - 1)) +
+                              (lane >> 1 & (S::LANES / 2 - 1)) * PAIR + (lane & 1) * 16
+                        : ring + (lane * 4 & (4 * S::LANES - 1));
+    self.ring = damacy__shfl(self.ring, lane);
     return self;
 }
 
-// Place in the ring of the word with bit `at`.
+// Address of word `row` of the ring, given as a number shifted to S::RING_LOG.
+template <class S> DAMACY__INLINE uint32_t damacy__fse_row_at(uint32_t row, uint32_t ring)
+{
+    return S::WIDE ? (row & S::RING_MASK) | ring : (row & S::RING_MASK) + ring;
+}
+
+// Address in the ring of the word with bit `at`.
 template <class S> DAMACY__INLINE uint32_t damacy__fse_ring_at(uint32_t at, uint32_t ring)
 {
     static_assert(S::RING_LOG >= 5, "a row of the ring has at least 8 words");
-    return ((at << (S::RING_LOG - 5)) & S::RING_MASK) | ring;
+    return damacy__fse_row_at<S>(at << (S::RING_LOG - 5), ring);
 }
 
-template <class S>
-DAMACY__INLINE damacy__fse_window damacy__fse_window_load(uint32_t shared, uint32_t at)
+template <class S> DAMACY__INLINE damacy__fse_window damacy__fse_window_load(uint32_t at)
 {
     damacy__fse_window w;
     if (S::WIDE) {
-        const damacy__u32x4 v = damacy__lds128(shared + S::RING + at);
+        const damacy__u32x4 v = damacy__fse_lds128(at);
         w.w0 = v.x;
         w.w1 = v.z;
         w.w2 = v.w;
     } else {
-        w.w0 = damacy__lds32(shared + S::RING + at);
-        w.w1 = damacy__lds32(shared + S::RING + 4 * S::LANES + at);
-        w.w2 = damacy__lds32(shared + S::RING + 8 * S::LANES + at);
+        w.w0 = damacy__fse_lds32(at);
+        w.w1 = damacy__fse_lds32(at + 4 * S::LANES);
+        w.w2 = damacy__fse_lds32(at + 8 * S::LANES);
     }
     return w;
 }
@@ -207,15 +242,14 @@ static __device__ void damacy__fse_walk_careful(damacy__fse_walk* w, uint32_t sh
         const damacy__fse_entry l = damacy__fse_entry_load<S>(shared + S::LL + w->ll);
         const damacy__fse_entry m = damacy__fse_entry_load<S>(shared + S::ML + w->ml);
         const damacy__fse_entry o = damacy__fse_entry_load<S>(shared + S::OF + w->of);
-        damacy__fse_window v =
-            damacy__fse_window_load<S>(shared, damacy__fse_ring_at<S>(w->at, self.ring));
+        damacy__fse_window v = damacy__fse_window_load<S>(damacy__fse_ring_at<S>(w->at, self.ring));
         damacy__fse_queue_write(queue + k * 16 * S::LANES, damacy__funnel_left(v.w1, v.w0, w->at),
                                 damacy__funnel_left(v.w2, v.w1, w->at),
                                 damacy__bytes(l.packed, m.packed, 0x6240), o.packed);
         w->at += l.extra + m.extra + o.extra;
         if (k == last)
             *end = w->at;
-        v = damacy__fse_window_load<S>(shared, damacy__fse_ring_at<S>(w->at, self.ring));
+        v = damacy__fse_window_load<S>(damacy__fse_ring_at<S>(w->at, self.ring));
         uint32_t x = damacy__funnel_left(v.w1, v.w0, w->at);
         w->ll = damacy__fse_next<S>(&l, &x, self.column);
         w->ml = damacy__fse_next<S>(&m, &x, self.column);
@@ -238,13 +272,13 @@ DAMACY__INLINE bool damacy__fse_walk_fast(damacy__fse_walk* w, uint32_t shared,
     DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
         const damacy__fse_window v =
-            damacy__fse_window_load<S>(shared, damacy__fse_ring_at<S>(c, self.ring));
+            damacy__fse_window_load<S>(damacy__fse_ring_at<S>(c, self.ring));
         const uint32_t hi = damacy__funnel_left(v.w1, v.w0, c);
         const uint32_t lo = damacy__funnel_left(v.w2, v.w1, c);
         if (!S::WIDE) {
-            const uint32_t el = damacy__lds32(shared + S::LL + ll);
-            const uint32_t em = damacy__lds32(shared + S::ML + ml);
-            const uint32_t eo = damacy__lds32(shared + S::OF + of);
+            const uint32_t el = damacy__fse_lds32(shared + S::LL + ll);
+            const uint32_t em = damacy__fse_lds32(shared + S::ML + ml);
+            const uint32_t eo = damacy__fse_lds32(shared + S::OF + of);
             if (k)
                 damacy__fse_queue_write(queue + (k - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);
             const uint32_t sum = el + em + eo, next = damacy__dot4(sum, 0x100, c);
@@ -263,9 +297,9 @@ DAMACY__INLINE bool damacy__fse_walk_fast(damacy__fse_walk* w, uint32_t shared,
             q_of = eo;
             c = next;
         } else {
-            const damacy__u32x2 el = damacy__lds64(shared + S::LL + ll);
-            const damacy__u32x2 em = damacy__lds64(shared + S::ML + ml);
-            const damacy__u32x2 eo = damacy__lds64(shared + S::OF + of);
+            const damacy__u32x2 el = damacy__fse_lds64(shared + S::LL + ll);
+            const damacy__u32x2 em = damacy__fse_lds64(shared + S::ML + ml);
+            const damacy__u32x2 eo = damacy__fse_lds64(shared + S::OF + of);
             if (k)
                 damacy__fse_queue_write(queue + (k - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);
             const uint32_t wm = em.y & 31, wo = eo.y & 31, t = el.x - em.x - wm;
@@ -336,31 +370,41 @@ static __device__ __noinline__ damacy__u32x4 damacy__fse_chunk_edge(uint64_t lo,
     return v;
 }
 
-DAMACY__INLINE damacy__u32x4 damacy__fse_chunk(const damacy__fse_feed* f, uint64_t end)
+DAMACY__INLINE bool damacy__fse_chunk_inside(const damacy__fse_feed* f, uint64_t end)
 {
-    if (end - 16 >= f->lo && end <= f->hi)
-        return damacy__load_u32x4_once((const void*)(uintptr_t)(end - 16));
-    return damacy__fse_chunk_edge(f->lo, f->hi, end);
+    return end - 16 >= f->lo && end <= f->hi;
+}
+
+// Loads the 16 bytes that end at `end` if `wanted`. One instruction, so that nothing waits for it
+// before the chunk is stored, a batch later.
+DAMACY__INLINE void damacy__fse_chunk_load(damacy__u32x4* v, uint64_t end, bool wanted)
+{
+#ifdef __CUDACC__
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%5,0;"
+                 " @p ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];}"
+                 : "+r"(v->x), "+r"(v->y), "+r"(v->z), "+r"(v->w)
+                 : "l"(end - 16), "r"((uint32_t)wanted));
+#else
+    if (wanted)
+        *v = *(const damacy__u32x4*)(uintptr_t)(end - 16);
+#endif
 }
 
 template <class S>
-DAMACY__INLINE void damacy__fse_chunk_store(uint32_t shared, uint32_t filled, damacy__u32x4 v,
-                                            uint32_t ring)
+DAMACY__INLINE void damacy__fse_chunk_store(uint32_t filled, damacy__u32x4 v, uint32_t ring)
 {
-    const uint32_t r = filled & (S::RING_WORDS - 1), to = shared + S::RING;
+    const uint32_t at = damacy__fse_row_at<S>(filled << S::RING_LOG, ring);
     if (!S::WIDE) {
-        const uint32_t at = to + (r << S::RING_LOG | ring);
         damacy__sts32(at, v.w);
         damacy__sts32(at + 4 * S::LANES, v.z);
         damacy__sts32(at + 8 * S::LANES, v.y);
         damacy__sts32(at + 12 * S::LANES, v.x);
-        if (r == 0) { // the two rows after the last repeat the first two
-            damacy__sts32(to + S::RING_WORDS * 4 * S::LANES + ring, v.w);
-            damacy__sts32(to + (S::RING_WORDS + 1) * 4 * S::LANES + ring, v.z);
+        if (at == ring) { // the two rows after the last repeat the first two
+            damacy__sts32(ring + S::RING_WORDS * 4 * S::LANES, v.w);
+            damacy__sts32(ring + (S::RING_WORDS + 1) * 4 * S::LANES, v.z);
         }
     } else {
-        const uint32_t at = to + (r << 5 | ring);
-        const uint32_t before = to + (((r + S::RING_WORDS - 2) & (S::RING_WORDS - 1)) << 5 | ring);
+        const uint32_t before = damacy__fse_row_at<S>((filled - 2) << S::RING_LOG, ring);
         damacy__fse_queue_write(at, v.w, 0, v.z, v.y);
         damacy__fse_queue_write(at + 32, v.z, 0, v.y, v.x);
         damacy__sts32(at + 64, v.y);
@@ -371,13 +415,15 @@ DAMACY__INLINE void damacy__fse_chunk_store(uint32_t shared, uint32_t filled, da
     }
 }
 
-template <class S>
-DAMACY__INLINE void damacy__fse_feed_store(damacy__fse_feed* f, uint32_t shared, uint32_t ring)
+template <class S> DAMACY__INLINE void damacy__fse_feed_store(damacy__fse_feed* f, uint32_t ring)
 {
     DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
     {
-        if (i < f->pending)
-            damacy__fse_chunk_store<S>(shared, f->filled + 4 * i, f->chunk[i], ring);
+        if (i < f->pending) {
+            if (!damacy__fse_chunk_inside(f, f->end - 16 * i))
+                f->chunk[i] = damacy__fse_chunk_edge(f->lo, f->hi, f->end - 16 * i);
+            damacy__fse_chunk_store<S>(f->filled + 4 * i, f->chunk[i], ring);
+        }
     }
     f->filled += 4 * f->pending;
     f->end -= 16 * f->pending;
@@ -386,26 +432,22 @@ DAMACY__INLINE void damacy__fse_feed_store(damacy__fse_feed* f, uint32_t shared,
 
 DAMACY__INLINE void damacy__fse_feed_load(damacy__fse_feed* f, uint32_t n)
 {
-    DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
-    {
-        if (i < n)
-            f->chunk[i] = damacy__fse_chunk(f, f->end - 16 * i);
-    }
+    DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++) damacy__fse_chunk_load(
+        &f->chunk[i], f->end - 16 * i, i < n && damacy__fse_chunk_inside(f, f->end - 16 * i));
     f->pending = n;
 }
 
 // Stores what the last call loaded, then loads what three batches from position `at` may use; more
 // than 16 words only after very wide sequences or at the start, and then they are waited for.
 template <class S>
-DAMACY__INLINE void damacy__fse_feed_step(damacy__fse_feed* f, uint32_t shared, uint32_t at,
-                                          uint32_t ring)
+DAMACY__INLINE void damacy__fse_feed_step(damacy__fse_feed* f, uint32_t at, uint32_t ring)
 {
     const uint32_t want = (at >> 5) + (3 * S::BATCH * 89 + 31) / 32 + 3;
 
-    damacy__fse_feed_store<S>(f, shared, ring);
+    damacy__fse_feed_store<S>(f, ring);
     while ((int32_t)(want - f->filled) > 16) {
         damacy__fse_feed_load(f, 4);
-        damacy__fse_feed_store<S>(f, shared, ring);
+        damacy__fse_feed_store<S>(f, ring);
     }
     const int32_t need = (int32_t)(want - f->filled);
     damacy__fse_feed_load(f, need > 0 ? (uint32_t)(need + 3) / 4 : 0);
