@@ -37,11 +37,12 @@ typedef struct damacy__blosc_tools {
     damacy__libraries* libraries;
     damacy__zstd* zstd;
     bool skip_checksums;
-    uint8_t* scratch; /* block_size bytes, used when a shuffle is to be undone */
+    uint8_t* scratch; /* of damacy__blosc_scratch() bytes */
 } damacy__blosc_tools;
 
 static damacy_status damacy__blosc_parse(damacy__span src, uint64_t expected, damacy__blosc* out,
                                          damacy_error* err);
+static inline uint32_t damacy__blosc_scratch(const damacy__blosc* blosc);
 static damacy_status damacy__blosc_decode(const damacy__blosc_tools* tools,
                                           const damacy__blosc* blosc, damacy__span src,
                                           uint8_t* dst, damacy_error* err);
@@ -135,6 +136,13 @@ static damacy_status damacy__blosc_parse(damacy__span src, uint64_t expected, da
     return DAMACY_OK;
 }
 
+/* Bytes of scratch that decoding needs: a block whose shuffle is to be undone. */
+static inline uint32_t damacy__blosc_scratch(const damacy__blosc* blosc)
+{
+    return blosc->n_blocks && (blosc->is_shuffled || blosc->is_bit_shuffled) ? blosc->block_size
+                                                                             : 0;
+}
+
 /* One compressed stream to exactly size bytes. */
 static damacy_status damacy__blosc_stream(const damacy__blosc_tools* tools, uint32_t inner,
                                           damacy__span src, uint8_t* dst, size_t size,
@@ -151,8 +159,8 @@ static damacy_status damacy__blosc_stream(const damacy__blosc_tools* tools, uint
     }
     DAMACY__TRY(damacy__inflate(tools->libraries, false, src, dst, size, &n, err));
     if (n != size) {
-        return damacy__fail(err, DAMACY_DECODE,
-                            "blosc: a zlib stream of %" PRIu64 " bytes, %zu are due", n, size);
+        return damacy__fail(err, DAMACY_DECODE, "zlib: decoded to %" PRIu64 " bytes, %zu are due",
+                            n, size);
     }
     return DAMACY_OK;
 }
@@ -175,12 +183,14 @@ static damacy_status damacy__blosc_streams(const damacy__blosc_tools* tools, con
         if (stored == stream_size) {
             memcpy(to + (size_t)i * stream_size, src.ptr + at, stored);
         } else {
-            const damacy_status status =
-                damacy__blosc_stream(tools, b->inner, damacy__span_of(src.ptr + at, stored),
-                                     to + (size_t)i * stream_size, stream_size, err);
+            damacy_status status;
+            err->offset = 0; /* of the stream, until what is inside it says more */
+            status = damacy__blosc_stream(tools, b->inner, damacy__span_of(src.ptr + at, stored),
+                                          to + (size_t)i * stream_size, stream_size, err);
             if (status != DAMACY_OK) {
-                err->offset = at + (err->offset == UINT64_MAX ? 0 : err->offset);
-                return status;
+                err->offset += at;
+                return damacy__fail(err, status, "blosc stream of %u bytes at byte %zu: %s", stored,
+                                    at, err->message);
             }
         }
         at += stored;
@@ -217,6 +227,7 @@ static damacy_status damacy__blosc_decode_block(const damacy__blosc_tools* tools
     } else if (bits) {
         damacy__unshuffle_bits(dst, to, size, b->width);
     }
+    err->offset = UINT64_MAX;
     return DAMACY_OK;
 }
 

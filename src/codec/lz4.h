@@ -15,42 +15,56 @@ static damacy_status damacy__lz4_refuse(damacy_error* err, size_t at, const char
     return damacy__fail(err, DAMACY_DECODE, "lz4: %s at byte %zu", what, at);
 }
 
-/* A length: 15 in the token is followed by bytes that add up to the first below 255. */
-static inline bool damacy__lz4_length(damacy__span src, size_t* at, size_t* length)
+/* Adds the bytes that follow a length whose field is full, up to the first below 255. */
+static inline bool damacy__lz4_length(const uint8_t** in, const uint8_t* end, size_t* length)
 {
     uint8_t byte = 255;
 
-    if (*length < 15) {
-        return true;
-    }
     while (byte == 255) {
-        if (*at == src.size) {
+        if (*in == end) {
             return false;
         }
-        byte = src.ptr[(*at)++];
+        byte = *(*in)++;
         *length += byte;
     }
     return true;
 }
 
-/* Copies n bytes from `offset` bytes back, which may overlap; there is room. */
-static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n)
+/* Copies n bytes in steps of 16, up to 15 too many: there is room for 16 more. Source and
+ * destination do not overlap within 16 bytes. */
+static inline void damacy__lz4_copy(uint8_t* dst, const uint8_t* src, size_t n)
+{
+    for (size_t i = 0; i < n; i += 16) {
+        memcpy(dst + i, src + i, 16);
+    }
+}
+
+/* Copies n bytes from `offset` bytes back, which may overlap; room: bytes that may be written, at
+ * least n. */
+static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size_t room)
 {
     const uint8_t* from = dst - offset;
 
-    if (offset >= n) {
-        memcpy(dst, from, n);
-    } else if (offset == 1) {
+    if (offset == 1) {
         memset(dst, from[0], n);
-    } else {
-        /* Doubles what is there: each step copies as much as lies before dst. */
-        while (n > offset) {
-            memcpy(dst, from, offset);
-            dst += offset;
-            n -= offset;
-            offset *= 2;
+    } else if (room - n >= 16 && offset >= 16) {
+        damacy__lz4_copy(dst, from, n);
+    } else if (room - n >= 16) {
+        if (offset < 8) { /* after 8 bytes the same pattern lies a multiple of offset back */
+            for (size_t i = 0; i < 8; i++) {
+                dst[i] = from[i];
+            }
+            offset *= (7 + offset) / offset;
+        } else {
+            memcpy(dst, from, 8);
         }
-        memcpy(dst, from, n);
+        for (size_t i = 8; i < n; i += 8) {
+            memcpy(dst + i, dst + i - offset, 8);
+        }
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            dst[i] = from[i];
+        }
     }
 }
 
@@ -58,52 +72,65 @@ static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n)
 static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t size,
                                         damacy_error* err)
 {
-    size_t at = 0;
-    size_t n = 0;
+    const uint8_t* in = src.ptr;
+    const uint8_t* const in_end = in + src.size;
+    uint8_t* out = dst;
+    uint8_t* const out_end = dst + size;
 
     if (src.size == 0) {
         return damacy__lz4_refuse(err, 0, "no bytes");
     }
-    while (at < src.size) {
-        const uint8_t token = src.ptr[at++];
-        size_t literals = token >> 4;
-        size_t match = token & 15;
+    for (;;) {
+        const uint8_t token = *in++;
+        size_t n = token >> 4;
         size_t offset;
-        if (!damacy__lz4_length(src, &at, &literals)) {
-            return damacy__lz4_refuse(err, at, "a length is cut short");
+        if (n < 15 && in_end - in >= 16 && out_end - out >= 16) {
+            memcpy(out, in, 16);
+        } else {
+            if (n == 15 && !damacy__lz4_length(&in, in_end, &n)) {
+                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
+            }
+            if (n > (size_t)(in_end - in) || n > (size_t)(out_end - out)) {
+                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "literals beyond the end");
+            }
+            memcpy(out, in, n);
         }
-        if (literals > src.size - at || literals > size - n) {
-            return damacy__lz4_refuse(err, at, "literals beyond the end");
-        }
-        memcpy(dst + n, src.ptr + at, literals);
-        n += literals;
-        at += literals;
-        if (at == src.size) {
+        in += n;
+        out += n;
+        if (in == in_end) {
             break; /* the last sequence has literals only */
         }
-        if (src.size - at < 2) {
-            return damacy__lz4_refuse(err, at, "an offset is cut short");
+        if (in_end - in < 2) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "an offset is cut short");
         }
-        offset = damacy__load_u16le(src.ptr + at);
-        at += 2;
-        if (offset == 0 || offset > n) {
-            return damacy__lz4_refuse(err, at - 2, "an offset before the start");
+        offset = damacy__load_u16le(in);
+        in += 2;
+        if (offset == 0 || offset > (size_t)(out - dst)) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr) - 2,
+                                      "an offset before the start");
         }
-        if (!damacy__lz4_length(src, &at, &match)) {
-            return damacy__lz4_refuse(err, at, "a length is cut short");
+        n = (token & 15) + (size_t)4;
+        if (n < 19 && offset >= 8 && out_end - out >= 18) {
+            memcpy(out, out - offset, 8);
+            memcpy(out + 8, out + 8 - offset, 8);
+            memcpy(out + 16, out + 16 - offset, 2);
+        } else {
+            if (n == 19 && !damacy__lz4_length(&in, in_end, &n)) {
+                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
+            }
+            if (n > (size_t)(out_end - out)) {
+                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a match beyond the end");
+            }
+            damacy__lz4_match(out, offset, n, (size_t)(out_end - out));
         }
-        match += 4;
-        if (match > size - n) {
-            return damacy__lz4_refuse(err, at, "a match beyond the end");
-        }
-        damacy__lz4_match(dst + n, offset, match);
-        n += match;
-        if (at == src.size) {
-            return damacy__lz4_refuse(err, at, "no final literals");
+        out += n;
+        if (in == in_end) {
+            return damacy__lz4_refuse(err, src.size, "no final literals");
         }
     }
-    if (n != size) {
-        return damacy__fail(err, DAMACY_DECODE, "lz4: decoded to %zu bytes, %zu are due", n, size);
+    if (out != out_end) {
+        return damacy__fail(err, DAMACY_DECODE, "lz4: decoded to %zu bytes, %zu are due",
+                            (size_t)(out - dst), size);
     }
     return DAMACY_OK;
 }

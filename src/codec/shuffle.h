@@ -121,19 +121,90 @@ static inline uint64_t damacy__transpose_bits(uint64_t x)
     return x ^ t ^ t << 28;
 }
 
+#if defined(__x86_64__)
+/* damacy__transpose_bits of both halves. */
+static inline __m128i damacy__transpose_bits_2(__m128i x)
+{
+    __m128i t = _mm_and_si128(_mm_xor_si128(x, _mm_srli_epi64(x, 7)),
+                              _mm_set1_epi64x(INT64_C(0x00aa00aa00aa00aa)));
+
+    x = _mm_xor_si128(x, _mm_xor_si128(t, _mm_slli_epi64(t, 7)));
+    t = _mm_and_si128(_mm_xor_si128(x, _mm_srli_epi64(x, 14)),
+                      _mm_set1_epi64x(INT64_C(0x0000cccc0000cccc)));
+    x = _mm_xor_si128(x, _mm_xor_si128(t, _mm_slli_epi64(t, 14)));
+    t = _mm_and_si128(_mm_xor_si128(x, _mm_srli_epi64(x, 28)),
+                      _mm_set1_epi64x(INT64_C(0x00000000f0f0f0f0)));
+    return _mm_xor_si128(x, _mm_xor_si128(t, _mm_slli_epi64(t, 28)));
+}
+
+/* 16 bytes of each of 8 planes, which lie `row` bytes apart, to one byte of 128 elements. */
+static inline void damacy__unshuffle_bits_128(uint8_t* dst, const uint8_t* planes, size_t row)
+{
+    __m128i a[8];
+    __m128i b[8];
+
+    for (size_t k = 0; k < 8; k++) {
+        a[k] = _mm_loadu_si128((const __m128i*)(const void*)(planes + k * row));
+    }
+    for (size_t k = 0; k < 4; k++) { /* b[2k], b[2k + 1]: planes 2k and 2k + 1 of bytes 0-7, 8-15 */
+        b[2 * k] = _mm_unpacklo_epi8(a[2 * k], a[2 * k + 1]);
+        b[2 * k + 1] = _mm_unpackhi_epi8(a[2 * k], a[2 * k + 1]);
+    }
+    for (size_t k = 0; k < 2; k++) { /* a[4k + q]: planes 4k to 4k + 3 of bytes 4q to 4q + 3 */
+        a[4 * k] = _mm_unpacklo_epi16(b[4 * k], b[4 * k + 2]);
+        a[4 * k + 1] = _mm_unpackhi_epi16(b[4 * k], b[4 * k + 2]);
+        a[4 * k + 2] = _mm_unpacklo_epi16(b[4 * k + 1], b[4 * k + 3]);
+        a[4 * k + 3] = _mm_unpackhi_epi16(b[4 * k + 1], b[4 * k + 3]);
+    }
+    for (size_t q = 0; q < 4; q++) {
+        const __m128i low = _mm_unpacklo_epi32(a[q], a[4 + q]);
+        const __m128i high = _mm_unpackhi_epi32(a[q], a[4 + q]);
+        _mm_storeu_si128((__m128i*)(void*)(dst + 32 * q), damacy__transpose_bits_2(low));
+        _mm_storeu_si128((__m128i*)(void*)(dst + 32 * q + 16), damacy__transpose_bits_2(high));
+    }
+}
+
+/* 512 elements of up to 16 bytes a step, through bytes of the same kind side by side. Returns the
+ * elements done. */
+static size_t damacy__unshuffle_bits_512(uint8_t* dst, const uint8_t* src, size_t n, uint32_t width)
+{
+    enum { DAMACY__STEP = 512 };
+    uint8_t between[16 * DAMACY__STEP];
+    size_t i = 0;
+
+    for (; width <= 16 && i + DAMACY__STEP <= n; i += DAMACY__STEP) {
+        uint8_t* to = width == 1 ? dst + i : between;
+        for (uint32_t j = 0; j < width; j++) {
+            for (size_t k = 0; k < DAMACY__STEP; k += 128) {
+                damacy__unshuffle_bits_128(to + j * DAMACY__STEP + k,
+                                           src + 8 * j * (n / 8) + (i + k) / 8, n / 8);
+            }
+        }
+        if (width > 1) {
+            damacy__unshuffle(dst + i * width, between, (size_t)DAMACY__STEP * width, width);
+        }
+    }
+    return i;
+}
+#endif
+
 /* Bit k of byte j of element i is bit i % 8 of src[(8 j + k) * (n / 8) + i / 8]. */
 static void damacy__unshuffle_bits(uint8_t* dst, const uint8_t* src, size_t size, uint32_t width)
 {
     const size_t n = size / width;
     const size_t row = n / 8;
+    size_t first = 0;
 
     if (n % 8 != 0) {
         memcpy(dst, src, size);
         return;
     }
+#if defined(__x86_64__)
+    first = damacy__unshuffle_bits_512(dst, src, n, width) / 8;
+#endif
     for (uint32_t j = 0; j < width; j++) {
         const uint8_t* planes = src + 8 * j * row;
-        for (size_t g = 0; g < row; g++) {
+        for (size_t g = first; g < row; g++) {
             uint64_t bits = 0;
             for (uint32_t k = 0; k < 8; k++) {
                 bits |= (uint64_t)planes[k * row + g] << (8 * k);

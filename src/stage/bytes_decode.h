@@ -92,23 +92,26 @@ static damacy_status damacy__decode_crc32c(const damacy__decoder* decoder, damac
     if (decoder->skip_checksums) {
         return DAMACY_OK;
     }
+    err->offset = src->size;
     stored = damacy__load_u32le(src->ptr + src->size);
     computed = damacy__crc32c(src->ptr, src->size);
     if (stored != computed) {
         return damacy__fail(err, DAMACY_DECODE,
-                            "crc32c: checksum is %08" PRIx32 ", the bytes give %08" PRIx32, stored,
-                            computed);
+                            "crc32c: checksum is %08" PRIx32 ", the %zu bytes give %08" PRIx32,
+                            stored, src->size, computed);
     }
+    err->offset = UINT64_MAX;
     return DAMACY_OK;
 }
 
+/* size NULL: exactly capacity bytes are demanded; as for all that follow. */
 static damacy_status damacy__decode_blosc(damacy__decoder* decoder, damacy__span src, uint8_t* dst,
                                           uint64_t capacity, uint64_t* size, damacy_error* err)
 {
     damacy__blosc_tools tools;
-    damacy__blosc blosc;
+    damacy__blosc blosc = {0};
 
-    DAMACY__TRY(damacy__blosc_parse(src, UINT64_MAX, &blosc, err));
+    DAMACY__TRY(damacy__blosc_parse(src, size ? UINT64_MAX : capacity, &blosc, err));
     if (blosc.size > capacity) {
         return damacy__fail(err, DAMACY_DECODE,
                             "blosc: the header says %u bytes, at most %" PRIu64 " are due",
@@ -117,25 +120,60 @@ static damacy_status damacy__decode_blosc(damacy__decoder* decoder, damacy__span
     tools.libraries = decoder->libraries;
     tools.zstd = &decoder->zstd;
     tools.skip_checksums = decoder->skip_checksums;
-    DAMACY__TRY(damacy__scratch_reserve(&decoder->block, decoder->alloc, blosc.block_size, err));
+    DAMACY__TRY(damacy__scratch_reserve(&decoder->block, decoder->alloc,
+                                        damacy__blosc_scratch(&blosc), err));
     tools.scratch = decoder->block.ptr;
-    *size = blosc.size;
+    if (size) {
+        *size = blosc.size;
+    }
     return damacy__blosc_decode(&tools, &blosc, src, dst, err);
 }
 
 static damacy_status damacy__decode_lz4(damacy__span src, uint8_t* dst, uint64_t capacity,
                                         uint64_t* size, damacy_error* err)
 {
-    if (src.size < 4 || damacy__load_u32le(src.ptr) > capacity) {
-        return damacy__fail(err, DAMACY_DECODE,
-                            "lz4: the size in front is missing or above the %" PRIu64 " bytes due",
-                            capacity);
+    uint32_t stored;
+
+    if (src.size < 4) {
+        return damacy__fail(err, DAMACY_DECODE, "lz4: %zu bytes cannot hold the size in front",
+                            src.size);
     }
-    *size = damacy__load_u32le(src.ptr);
-    return damacy__lz4_decode(damacy__span_of(src.ptr + 4, src.size - 4), dst, (size_t)*size, err);
+    stored = damacy__load_u32le(src.ptr);
+    if (stored > capacity || (!size && stored != capacity)) {
+        return damacy__fail(err, DAMACY_DECODE,
+                            "lz4: the size in front is %u bytes, %s%" PRIu64 " are due", stored,
+                            size ? "at most " : "", capacity);
+    }
+    if (size) {
+        *size = stored;
+    }
+    if (damacy__lz4_decode(damacy__span_of(src.ptr + 4, src.size - 4), dst, stored, err) !=
+        DAMACY_OK) {
+        err->offset += err->offset == UINT64_MAX ? 0 : 4;
+        return err->status;
+    }
+    return DAMACY_OK;
 }
 
-/* One codec; *size receives what it gave. */
+static damacy_status damacy__decode_inflate(damacy__decoder* decoder, bool is_gzip,
+                                            damacy__span src, uint8_t* dst, uint64_t capacity,
+                                            uint64_t* size, damacy_error* err)
+{
+    uint64_t n = 0;
+
+    DAMACY__TRY(damacy__inflate(decoder->libraries, is_gzip, src, dst, capacity, &n, err));
+    if (!size && n != capacity) {
+        return damacy__fail(err, DAMACY_DECODE,
+                            "%s: decoded to %" PRIu64 " bytes, the chunk has %" PRIu64,
+                            is_gzip ? "gzip" : "zlib", n, capacity);
+    }
+    if (size) {
+        *size = n;
+    }
+    return DAMACY_OK;
+}
+
+/* One codec. */
 static damacy_status damacy__decode_step(damacy__decoder* decoder, uint32_t kind, damacy__span src,
                                          uint8_t* dst, uint64_t capacity, uint64_t* size,
                                          damacy_error* err)
@@ -149,8 +187,8 @@ static damacy_status damacy__decode_step(damacy__decoder* decoder, uint32_t kind
         return damacy__decode_blosc(decoder, src, dst, capacity, size, err);
     case DAMACY__CODEC_GZIP:
     case DAMACY__CODEC_ZLIB:
-        return damacy__inflate(decoder->libraries, kind == DAMACY__CODEC_GZIP, src, dst, capacity,
-                               size, err);
+        return damacy__decode_inflate(decoder, kind == DAMACY__CODEC_GZIP, src, dst, capacity, size,
+                                      err);
     case DAMACY__CODEC_LZ4:
         return damacy__decode_lz4(src, dst, capacity, size, err);
     default:
@@ -158,44 +196,61 @@ static damacy_status damacy__decode_step(damacy__decoder* decoder, uint32_t kind
     }
 }
 
-/* Undoes n bytes-to-bytes codecs (given in the order of encoding): at most capacity bytes at dst,
- * and their number in *size. */
+/* Undoes n bytes-to-bytes codecs (given in the order of encoding). size NULL: exactly capacity
+ * bytes at dst; else at most as many, and their number in *size. err->offset is a place in the
+ * stored bytes; a place in an intermediate result is left out. */
 static damacy_status damacy__bytes_decode(damacy__decoder* decoder, const damacy__codec* codecs,
                                           uint32_t n, damacy__span src, uint8_t* dst,
                                           uint64_t capacity, uint64_t* size, damacy_error* err)
 {
+    const uint8_t* const stored = src.ptr;
     uint32_t n_left = 0; /* codecs before this one that change bytes */
     uint32_t turn = 0;
-    uint64_t got = 0;
 
     for (uint32_t i = 0; i < n; i++) {
         n_left += codecs[i].kind != DAMACY__CODEC_CRC32C;
     }
+    err->offset = UINT64_MAX;
     for (uint32_t i = n; i-- > 0;) {
         uint64_t room = capacity + 4 * (uint64_t)i;
         uint8_t* to = dst;
+        uint64_t got = 0;
+        bool is_exact;
+        damacy_status status;
         if (codecs[i].kind == DAMACY__CODEC_CRC32C) {
-            DAMACY__TRY(damacy__decode_crc32c(decoder, &src, err));
+            status = damacy__decode_crc32c(decoder, &src, err);
+            if (status != DAMACY_OK) {
+                err->offset = src.ptr == stored ? err->offset : UINT64_MAX;
+                return status;
+            }
             continue;
         }
         n_left--;
-        if (n_left > 0 || i > 0) {
+        is_exact = n_left == 0 && !size; /* only checksums are left, of 4 bytes each */
+        if (i > 0) {
             room += n_left * (capacity / 64 + 65536);
             DAMACY__TRY(
                 damacy__scratch_reserve(&decoder->between[turn], decoder->alloc, room, err));
             to = decoder->between[turn].ptr;
             turn ^= 1;
         }
-        DAMACY__TRY(damacy__decode_step(decoder, codecs[i].kind, src, to, room, &got, err));
-        src = damacy__span_of(to, (size_t)got);
+        status = damacy__decode_step(decoder, codecs[i].kind, src, to, room, is_exact ? NULL : &got,
+                                     err);
+        if (status != DAMACY_OK) {
+            err->offset = src.ptr == stored ? err->offset : UINT64_MAX;
+            return status;
+        }
+        src = damacy__span_of(to, (size_t)(is_exact ? room : got));
     }
-    if (src.size > capacity) {
-        return damacy__fail(err, DAMACY_DECODE, "%zu decoded bytes, at most %" PRIu64 " are due",
-                            src.size, capacity);
+    if (src.size > capacity || (!size && src.size != capacity)) {
+        return damacy__fail(err, DAMACY_DECODE, "%zu decoded bytes, %s%" PRIu64 " are due",
+                            src.size, size ? "at most " : "", capacity);
     }
     if (src.ptr != dst && src.size) {
         memcpy(dst, src.ptr, src.size);
     }
-    *size = src.size;
+    if (size) {
+        *size = src.size;
+    }
     return DAMACY_OK;
 }

@@ -238,7 +238,6 @@ static damacy_status damacy__host_decode(damacy__decoder* decoder, const damacy_
 {
     const damacy__chain* chain = &layout->chunk_chain;
     const uint32_t middle = damacy__chain_middle(chain);
-    uint64_t size = 0;
 
     if (layout->is_nested) {
         damacy__nest nest;
@@ -250,11 +249,6 @@ static damacy_status damacy__host_decode(damacy__decoder* decoder, const damacy_
             &nest, chain, layout->is_sharded ? layout->sharding->chunk_shape : layout->object_shape,
             stored, dst, 0, err);
     }
-    DAMACY__TRY(damacy__bytes_decode(decoder, chain->codecs + middle + 1, chain->n - middle - 1,
-                                     stored, dst, layout->chunk_size, &size, err));
-    if (size != layout->chunk_size) {
-        return damacy__fail(err, DAMACY_DECODE, "%" PRIu64 " decoded bytes, the chunk has %" PRIu64,
-                            size, layout->chunk_size);
-    }
-    return DAMACY_OK;
+    return damacy__bytes_decode(decoder, chain->codecs + middle + 1, chain->n - middle - 1, stored,
+                                dst, layout->chunk_size, NULL, err);
 }
