@@ -3859,6 +3859,7 @@ static void damacy__chain_summary(const damacy__chain* chain, char* text, size_t
                     name = damacy__codec_names[i].name;
                 }
             }
+            name += strncmp(name, "numcodecs.", 10) == 0 ? 10 : 0;
             size += (size_t)snprintf(text + size, capacity - size, "%s%s%s",
                                      next[level] > 1 ? "," : "", name, codec->sharding ? "(" : "");
             if (codec->sharding) {
@@ -10136,7 +10137,7 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "}\n"
     "\n"
     "// Grid: a CTA, one warp, per entry of the job table. Shared memory: 1.5 KiB.\n"
-    "extern \"C\" __global__ __launch_bounds__(32, 28) void damacy_lz4_execute(damacy__lz4_wave wave)\n"
+    "extern \"C\" __global__ __launch_bounds__(32, 16) void damacy_lz4_execute(damacy__lz4_wave wave)\n"
     "{\n"
     "    DAMACY__SHARED(damacy__lz4_shared<1>, shared);\n"
     "    if (blockIdx.x < damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
@@ -10144,7 +10145,7 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "}\n"
     "\n"
     "// The same for few jobs: four warps each. Shared memory: 5.8 KiB.\n"
-    "extern \"C\" __global__ __launch_bounds__(128, 7) void damacy_lz4_execute_few(damacy__lz4_wave wave)\n"
+    "extern \"C\" __global__ __launch_bounds__(128, 4) void damacy_lz4_execute_few(damacy__lz4_wave wave)\n"
     "{\n"
     "    DAMACY__SHARED(damacy__lz4_shared<4>, shared);\n"
     "    if (blockIdx.x < damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
@@ -10447,10 +10448,12 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "{\n"
     "    const uint32_t lane = damacy__lane(), warp = threadIdx.x >> 5;\n"
     "    damacy__lz4_sequence q = {0, 0, 0, 0};\n"
-    "    uint32_t token = 0;\n"
+    "    const uint32_t token = *next_token;\n"
     "    const bool is_valid = threadIdx.x < n_tokens - i;\n"
+    "    *next_token = damacy__lz4_token(tokens, n_tokens, i + 32 * WARPS);\n"
     "    if (is_valid) {\n"
-    "        token = tokens[i + threadIdx.x];\n"
+    "        if (lane == 31)\n"
+    "            damacy__prefetch_l2(s->src + damacy__min(token + 1024 * WARPS, s->size - 1));\n"
     "        q = damacy__lz4_read(s, token);\n"
     "    }\n"
     "    // where its output starts\n"
@@ -10527,9 +10530,10 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "                                        const uint32_t* tokens, uint32_t n_tokens)\n"
     "{\n"
     "    uint32_t bad = DAMACY__LZ4_NONE;\n"
+    "    uint32_t token = damacy__lz4_token(tokens, n_tokens, 0);\n"
     "    s->tile = (uint8_t*)shared->tiles[0];\n"
     "    for (uint32_t i = 0; i < n_tokens;) {\n"
-    "        uint32_t n = damacy__lz4_batch<WARPS>(s, shared, tokens, n_tokens, i, &bad);\n"
+    "        uint32_t n = damacy__lz4_batch<WARPS>(s, shared, tokens, n_tokens, i, &token, &bad);\n"
     "        if (n == DAMACY__LZ4_NONE)\n"
     "            return bad;\n"
     "        if (n == 0) { // the next one is long\n"
@@ -10540,6 +10544,8 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "            n = 1;\n"
     "        }\n"
     "        i += n;\n"
+    "        if (n != 32 * WARPS)\n"
+    "            token = damacy__lz4_token(tokens, n_tokens, i);\n"
     "    }\n"
     "    damacy__sync_block(); // the rest is in the tile\n"
     "    damacy__lz4_flush_rest(s);\n"

@@ -399,6 +399,7 @@ static void damacy__chain_summary(const damacy__chain* chain, char* text, size_t
                     name = damacy__codec_names[i].name;
                 }
             }
+            name += strncmp(name, "numcodecs.", 10) == 0 ? 10 : 0;
             size += (size_t)snprintf(text + size, capacity - size, "%s%s%s",
                                      next[level] > 1 ? "," : "", name, codec->sharding ? "(" : "");
             if (codec->sharding) {

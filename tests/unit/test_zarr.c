@@ -296,7 +296,7 @@ TEST(codecs_are_summed_up)
         {"[\"bytes\"]", "bytes"},
         {"[\"bytes\",\"zstd\",\"crc32c\"]", "bytes,zstd,crc32c"},
         {"[\"blosc\"]", "bytes,blosc"},
-        {"[\"numcodecs.bitround\",\"endian\",\"numcodecs.zlib\"]", "bytes,numcodecs.zlib"},
+        {"[\"numcodecs.bitround\",\"endian\",\"numcodecs.zlib\"]", "bytes,zlib"},
         {"[{\"name\":\"transpose\",\"configuration\":{\"order\":\"F\"}},\"bytes\",\"gzip\"]",
          "transpose,bytes,gzip"},
         {"[" SHARD ",\"zstd\"]", "sharding_indexed(bytes,zstd),zstd"},
