@@ -7,6 +7,7 @@
     symbols    nm: nothing but damacy_* is global, nothing but damacy__* local, no variable
     macros     nothing but DAMACY* and damacy__* is defined, and declarations pull in no other header
     readme     the blocks of README.md compile; its example is examples/hello.c
+    examples   the examples run and print what they promise
     subproject a meson project finds dependency('damacy')
     runner     tests/run_tests.py counts strictly
 """
@@ -16,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -307,6 +309,38 @@ def readme(tmp):
     yield "linked files exist", links
     for number, (language, block) in enumerate(blocks):
         yield f"block {number} compiles", compiles(number, language, block)
+
+
+def examples(tmp):
+    def build(name):
+        program = pathlib.Path(tmp) / name
+        need(*flags("gcc", "c11"), "-O0", ROOT / f"examples/{name}.c", "-o", program)
+        return program
+
+    def store():
+        with tarfile.open(ROOT / "tests/conformance/golden.tar.xz") as archive:
+            members = [member for member in archive.getmembers() if "-shard-end-" in member.name]
+            archive.extractall(tmp, members)
+        return next(path.parent for path in sorted(pathlib.Path(tmp).glob("*-shard-end-*/zarr.json")))
+
+    def custom_store():
+        promised = re.search(r"custom_store\n((?: \*     [0-9 ]+(?: \*/)?\n)+)", (ROOT / "examples/custom_store.c").read_text())[1]
+        promised = "".join(line.removeprefix(" *     ").removesuffix(" */") + "\n" for line in promised.splitlines())
+        must(need(build("custom_store")) == promised, "custom_store prints something else than its first comment")
+
+    def hello():
+        lines = need(build("hello"), store()).splitlines()
+        must(len(lines) == 4 and all(line.startswith(f"batch {i}: 4 crops at ") for i, line in enumerate(lines)), "\n".join(lines))
+        code, output = sh(pathlib.Path(tmp) / "hello", "/nonexistent")
+        must(code == 1 and "/nonexistent" in output, f"{code}: {output}")
+
+    def inspect():
+        output = need(build("inspect"), store())
+        must("sharding_indexed(" in output and " 0 bad: " in output, output)
+
+    yield "custom_store", custom_store
+    yield "hello", hello
+    yield "inspect", inspect
 
 
 def subproject(tmp):
