@@ -8105,9 +8105,11 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
 /* Shared memory of one warp that decodes literals by lanes, its tables not included. */
 #define DAMACY__ZSTD_LANE_SIZE 5376u
-/* Dynamic shared memory of literals_lanes: two warps with tables of 11 bits, so that three blocks
- * of threads fill a multiprocessor of 228 KB exactly. It works with 41 KB. */
-#define DAMACY__ZSTD_LANES_SHARED 76800u
+/* Dynamic shared memory of literals_lanes for tables of 9, 10 and 11 bits; the last for two warps,
+ * so that three blocks of threads fill a multiprocessor of 228 KB exactly. Works with 41 KB. */
+#define DAMACY__ZSTD_LANES9_SHARED  14336u
+#define DAMACY__ZSTD_LANES10_SHARED 23552u
+#define DAMACY__ZSTD_LANES11_SHARED 76800u
 /* The same of literals_split with s lanes a stream, alignment of the tables included. */
 #define DAMACY__ZSTD_SPLIT_SHARED(s) \
     ((2u << 11) + (2u << 12) + ((s) / 8u) * DAMACY__ZSTD_LANE_SIZE + 32u * (s) + 16u + 7168u)
@@ -10439,12 +10441,19 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "        s->tile[threadIdx.x] = s->origin[s->begin + threadIdx.x];\n"
     "}\n"
     "\n"
+    "// This thread's token of the batch that begins with sequence i; any value if there is none.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_token(const uint32_t* tokens, uint32_t n_tokens, uint32_t i)\n"
+    "{\n"
+    "    return tokens[damacy__min(i + threadIdx.x, n_tokens - 1)];\n"
+    "}\n"
+    "\n"
     "// Sequences [i, i + 32 * WARPS) as far as they fit the tile: returns how many were executed, or\n"
-    "// NONE after a bad offset, whose token *bad then names.\n"
+    "// NONE after a bad offset, whose token *bad then names. *next_token is this thread's, of this batch\n"
+    "// and then of the next, which is loaded ahead.\n"
     "template <uint32_t WARPS>\n"
     "DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared,\n"
     "                                          const uint32_t* tokens, uint32_t n_tokens, uint32_t i,\n"
-    "                                          uint32_t* bad)\n"
+    "                                          uint32_t* next_token, uint32_t* bad)\n"
     "{\n"
     "    const uint32_t lane = damacy__lane(), warp = threadIdx.x >> 5;\n"
     "    damacy__lz4_sequence q = {0, 0, 0, 0};\n"
@@ -11601,11 +11610,23 @@ __extension__ static const char damacy__source_zstd_cu[] =
     "        damacy__zstd_resolve_job(w, i);\n"
     "}\n"
     "\n"
-    "// Literals when many blocks are in flight: a warp per eight blocks.\n"
-    "extern \"C\" __global__ __launch_bounds__(160) void damacy_zstd_literals_lanes(damacy__zstd_wave w)\n"
+    "// Literals when many blocks are in flight: a warp per eight blocks, for tables of up to 9, 10 and\n"
+    "// 11 bits. Three entries, because shared memory decides how many warps fit: the host runs them side\n"
+    "// by side.\n"
+    "extern \"C\" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes9(damacy__zstd_wave w)\n"
     "{\n"
     "    DAMACY__DYNAMIC_SHARED(memory);\n"
-    "    damacy__zstd_literals_lanes(w, memory);\n"
+    "    damacy__zstd_literals_lanes<9, 1>(w, memory);\n"
+    "}\n"
+    "extern \"C\" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes10(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(memory);\n"
+    "    damacy__zstd_literals_lanes<10, 1>(w, memory);\n"
+    "}\n"
+    "extern \"C\" __global__ __launch_bounds__(64) void damacy_zstd_literals_lanes11(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(memory);\n"
+    "    damacy__zstd_literals_lanes<11, 2>(w, memory);\n"
     "}\n"
     "\n"
     "// Literals when few blocks are in flight: a block of threads per block, 32 or 128 lanes a stream.\n"
@@ -11830,9 +11851,11 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "\n"
     "/* Shared memory of one warp that decodes literals by lanes, its tables not included. */\n"
     "#define DAMACY__ZSTD_LANE_SIZE 5376u\n"
-    "/* Dynamic shared memory of literals_lanes: two warps with tables of 11 bits, so that three blocks\n"
-    " * of threads fill a multiprocessor of 228 KB exactly. It works with 41 KB. */\n"
-    "#define DAMACY__ZSTD_LANES_SHARED 76800u\n"
+    "/* Dynamic shared memory of literals_lanes for tables of 9, 10 and 11 bits; the last for two warps,\n"
+    " * so that three blocks of threads fill a multiprocessor of 228 KB exactly. Works with 41 KB. */\n"
+    "#define DAMACY__ZSTD_LANES9_SHARED  14336u\n"
+    "#define DAMACY__ZSTD_LANES10_SHARED 23552u\n"
+    "#define DAMACY__ZSTD_LANES11_SHARED 76800u\n"
     "/* The same of literals_split with s lanes a stream, alignment of the tables included. */\n"
     "#define DAMACY__ZSTD_SPLIT_SHARED(s) \\\n"
     "    ((2u << 11) + (2u << 12) + ((s) / 8u) * DAMACY__ZSTD_LANE_SIZE + 32u * (s) + 16u + 7168u)\n"
@@ -13146,7 +13169,7 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "// Tells the next stages: sizes and repeat offsets of the block, or an error of its job. The\n"
     "// literals after the last sequence become the last record.\n"
     "DAMACY__INLINE void damacy__fse_finish(const damacy__zstd_wave& w, const damacy__fse_block* b,\n"
-    "                                       const damacy__fse_state* s, uint32_t status)\n"
+    "                                       const damacy__fse_state* s, uint32_t status, uint32_t batch)\n"
     "{\n"
     "    damacy__zstd_block* block = b->block;\n"
     "    const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;\n"
@@ -13169,8 +13192,9 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "    block->size = produced + tail;\n"
     "    block->n_records = n;\n"
     "    block->n_symbolic = s->symbolic;\n"
-    "    block->repeat_out[0] = s->r1;\n"
-    "    block->repeat_out[1] = s->r2;\n"
+    "    const bool turned = (0 - block->n_sequences) % batch & 1; // see damacy__fse_emit\n"
+    "    block->repeat_out[0] = turned ? s->r2 : s->r1;\n"
+    "    block->repeat_out[1] = turned ? s->r1 : s->r2;\n"
     "    block->repeat_out[2] = s->r3;\n"
     "}\n"
     "\n"
@@ -13207,7 +13231,7 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "                    damacy__fse_extract<S>(&r->values, shared,\n"
     "                                           shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE +\n"
     "                                               lane * 16,\n"
-    "                                           b->n - done, &r->max_offset);\n"
+    "                                           &r->max_offset);\n"
     "            } else if (here && i - 2 < n_batches) {\n"
     "                damacy__fse_emit_batch<S>(&r->values, shared, b, r->records, r->capacity, i - 2);\n"
     "            }\n"
@@ -13304,8 +13328,8 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "        damacy__fse_state_load(&s, shared + S::STATE + lane * 32);\n"
     "        const uint32_t max_offset = damacy__max(damacy__lds32(results + 4 * S::LANES),\n"
     "                                                damacy__lds32(results + 8 * S::LANES));\n"
-    "        damacy__fse_finish(w, &b, &s,\n"
-    "                           damacy__fse_verdict(&b, &s, damacy__lds32(results), max_offset));\n"
+    "        damacy__fse_finish(\n"
+    "            w, &b, &s, damacy__fse_verdict(&b, &s, damacy__lds32(results), max_offset), S::BATCH);\n"
     "    }\n"
     "}\n"
     "\n"
@@ -13439,10 +13463,10 @@ __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "    uint32_t offset[S::BATCH], choice[S::BATCH], ll[S::BATCH], ml[S::BATCH];\n"
     "};\n"
     "\n"
-    "// First half, of the `left` sequences that the block still has. max_offset: largest offset value.\n"
+    "// First half. max_offset: largest offset value.\n"
     "template <class S>\n"
     "DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t shared, uint32_t queue,\n"
-    "                                        uint32_t left, uint32_t* max_offset)\n"
+    "                                        uint32_t* max_offset)\n"
     "{\n"
     "    const uint32_t constants = shared + S::CONSTANTS;\n"
     "    DAMACY__UNROLL for (uint32_t k0 = 0; k0 < S::BATCH; k0 += 4)\n"
@@ -13469,8 +13493,7 @@ __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "            o->choice[k] = damacy__lds32(constants + 4 * DAMACY__FSE_CHOICES +\n"
     "                                         (is_new ? 16 : (which & 3) * 4));\n"
     "            o->offset[k] = is_new ? value - 3 : which == 3 ? 0xffffffffu : 0u;\n"
-    "            if (k < left)\n"
-    "                *max_offset = damacy__max(*max_offset, value);\n"
+    "            *max_offset = damacy__max(*max_offset, value);\n"
     "        }\n"
     "    }\n"
     "}\n"
@@ -13479,7 +13502,10 @@ __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "// lane so that lanes do not share banks), and their number in *n. A record is start + (length - 1)\n"
     "// * 2^17 + D * 2^34, so from `start` - 2^17 it is a multiplication of 32 bits to\n"
     "// 64. A literal record without literals is written and then overwritten by the match.\n"
-    "// One copy of the code serves full and last batches: two would not fit the instruction cache.\n"
+    "// Nothing here asks how many sequences there are: what follows the last one of the block, up to the\n"
+    "// end of the batch, has no literals, no length and repeat offset 2, so that it moves nothing,\n"
+    "// writes records that are not counted, and exchanges repeat offsets 1 and 2, which the end of the\n"
+    "// block undoes.\n"
     "template <class S>\n"
     "DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_values<S>* in,\n"
     "                                     uint32_t records, uint32_t left, uint32_t* n)\n"
@@ -13504,17 +13530,15 @@ __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "        const uint32_t next = at + (ll ? 8 : 0);\n"
     "        damacy__sts64(records | (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));\n"
     "        damacy__sts64(records | (next & WRAP), (uint32_t)copy, (uint32_t)(copy >> 32));\n"
-    "        if (k < left) { // predicated: what comes after the last sequence leaves no trace\n"
-    "            s->r3 = (s->r3 & still3) | (s->r2 & ~still3);\n"
-    "            s->r2 = (s->r2 & still) | (s->r1 & ~still);\n"
-    "            s->r1 = offset;\n"
-    "            s->start = match + ml;\n"
-    "            s->literals += 4 * ll;\n"
-    "            s->min_offset = damacy__min(s->min_offset, offset);\n"
-    "            at = next + 8;\n"
-    "        }\n"
+    "        s->r3 = (s->r3 & still3) | (s->r2 & ~still3);\n"
+    "        s->r2 = (s->r2 & still) | (s->r1 & ~still);\n"
+    "        s->r1 = offset;\n"
+    "        s->start = match + ml;\n"
+    "        s->literals += 4 * ll;\n"
+    "        s->min_offset = damacy__min(s->min_offset, offset);\n"
+    "        at = next + 8;\n"
     "    }\n"
-    "    *n = (at - first) / 8;\n"
+    "    *n = (at - first) / 8 - (left < S::BATCH ? S::BATCH - left : 0);\n"
     "    s->n_records += *n;\n"
     "    if (symbolic)\n"
     "        s->symbolic = (s->symbolic & 0x80000000u) | s->n_records;\n"
@@ -14042,6 +14066,10 @@ __extension__ static const char damacy__source_zstd_fse_walk_cuh[] =
     "    return e->base | bits << S::ROW_LOG | column;\n"
     "}\n"
     "\n"
+    "// What fills a batch after the last sequence: literal length code 0, match length code 57, which\n"
+    "// stands for nothing (see DAMACY__FSE_WORDS), and repeat offset 2.\n"
+    "#define DAMACY__FSE_FILLER 0x39000000u\n"
+    "\n"
     "// One batch, exact whatever the widths. `end` receives the position after sequence `last`, whose\n"
     "// next states do not exist, when it is in the batch.\n"
     "template <class S>\n"
@@ -14055,9 +14083,13 @@ __extension__ static const char damacy__source_zstd_fse_walk_cuh[] =
     "        const damacy__fse_entry m = damacy__fse_entry_load<S>(shared + S::ML + w->ml);\n"
     "        const damacy__fse_entry o = damacy__fse_entry_load<S>(shared + S::OF + w->of);\n"
     "        damacy__fse_window v = damacy__fse_window_load<S>(damacy__fse_ring_at<S>(w->at, self.ring));\n"
-    "        damacy__fse_queue_write(queue + k * 16 * S::LANES, damacy__funnel_left(v.w1, v.w0, w->at),\n"
-    "                                damacy__funnel_left(v.w2, v.w1, w->at),\n"
-    "                                damacy__bytes(l.packed, m.packed, 0x6240), o.packed);\n"
+    "        if (k > last)\n"
+    "            damacy__fse_queue_write(queue + k * 16 * S::LANES, 0, 0, DAMACY__FSE_FILLER, 0);\n"
+    "        else\n"
+    "            damacy__fse_queue_write(queue + k * 16 * S::LANES,\n"
+    "                                    damacy__funnel_left(v.w1, v.w0, w->at),\n"
+    "                                    damacy__funnel_left(v.w2, v.w1, w->at),\n"
+    "                                    damacy__bytes(l.packed, m.packed, 0x6240), o.packed);\n"
     "        w->at += l.extra + m.extra + o.extra;\n"
     "        if (k == last)\n"
     "            *end = w->at;\n"
@@ -14519,9 +14551,9 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "    damacy__sync_warp();\n"
     "    const damacy__u32x4 v0 = damacy__lds128(read), v1 = damacy__lds128(read + 512);\n"
     "    if (who >> (lane >> 1) & 1)\n"
-    "        *(damacy__u32x4*)(uintptr_t)p0 = v0;\n"
+    "        damacy__store_u32x4(p0, v0);\n"
     "    if (who >> (16 + (lane >> 1)) & 1)\n"
-    "        *(damacy__u32x4*)(uintptr_t)p1 = v1;\n"
+    "        damacy__store_u32x4(p1, v1);\n"
     "    damacy__zstd_ring_need(s, 352);\n"
     "}\n"
     "\n"
@@ -14753,42 +14785,21 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "    return lanes;\n"
     "}\n"
     "\n"
-    "// One unit of the sections of one table log. Not inlined: the three would share registers and\n"
-    "// spill.\n"
-    "template <int LOG>\n"
-    "static __device__ __noinline__ void\n"
-    "damacy__zstd_lanes_unit(const damacy__zstd_wave& w, const damacy__zstd_lanes& lanes, uint32_t unit,\n"
-    "                        uint32_t n, uint8_t* shared)\n"
-    "{\n"
-    "    const uint32_t warp = threadIdx.x / 32;\n"
-    "\n"
-    "    if (warp < lanes.n_warps)\n"
-    "        damacy__zstd_literals_eight<LOG>(w, (const uint32_t*)(uintptr_t)w.literal_order[LOG - 9], n,\n"
-    "                                         8 * (unit * lanes.n_warps + warp),\n"
-    "                                         shared + lanes.tables + warp * (16u << LOG),\n"
-    "                                         shared + warp * DAMACY__ZSTD_LANE_SIZE);\n"
-    "}\n"
-    "\n"
-    "// All sections, those with large tables first. A CTA of 160 threads has warps for one log at a\n"
-    "// time.\n"
+    "// The sections of one table log. A CTA has WARPS warps; those that find no room are idle.\n"
+    "template <int LOG, int WARPS>\n"
     "DAMACY__INLINE void damacy__zstd_literals_lanes(const damacy__zstd_wave& w, uint8_t* shared)\n"
     "{\n"
-    "    const uint32_t* const n = damacy__zstd_counts(w)->n_literal_blocks;\n"
-    "    const uint32_t n9 = n[0], n10 = n[1], n11 = n[2], base = damacy__shared_address(shared);\n"
-    "    const damacy__zstd_lanes l9 = damacy__zstd_lanes_of(9, 5, n9, base);\n"
-    "    const damacy__zstd_lanes l10 = damacy__zstd_lanes_of(10, 3, n10, base);\n"
-    "    const damacy__zstd_lanes l11 = damacy__zstd_lanes_of(11, 2, n11, base);\n"
-    "    const uint32_t n_units = l9.n_units + l10.n_units + l11.n_units;\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_literal_blocks[LOG - 9], warp = threadIdx.x / 32;\n"
+    "    const damacy__zstd_lanes lanes =\n"
+    "        damacy__zstd_lanes_of(LOG, WARPS, n, damacy__shared_address(shared));\n"
     "\n"
-    "    for (uint32_t i = blockIdx.x; i < n_units; i += gridDim.x) {\n"
-    "        if (i < l11.n_units)\n"
-    "            damacy__zstd_lanes_unit<11>(w, l11, i, n11, shared);\n"
-    "        else if (i < l11.n_units + l10.n_units)\n"
-    "            damacy__zstd_lanes_unit<10>(w, l10, i - l11.n_units, n10, shared);\n"
-    "        else\n"
-    "            damacy__zstd_lanes_unit<9>(w, l9, i - l11.n_units - l10.n_units, n9, shared);\n"
-    "        damacy__sync_block(); // shared memory may be laid out anew\n"
-    "    }\n"
+    "    if (warp >= lanes.n_warps)\n"
+    "        return;\n"
+    "    for (uint32_t i = blockIdx.x; i < lanes.n_units; i += gridDim.x)\n"
+    "        damacy__zstd_literals_eight<LOG>(w, (const uint32_t*)(uintptr_t)w.literal_order[LOG - 9], n,\n"
+    "                                         8 * (i * lanes.n_warps + warp),\n"
+    "                                         shared + lanes.tables + warp * (16u << LOG),\n"
+    "                                         shared + warp * DAMACY__ZSTD_LANE_SIZE);\n"
     "}\n";
 
 /* ==== kernels/zstd_parse.cuh ==== */
@@ -22894,10 +22905,14 @@ enum {
     DAMACY__ZSTD_STAGES = 8
 };
 
-/* The two programs. Zero: none. */
+/* The two programs, and what it takes to run kernels side by side. Zero: none. One thread at a time
+ * launches; waves on several streams are fine. */
 typedef struct damacy__zstd_kernels {
     damacy__program front, back;
     bool has_split128; /* the device has the shared memory for it */
+    damacy__stream side[2];
+    damacy__event fork;
+    damacy__event join[2];
 } damacy__zstd_kernels;
 
 static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
@@ -23049,11 +23064,13 @@ enum { /* of the program front */
        DAMACY__ZSTD_TREES = 3,
        DAMACY__ZSTD_ORDER = 4,
        DAMACY__ZSTD_RESOLVE = 5,
-       DAMACY__ZSTD_LITERALS1 = 6,
-       DAMACY__ZSTD_LITERALS32 = 7,
-       DAMACY__ZSTD_PLACE = 8,
-       DAMACY__ZSTD_FINISH = 9,
-       DAMACY__ZSTD_LITERALS128 = 10 /* last: not on every device */
+       DAMACY__ZSTD_LANES9 = 6,
+       DAMACY__ZSTD_LANES10 = 7,
+       DAMACY__ZSTD_LANES11 = 8,
+       DAMACY__ZSTD_LITERALS32 = 9,
+       DAMACY__ZSTD_PLACE = 10,
+       DAMACY__ZSTD_FINISH = 11,
+       DAMACY__ZSTD_LITERALS128 = 12 /* last: not on every device */
 };
 enum { /* of the program back */
        DAMACY__ZSTD_TABLES = 0,
@@ -23083,9 +23100,9 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
     return tiles[index];
 }
 
-static uint32_t damacy__zstd_lanes_shared(const damacy__device* device)
+static uint32_t damacy__zstd_lanes11_shared(const damacy__device* device)
 {
-    return DAMACY__MIN(DAMACY__ZSTD_LANES_SHARED, device->shared_per_block);
+    return DAMACY__MIN(DAMACY__ZSTD_LANES11_SHARED, device->shared_per_block);
 }
 
 /* Begins to compile. On failure there is nothing to deinit. */
@@ -23099,7 +23116,9 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_trees",
                                         "damacy_zstd_order",
                                         "damacy_zstd_resolve",
-                                        "damacy_zstd_literals_lanes",
+                                        "damacy_zstd_literals_lanes9",
+                                        "damacy_zstd_literals_lanes10",
+                                        "damacy_zstd_literals_lanes11",
                                         "damacy_zstd_literals_split32",
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
@@ -23137,8 +23156,12 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
 
     DAMACY__TRY(damacy__program_finish(&kernels->front, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->back, device, err));
-    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS1], device,
-                                            damacy__zstd_lanes_shared(device), err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
+                                            DAMACY__ZSTD_LANES9_SHARED, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
+                                            DAMACY__ZSTD_LANES10_SHARED, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
+                                            damacy__zstd_lanes11_shared(device), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS32], device,
                                             DAMACY__ZSTD_SPLIT_SHARED(32), err));
     if (kernels->has_split128) {
@@ -23151,12 +23174,21 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
         DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,
                                                 damacy__zstd_tile_of(i).shared, err));
     }
-    return DAMACY_OK;
+    for (uint32_t i = 0; i < 2; i++) {
+        DAMACY__TRY(damacy__stream_open(device, false, &kernels->side[i], err));
+        DAMACY__TRY(damacy__event_open(device, false, &kernels->join[i], err));
+    }
+    return damacy__event_open(device, false, &kernels->fork, err);
 }
 
 /* No launch is under way. Zeroed: no effect. */
 static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device)
 {
+    damacy__event_close(device, kernels->fork);
+    for (uint32_t i = 0; i < 2; i++) {
+        damacy__event_close(device, kernels->join[i]);
+        damacy__stream_close(device, kernels->side[i]);
+    }
     damacy__program_deinit(&kernels->back, device);
     damacy__program_deinit(&kernels->front, device);
     memset(kernels, 0, sizeof *kernels);
@@ -23175,9 +23207,9 @@ typedef struct damacy__zstd_run {
     damacy__zstd_options options;
 } damacy__zstd_run;
 
-static damacy_status damacy__zstd_step(damacy__zstd_run* run, const damacy__kernel* kernel,
-                                       uint64_t n_blocks, uint32_t threads, uint32_t shared,
-                                       damacy_error* err)
+static damacy_status damacy__zstd_step_on(damacy__zstd_run* run, damacy__stream stream,
+                                          const damacy__kernel* kernel, uint64_t n_blocks,
+                                          uint32_t threads, uint32_t shared, damacy_error* err)
 {
     void* parameters[1];
     /* every kernel goes round with any grid; more blocks than these only queue up */
@@ -23186,7 +23218,14 @@ static damacy_status damacy__zstd_step(damacy__zstd_run* run, const damacy__kern
         damacy__grid_of((uint32_t)DAMACY__MAX(DAMACY__MIN(n_blocks, most), 1), threads, shared);
 
     parameters[0] = &run->wave;
-    return damacy__kernel_launch(kernel, run->device, &grid, run->call->stream, parameters, err);
+    return damacy__kernel_launch(kernel, run->device, &grid, stream, parameters, err);
+}
+
+static damacy_status damacy__zstd_step(damacy__zstd_run* run, const damacy__kernel* kernel,
+                                       uint64_t n_blocks, uint32_t threads, uint32_t shared,
+                                       damacy_error* err)
+{
+    return damacy__zstd_step_on(run, run->call->stream, kernel, n_blocks, threads, shared, err);
 }
 
 static damacy_status damacy__zstd_mark(damacy__zstd_run* run, uint32_t stage, damacy_error* err)
@@ -23248,20 +23287,48 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_run* run, damacy_err
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err);
 }
 
+/* One of the kernels that run side by side: on a stream that has waited for `fork`. */
+static damacy_status damacy__zstd_lanes(damacy__zstd_run* run, uint32_t entry, uint64_t n_blocks,
+                                        uint32_t threads, uint32_t shared, uint32_t side,
+                                        damacy_error* err)
+{
+    const damacy__zstd_kernels* k = run->kernels;
+
+    DAMACY__TRY(damacy__stream_await(run->device, k->side[side], k->fork, err));
+    DAMACY__TRY(damacy__zstd_step_on(run, k->side[side], &k->front.kernels[entry], n_blocks,
+                                     threads, shared, err));
+    return damacy__event_record(run->device, k->join[side], k->side[side], err);
+}
+
+static damacy_status damacy__zstd_launch_lanes(damacy__zstd_run* run, damacy_error* err)
+{
+    const damacy__zstd_kernels* k = run->kernels;
+    const uint64_t n = run->n_blocks;
+
+    DAMACY__TRY(damacy__event_record(run->device, k->fork, run->call->stream, err));
+    DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
+                                  damacy__div_up(n, 16), 64,
+                                  damacy__zstd_lanes11_shared(run->device), err));
+    DAMACY__TRY(damacy__zstd_lanes(run, DAMACY__ZSTD_LANES10, damacy__div_up(n, 8), 32,
+                                   DAMACY__ZSTD_LANES10_SHARED, 0, err));
+    DAMACY__TRY(damacy__zstd_lanes(run, DAMACY__ZSTD_LANES9, damacy__div_up(n, 8), 32,
+                                   DAMACY__ZSTD_LANES9_SHARED, 1, err));
+    DAMACY__TRY(damacy__stream_await(run->device, run->call->stream, k->join[0], err));
+    return damacy__stream_await(run->device, run->call->stream, k->join[1], err);
+}
+
 static damacy_status damacy__zstd_launch_literals(damacy__zstd_run* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
-    const uint64_t n = run->n_blocks;
 
     if (run->options.literals == DAMACY__ZSTD_LANES) {
-        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS1], damacy__div_up(n, 8), 160,
-                                 damacy__zstd_lanes_shared(run->device), err);
+        return damacy__zstd_launch_lanes(run, err);
     }
     if (run->options.literals == DAMACY__ZSTD_SPLIT32) {
-        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS32], n, 128,
+        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks, 128,
                                  DAMACY__ZSTD_SPLIT_SHARED(32), err);
     }
-    return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS128], n, 512,
+    return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS128], run->n_blocks, 512,
                              DAMACY__ZSTD_SPLIT_SHARED(128), err);
 }
 

@@ -147,7 +147,7 @@ DAMACY__INLINE uint32_t damacy__fse_verdict(const damacy__fse_block* b, const da
 // Tells the next stages: sizes and repeat offsets of the block, or an error of its job. The
 // literals after the last sequence become the last record.
 DAMACY__INLINE void damacy__fse_finish(const damacy__zstd_wave& w, const damacy__fse_block* b,
-                                       const damacy__fse_state* s, uint32_t status)
+                                       const damacy__fse_state* s, uint32_t status, uint32_t batch)
 {
     damacy__zstd_block* block = b->block;
     const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;
@@ -170,8 +170,9 @@ DAMACY__INLINE void damacy__fse_finish(const damacy__zstd_wave& w, const damacy_
     block->size = produced + tail;
     block->n_records = n;
     block->n_symbolic = s->symbolic;
-    block->repeat_out[0] = s->r1;
-    block->repeat_out[1] = s->r2;
+    const bool turned = (0 - block->n_sequences) % batch & 1; // see damacy__fse_emit
+    block->repeat_out[0] = turned ? s->r2 : s->r1;
+    block->repeat_out[1] = turned ? s->r1 : s->r2;
     block->repeat_out[2] = s->r3;
 }
 
@@ -208,7 +209,7 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
                     damacy__fse_extract<S>(&r->values, shared,
                                            shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE +
                                                lane * 16,
-                                           b->n - done, &r->max_offset);
+                                           &r->max_offset);
             } else if (here && i - 2 < n_batches) {
                 damacy__fse_emit_batch<S>(&r->values, shared, b, r->records, r->capacity, i - 2);
             }
@@ -305,8 +306,8 @@ static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint3
         damacy__fse_state_load(&s, shared + S::STATE + lane * 32);
         const uint32_t max_offset = damacy__max(damacy__lds32(results + 4 * S::LANES),
                                                 damacy__lds32(results + 8 * S::LANES));
-        damacy__fse_finish(w, &b, &s,
-                           damacy__fse_verdict(&b, &s, damacy__lds32(results), max_offset));
+        damacy__fse_finish(
+            w, &b, &s, damacy__fse_verdict(&b, &s, damacy__lds32(results), max_offset), S::BATCH);
     }
 }
 

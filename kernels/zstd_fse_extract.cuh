@@ -67,10 +67,10 @@ template <class S> struct damacy__fse_values {
     uint32_t offset[S::BATCH], choice[S::BATCH], ll[S::BATCH], ml[S::BATCH];
 };
 
-// First half, of the `left` sequences that the block still has. max_offset: largest offset value.
+// First half. max_offset: largest offset value.
 template <class S>
 DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t shared, uint32_t queue,
-                                        uint32_t left, uint32_t* max_offset)
+                                        uint32_t* max_offset)
 {
     const uint32_t constants = shared + S::CONSTANTS;
     DAMACY__UNROLL for (uint32_t k0 = 0; k0 < S::BATCH; k0 += 4)
@@ -97,8 +97,7 @@ DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t share
             o->choice[k] = damacy__lds32(constants + 4 * DAMACY__FSE_CHOICES +
                                          (is_new ? 16 : (which & 3) * 4));
             o->offset[k] = is_new ? value - 3 : which == 3 ? 0xffffffffu : 0u;
-            if (k < left)
-                *max_offset = damacy__max(*max_offset, value);
+            *max_offset = damacy__max(*max_offset, value);
         }
     }
 }
@@ -107,7 +106,10 @@ DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t share
 // lane so that lanes do not share banks), and their number in *n. A record is start + (length - 1)
 // * 2^17 + D * 2^34, so from `start` - 2^17 it is a multiplication of 32 bits to
 // 64. A literal record without literals is written and then overwritten by the match.
-// One copy of the code serves full and last batches: two would not fit the instruction cache.
+// Nothing here asks how many sequences there are: what follows the last one of the block, up to the
+// end of the batch, has no literals, no length and repeat offset 2, so that it moves nothing,
+// writes records that are not counted, and exchanges repeat offsets 1 and 2, which the end of the
+// block undoes.
 template <class S>
 DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_values<S>* in,
                                      uint32_t records, uint32_t left, uint32_t* n)
@@ -132,17 +134,15 @@ DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_val
         const uint32_t next = at + (ll ? 8 : 0);
         damacy__sts64(records | (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));
         damacy__sts64(records | (next & WRAP), (uint32_t)copy, (uint32_t)(copy >> 32));
-        if (k < left) { // predicated: what comes after the last sequence leaves no trace
-            s->r3 = (s->r3 & still3) | (s->r2 & ~still3);
-            s->r2 = (s->r2 & still) | (s->r1 & ~still);
-            s->r1 = offset;
-            s->start = match + ml;
-            s->literals += 4 * ll;
-            s->min_offset = damacy__min(s->min_offset, offset);
-            at = next + 8;
-        }
+        s->r3 = (s->r3 & still3) | (s->r2 & ~still3);
+        s->r2 = (s->r2 & still) | (s->r1 & ~still);
+        s->r1 = offset;
+        s->start = match + ml;
+        s->literals += 4 * ll;
+        s->min_offset = damacy__min(s->min_offset, offset);
+        at = next + 8;
     }
-    *n = (at - first) / 8;
+    *n = (at - first) / 8 - (left < S::BATCH ? S::BATCH - left : 0);
     s->n_records += *n;
     if (symbolic)
         s->symbolic = (s->symbolic & 0x80000000u) | s->n_records;

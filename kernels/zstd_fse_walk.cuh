@@ -230,6 +230,10 @@ DAMACY__INLINE uint32_t damacy__fse_next(const damacy__fse_entry* e, uint32_t* x
     return e->base | bits << S::ROW_LOG | column;
 }
 
+// What fills a batch after the last sequence: literal length code 0, match length code 57, which
+// stands for nothing (see DAMACY__FSE_WORDS), and repeat offset 2.
+#define DAMACY__FSE_FILLER 0x39000000u
+
 // One batch, exact whatever the widths. `end` receives the position after sequence `last`, whose
 // next states do not exist, when it is in the batch.
 template <class S>
@@ -243,9 +247,13 @@ static __device__ void damacy__fse_walk_careful(damacy__fse_walk* w, uint32_t sh
         const damacy__fse_entry m = damacy__fse_entry_load<S>(shared + S::ML + w->ml);
         const damacy__fse_entry o = damacy__fse_entry_load<S>(shared + S::OF + w->of);
         damacy__fse_window v = damacy__fse_window_load<S>(damacy__fse_ring_at<S>(w->at, self.ring));
-        damacy__fse_queue_write(queue + k * 16 * S::LANES, damacy__funnel_left(v.w1, v.w0, w->at),
-                                damacy__funnel_left(v.w2, v.w1, w->at),
-                                damacy__bytes(l.packed, m.packed, 0x6240), o.packed);
+        if (k > last)
+            damacy__fse_queue_write(queue + k * 16 * S::LANES, 0, 0, DAMACY__FSE_FILLER, 0);
+        else
+            damacy__fse_queue_write(queue + k * 16 * S::LANES,
+                                    damacy__funnel_left(v.w1, v.w0, w->at),
+                                    damacy__funnel_left(v.w2, v.w1, w->at),
+                                    damacy__bytes(l.packed, m.packed, 0x6240), o.packed);
         w->at += l.extra + m.extra + o.extra;
         if (k == last)
             *end = w->at;
