@@ -461,8 +461,6 @@ inline int nvrtc_image(damacy__compilation h, char* image)
 inline int nvrtc_destroy(damacy__compilation* h)
 {
     guard lock(m->mutex);
-    m->counts.n_calls++;
-    m->calls.push_back("nvrtc_destroy");
     if (!m->compilations.erase(*h))
         return misuse(3, "no such program", "nvrtc_destroy");
     m->counts.live_compilations--;
