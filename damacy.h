@@ -5752,7 +5752,8 @@ static void damacy__unshuffle_bits(uint8_t* dst, const uint8_t* src, size_t size
  * README_CHUNK_FORMAT.rst.
  *
  * The metadata's configuration is only a record of how the chunk was written: everything here comes
- * from the chunk's own header. Block starts count from the start of the chunk, in any order. */
+ * from the chunk's own header. Block starts count from the start of the chunk, in any order. Of a
+ * stored chunk only the sizes are looked at. */
 
 enum { DAMACY__BLOSC_HEADER = 16 };
 
@@ -16850,7 +16851,7 @@ static bool damacy__device_enter_to_free(damacy__device* device)
 {
     return device->driver && getpid() == device->pid &&
            damacy__device_state(device) != DAMACY__DEVICE_STALLED &&
-           device->driver->context_push(device->context) == DAMACY__CUDA_OK;
+           damacy__device_note(device, device->driver->context_push(device->context), "cuCtxPushCurrent");
 }
 
 /* Takes the primary context of the device; it is made when nobody has made it yet. */

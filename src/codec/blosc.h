@@ -2,7 +2,8 @@
  * README_CHUNK_FORMAT.rst.
  *
  * The metadata's configuration is only a record of how the chunk was written: everything here comes
- * from the chunk's own header. Block starts count from the start of the chunk, in any order. */
+ * from the chunk's own header. Block starts count from the start of the chunk, in any order. Of a
+ * stored chunk only the sizes are looked at. */
 #pragma once
 #include "codec/gzip.h"
 #include "codec/lz4.h"

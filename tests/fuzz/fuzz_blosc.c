@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size)
     damacy__libraries libraries;
     damacy__zstd zstd = {0};
     damacy__blosc_tools tools;
-    damacy__blosc blosc;
+    damacy__blosc blosc = {0};
     damacy__span src;
     damacy_error err;
     size_t expected;
