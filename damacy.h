@@ -10118,6 +10118,14 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "#include \"kernels/lz4_execute.cuh\"\n"
     "#include \"kernels/lz4_parse.cuh\"\n"
     "\n"
+    "// CTAs that one multiprocessor can run at a time, for registers to be given out by.\n"
+    "#if defined(__CUDA_ARCH__) && \\\n"
+    "    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)\n"
+    "#define DAMACY__LZ4_CTAS 32\n"
+    "#else\n"
+    "#define DAMACY__LZ4_CTAS 16\n"
+    "#endif\n"
+    "\n"
     "extern \"C\" __global__ __launch_bounds__(32) void damacy_lz4_begin(damacy__lz4_wave wave)\n"
     "{\n"
     "    if (threadIdx.x == 0)\n"
@@ -16851,7 +16859,8 @@ static bool damacy__device_enter_to_free(damacy__device* device)
 {
     return device->driver && getpid() == device->pid &&
            damacy__device_state(device) != DAMACY__DEVICE_STALLED &&
-           damacy__device_note(device, device->driver->context_push(device->context), "cuCtxPushCurrent");
+           damacy__device_note(device, device->driver->context_push(device->context),
+                               "cuCtxPushCurrent");
 }
 
 /* Takes the primary context of the device; it is made when nobody has made it yet. */

@@ -144,10 +144,12 @@ static void measure(zstd_device& g, const scenario& s, const std::vector<bytes>&
     }
     std::sort(whole.begin(), whole.end());
     const float ms = whole[whole.size() / 2];
-    printf(" | whole %.3f ms = %.1f GB/s | scratch %.2f used %.2f, blocks %u seq %u%s\n", ms,
-           gb / ms, (double)layout.size / (double)dst_size,
-           (double)(counters.n_literal_bytes + 8 * counters.n_records) / (double)dst_size,
-           counters.n_blocks, counters.n_sequence_blocks, wrong ? " WRONG" : "");
+    printf(
+        " | whole %.3f ms = %.1f GB/s | scratch %.2f used %.2f, blocks %u seq %u lit %u %u %u%s\n",
+        ms, gb / ms, (double)layout.size / (double)dst_size,
+        (double)(counters.n_literal_bytes + 8 * counters.n_records) / (double)dst_size,
+        counters.n_blocks, counters.n_sequence_blocks, counters.n_literal_blocks[0],
+        counters.n_literal_blocks[1], counters.n_literal_blocks[2], wrong ? " WRONG" : "");
     if (wrong || refused) {
         printf("  wrong %u, need scratch %u of %u\n", wrong.load(), refused.load(), n);
     }

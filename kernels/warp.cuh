@@ -54,6 +54,18 @@ typedef struct alignas(16) damacy__u32x4 {
 #define DAMACY__DYNAMIC_SHARED(name) uint8_t* const name = simt::dynamic_shared()
 #endif
 
+// Bytes of dynamic shared memory that the launch gave.
+DAMACY__INLINE uint32_t damacy__dynamic_shared_size(void)
+{
+#ifdef __CUDACC__
+    uint32_t size;
+    asm("mov.u32 %0,%%dynamic_smem_size;" : "=r"(size));
+    return size;
+#else
+    return (uint32_t)simt::g.dynamic_size;
+#endif
+}
+
 // The largest dynamic shared memory of a block by architecture, for kernels that adapt.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #define DAMACY__SHARED_MAX 65536
@@ -217,6 +229,12 @@ DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_once(const void* p) // read-only
                  : "l"(p));
     return v;
 }
+DAMACY__INLINE void damacy__store_u32x4(uint64_t a, damacy__u32x4 v) // 16-aligned
+{
+    asm volatile("st.global.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(a), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+}
 DAMACY__INLINE uint64_t damacy__load_u64_stream(const uint64_t* p) // will not be read again
 {
     return (uint64_t)__ldcs((const unsigned long long*)p);
@@ -226,6 +244,10 @@ DAMACY__INLINE void damacy__prefetch_l2(const void* p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 #else
+DAMACY__INLINE void damacy__store_u32x4(uint64_t a, damacy__u32x4 v)
+{
+    *(damacy__u32x4*)(uintptr_t)a = v;
+}
 DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_once(const void* p)
 {
     return *(const damacy__u32x4*)p;

@@ -64,22 +64,23 @@ extern "C" __global__ __launch_bounds__(128) void damacy_zstd_resolve(damacy__zs
         damacy__zstd_resolve_job(w, i);
 }
 
-// Literals when many blocks are in flight: warp per eight blocks, for tables of up to 9, 10, 11
-// bits.
+// Literals when many blocks are in flight: a warp per eight blocks, for tables of up to 9, 10 and
+// 11 bits. Three entries, because shared memory decides how many warps fit: the host runs them side
+// by side.
 extern "C" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes9(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(memory);
-    damacy__zstd_literals_lanes<9>(w, memory);
+    damacy__zstd_literals_lanes<9, 1>(w, memory);
 }
 extern "C" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes10(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(memory);
-    damacy__zstd_literals_lanes<10>(w, memory);
+    damacy__zstd_literals_lanes<10, 1>(w, memory);
 }
 extern "C" __global__ __launch_bounds__(64) void damacy_zstd_literals_lanes11(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(memory);
-    damacy__zstd_literals_lanes<11>(w, memory);
+    damacy__zstd_literals_lanes<11, 2>(w, memory);
 }
 
 // Literals when few blocks are in flight: a block of threads per block, 32 or 128 lanes a stream.

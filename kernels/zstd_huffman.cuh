@@ -248,9 +248,9 @@ DAMACY__INLINE void damacy__zstd_round(damacy__zstd_stream& s, bool acts, uint32
     damacy__sync_warp();
     const damacy__u32x4 v0 = damacy__lds128(read), v1 = damacy__lds128(read + 512);
     if (who >> (lane >> 1) & 1)
-        *(damacy__u32x4*)(uintptr_t)p0 = v0;
+        damacy__store_u32x4(p0, v0);
     if (who >> (16 + (lane >> 1)) & 1)
-        *(damacy__u32x4*)(uintptr_t)p1 = v1;
+        damacy__store_u32x4(p1, v1);
     damacy__zstd_ring_need(s, 352);
 }
 
@@ -406,13 +406,6 @@ static __device__ __noinline__ void damacy__zstd_table_build(uint16_t* table, ui
     damacy__sync_warp();
 }
 
-// The first place in dynamic shared memory whose address is a multiple of n, a power of two: at
-// most n - 1024 bytes on.
-DAMACY__INLINE uint8_t* damacy__zstd_align(uint8_t* shared, uint32_t n)
-{
-    return shared + ((0 - damacy__shared_address(shared)) & (n - 1));
-}
-
 // ---- many blocks: lane = stream, 8 blocks a warp ------------------------------------------------
 
 // One warp decodes 8 entries of a list from `first` on. tables: 16 << LOG bytes, aligned to
@@ -464,17 +457,44 @@ DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w, cons
     damacy__sync_warp(); // the tables may be built again
 }
 
-template <int LOG>
+// Warps of a CTA that decode sections of one table log. Their rings come first, then their tables,
+// aligned to the size of one, so that little is lost to alignment.
+typedef struct damacy__zstd_lanes {
+    uint32_t n_warps; // at least 1
+    uint32_t n_units; // shares of n_warps * 8 sections
+    uint32_t tables;  // place in dynamic shared memory
+} damacy__zstd_lanes;
+
+// As many warps as fit, at most `most`.
+DAMACY__INLINE damacy__zstd_lanes damacy__zstd_lanes_of(uint32_t log, uint32_t most, uint32_t n,
+                                                        uint32_t base)
+{
+    const uint32_t align = 2u << log, size = damacy__dynamic_shared_size();
+    damacy__zstd_lanes lanes;
+
+    lanes.n_warps = most + 1;
+    do {
+        lanes.n_warps--;
+        lanes.tables =
+            ((base + lanes.n_warps * DAMACY__ZSTD_LANE_SIZE + align - 1) & ~(align - 1)) - base;
+    } while (lanes.n_warps > 1 && lanes.tables + lanes.n_warps * (16u << log) > size);
+    lanes.n_units = (n + 8 * lanes.n_warps - 1) / (8 * lanes.n_warps);
+    return lanes;
+}
+
+// The sections of one table log. A CTA has WARPS warps; those that find no room are idle.
+template <int LOG, int WARPS>
 DAMACY__INLINE void damacy__zstd_literals_lanes(const damacy__zstd_wave& w, uint8_t* shared)
 {
-    constexpr uint32_t TABLES = 16u << LOG;
-    shared = damacy__zstd_align(shared, 2u << LOG);
-    const uint32_t warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
-    const uint32_t n = damacy__zstd_counts(w)->n_literal_blocks[LOG - 9];
-    const uint32_t* const list = (const uint32_t*)(uintptr_t)w.literal_order[LOG - 9];
-    uint8_t* const tables = shared + warp * TABLES;
-    uint8_t* const ring = shared + n_warps * TABLES + warp * DAMACY__ZSTD_LANE_SIZE;
+    const uint32_t n = damacy__zstd_counts(w)->n_literal_blocks[LOG - 9], warp = threadIdx.x / 32;
+    const damacy__zstd_lanes lanes =
+        damacy__zstd_lanes_of(LOG, WARPS, n, damacy__shared_address(shared));
 
-    for (uint32_t i = blockIdx.x * n_warps + warp; 8ull * i < n; i += gridDim.x * n_warps)
-        damacy__zstd_literals_eight<LOG>(w, list, n, 8 * i, tables, ring);
+    if (warp >= lanes.n_warps)
+        return;
+    for (uint32_t i = blockIdx.x; i < lanes.n_units; i += gridDim.x)
+        damacy__zstd_literals_eight<LOG>(w, (const uint32_t*)(uintptr_t)w.literal_order[LOG - 9], n,
+                                         8 * (i * lanes.n_warps + warp),
+                                         shared + lanes.tables + warp * (16u << LOG),
+                                         shared + warp * DAMACY__ZSTD_LANE_SIZE);
 }

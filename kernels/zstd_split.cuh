@@ -16,6 +16,13 @@ template <int S> struct damacy__zstd_split_shared {
     uint32_t bad;
 };
 
+// The first place in dynamic shared memory whose address is a multiple of n, a power of two: at
+// most n - 1024 bytes on.
+DAMACY__INLINE uint8_t* damacy__zstd_align(uint8_t* shared, uint32_t n)
+{
+    return shared + ((0 - damacy__shared_address(shared)) & (n - 1));
+}
+
 // Steps over N windows of STEP_LOG bits; adds the symbols to n.
 template <int N>
 DAMACY__INLINE void damacy__zstd_steps(damacy__zstd_stream& s, uint32_t step_table, uint32_t& n)

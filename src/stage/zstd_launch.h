@@ -15,7 +15,7 @@ typedef struct damacy__zstd_limits {
     uint64_t dst_size;     /* output bytes of all jobs together */
     uint64_t largest_size; /* output bytes of the largest job */
     uint64_t scratch_size; /* bytes of scratch; 0: as much as typical data needs */
-    bool has_links;        /* room for links, 4 bytes per output byte: faster for up to 16 jobs */
+    bool has_links;        /* room for links, 4 bytes per output byte: faster for up to 8 jobs */
 } damacy__zstd_limits;
 
 /* A wave's records and where they lie. */
@@ -60,10 +60,14 @@ enum {
     DAMACY__ZSTD_STAGES = 8
 };
 
-/* The two programs. Zero: none. */
+/* The two programs, and what it takes to run kernels side by side. Zero: none. One thread at a time
+ * launches; waves on several streams are fine. */
 typedef struct damacy__zstd_kernels {
     damacy__program front, back;
     bool has_split128; /* the device has the shared memory for it */
+    damacy__stream side[2];
+    damacy__event fork;
+    damacy__event join[2];
 } damacy__zstd_kernels;
 
 static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
@@ -111,8 +115,8 @@ static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
 }
 
 /* Bytes of literals and records: at least what one job can need, 16 bytes a sequence of at least 3
- * with one literal, else 2.45 times the output. That holds dim microscopy at zstd level 3, the
- * densest of common data: 152 sequences and 133 literals per KB make 285 records and 2.4 KB. */
+ * with one literal, else 2.52 times the output. That holds dim microscopy at zstd level 3, the
+ * densest of common data: 141 sequences and 266 literals per KB make 282 records and 2.5 KB. */
 static uint64_t damacy__zstd_pool_least(const damacy__zstd_limits* limits)
 {
     return damacy__align_up(limits->largest_size / 8 * 35 + 65536, 256);
@@ -120,7 +124,7 @@ static uint64_t damacy__zstd_pool_least(const damacy__zstd_limits* limits)
 
 static uint64_t damacy__zstd_pool_typical(const damacy__zstd_limits* limits)
 {
-    const uint64_t typical = damacy__align_up(limits->dst_size / 20 * 49, 256);
+    const uint64_t typical = damacy__align_up(limits->dst_size / 50 * 126, 256);
 
     return DAMACY__MAX(typical, damacy__zstd_pool_least(limits));
 }
@@ -215,11 +219,13 @@ enum { /* of the program front */
        DAMACY__ZSTD_TREES = 3,
        DAMACY__ZSTD_ORDER = 4,
        DAMACY__ZSTD_RESOLVE = 5,
-       DAMACY__ZSTD_LITERALS1 = 6,
-       DAMACY__ZSTD_LITERALS32 = 7,
-       DAMACY__ZSTD_PLACE = 8,
-       DAMACY__ZSTD_FINISH = 9,
-       DAMACY__ZSTD_LITERALS128 = 10 /* last: not on every device */
+       DAMACY__ZSTD_LANES9 = 6,
+       DAMACY__ZSTD_LANES10 = 7,
+       DAMACY__ZSTD_LANES11 = 8,
+       DAMACY__ZSTD_LITERALS32 = 9,
+       DAMACY__ZSTD_PLACE = 10,
+       DAMACY__ZSTD_FINISH = 11,
+       DAMACY__ZSTD_LITERALS128 = 12 /* last: not on every device */
 };
 enum { /* of the program back */
        DAMACY__ZSTD_TABLES = 0,
@@ -249,9 +255,9 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
     return tiles[index];
 }
 
-static uint32_t damacy__zstd_lanes_shared(const damacy__device* device)
+static uint32_t damacy__zstd_lanes11_shared(const damacy__device* device)
 {
-    return DAMACY__MIN(DAMACY__ZSTD_LANES_SHARED, device->shared_per_block);
+    return DAMACY__MIN(DAMACY__ZSTD_LANES11_SHARED, device->shared_per_block);
 }
 
 /* Begins to compile. On failure there is nothing to deinit. */
@@ -265,7 +271,9 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_trees",
                                         "damacy_zstd_order",
                                         "damacy_zstd_resolve",
-                                        "damacy_zstd_literals_lanes",
+                                        "damacy_zstd_literals_lanes9",
+                                        "damacy_zstd_literals_lanes10",
+                                        "damacy_zstd_literals_lanes11",
                                         "damacy_zstd_literals_split32",
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
@@ -303,8 +311,12 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
 
     DAMACY__TRY(damacy__program_finish(&kernels->front, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->back, device, err));
-    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS1], device,
-                                            damacy__zstd_lanes_shared(device), err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
+                                            DAMACY__ZSTD_LANES9_SHARED, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
+                                            DAMACY__ZSTD_LANES10_SHARED, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
+                                            damacy__zstd_lanes11_shared(device), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS32], device,
                                             DAMACY__ZSTD_SPLIT_SHARED(32), err));
     if (kernels->has_split128) {
@@ -317,12 +329,21 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
         DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,
                                                 damacy__zstd_tile_of(i).shared, err));
     }
-    return DAMACY_OK;
+    for (uint32_t i = 0; i < 2; i++) {
+        DAMACY__TRY(damacy__stream_open(device, false, &kernels->side[i], err));
+        DAMACY__TRY(damacy__event_open(device, false, &kernels->join[i], err));
+    }
+    return damacy__event_open(device, false, &kernels->fork, err);
 }
 
 /* No launch is under way. Zeroed: no effect. */
 static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device)
 {
+    damacy__event_close(device, kernels->fork);
+    for (uint32_t i = 0; i < 2; i++) {
+        damacy__event_close(device, kernels->join[i]);
+        damacy__stream_close(device, kernels->side[i]);
+    }
     damacy__program_deinit(&kernels->back, device);
     damacy__program_deinit(&kernels->front, device);
     memset(kernels, 0, sizeof *kernels);
@@ -341,9 +362,9 @@ typedef struct damacy__zstd_run {
     damacy__zstd_options options;
 } damacy__zstd_run;
 
-static damacy_status damacy__zstd_step(damacy__zstd_run* run, const damacy__kernel* kernel,
-                                       uint64_t n_blocks, uint32_t threads, uint32_t shared,
-                                       damacy_error* err)
+static damacy_status damacy__zstd_step_on(damacy__zstd_run* run, damacy__stream stream,
+                                          const damacy__kernel* kernel, uint64_t n_blocks,
+                                          uint32_t threads, uint32_t shared, damacy_error* err)
 {
     void* parameters[1];
     /* every kernel goes round with any grid; more blocks than these only queue up */
@@ -352,7 +373,14 @@ static damacy_status damacy__zstd_step(damacy__zstd_run* run, const damacy__kern
         damacy__grid_of((uint32_t)DAMACY__MAX(DAMACY__MIN(n_blocks, most), 1), threads, shared);
 
     parameters[0] = &run->wave;
-    return damacy__kernel_launch(kernel, run->device, &grid, run->call->stream, parameters, err);
+    return damacy__kernel_launch(kernel, run->device, &grid, stream, parameters, err);
+}
+
+static damacy_status damacy__zstd_step(damacy__zstd_run* run, const damacy__kernel* kernel,
+                                       uint64_t n_blocks, uint32_t threads, uint32_t shared,
+                                       damacy_error* err)
+{
+    return damacy__zstd_step_on(run, run->call->stream, kernel, n_blocks, threads, shared, err);
 }
 
 static damacy_status damacy__zstd_mark(damacy__zstd_run* run, uint32_t stage, damacy_error* err)
@@ -378,12 +406,10 @@ static void damacy__zstd_choose(damacy__zstd_run* run)
         o->literals = DAMACY__ZSTD_SPLIT32;
     }
     if (o->execute == 0) {
-        o->execute = run->n_jobs <= 200 ? DAMACY__ZSTD_EXECUTE_1024X2
-                                        : DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2;
-        if (run->n_jobs > 1000) {
-            o->execute |= DAMACY__ZSTD_EXECUTE_128X2;
-        }
-        if (run->n_jobs <= 16 && has_links) {
+        o->execute = run->n_jobs > 1000  ? DAMACY__ZSTD_EXECUTE_128X2
+                     : run->n_jobs > 200 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2
+                                         : DAMACY__ZSTD_EXECUTE_1024X2;
+        if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
         }
     }
@@ -416,20 +442,48 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_run* run, damacy_err
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err);
 }
 
+/* One of the kernels that run side by side: on a stream that has waited for `fork`. */
+static damacy_status damacy__zstd_lanes(damacy__zstd_run* run, uint32_t entry, uint64_t n_blocks,
+                                        uint32_t threads, uint32_t shared, uint32_t side,
+                                        damacy_error* err)
+{
+    const damacy__zstd_kernels* k = run->kernels;
+
+    DAMACY__TRY(damacy__stream_await(run->device, k->side[side], k->fork, err));
+    DAMACY__TRY(damacy__zstd_step_on(run, k->side[side], &k->front.kernels[entry], n_blocks,
+                                     threads, shared, err));
+    return damacy__event_record(run->device, k->join[side], k->side[side], err);
+}
+
+static damacy_status damacy__zstd_launch_lanes(damacy__zstd_run* run, damacy_error* err)
+{
+    const damacy__zstd_kernels* k = run->kernels;
+    const uint64_t n = run->n_blocks;
+
+    DAMACY__TRY(damacy__event_record(run->device, k->fork, run->call->stream, err));
+    DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
+                                  damacy__div_up(n, 16), 64,
+                                  damacy__zstd_lanes11_shared(run->device), err));
+    DAMACY__TRY(damacy__zstd_lanes(run, DAMACY__ZSTD_LANES10, damacy__div_up(n, 8), 32,
+                                   DAMACY__ZSTD_LANES10_SHARED, 0, err));
+    DAMACY__TRY(damacy__zstd_lanes(run, DAMACY__ZSTD_LANES9, damacy__div_up(n, 8), 32,
+                                   DAMACY__ZSTD_LANES9_SHARED, 1, err));
+    DAMACY__TRY(damacy__stream_await(run->device, run->call->stream, k->join[0], err));
+    return damacy__stream_await(run->device, run->call->stream, k->join[1], err);
+}
+
 static damacy_status damacy__zstd_launch_literals(damacy__zstd_run* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
-    const uint64_t n = run->n_blocks;
 
     if (run->options.literals == DAMACY__ZSTD_LANES) {
-        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS1], damacy__div_up(n, 8), 160,
-                                 damacy__zstd_lanes_shared(run->device), err);
+        return damacy__zstd_launch_lanes(run, err);
     }
     if (run->options.literals == DAMACY__ZSTD_SPLIT32) {
-        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS32], n, 128,
+        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks, 128,
                                  DAMACY__ZSTD_SPLIT_SHARED(32), err);
     }
-    return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS128], n, 512,
+    return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS128], run->n_blocks, 512,
                              DAMACY__ZSTD_SPLIT_SHARED(128), err);
 }
 
