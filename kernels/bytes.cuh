@@ -10,18 +10,18 @@ DAMACY__INLINE damacy__u32x2 damacy__gather8(const uint8_t* p, uint32_t n, const
                                              const uint8_t* high)
 {
     const uint64_t at = (uint64_t)(uintptr_t)p;
-    const uint32_t skew = (uint32_t)(at & 3);
+    const uint32_t skew = (uint32_t)(at & 7);
     damacy__u32x2 r;
-    if (at - skew >= (uint64_t)(uintptr_t)low && at - skew + 12 <= (uint64_t)(uintptr_t)high) {
-        const uint32_t* words = (const uint32_t*)(uintptr_t)(at - skew);
-        const uint32_t w0 = words[0];
-        uint32_t w1 = 0, w2 = 0;
-        if (skew + n > 4)
-            w1 = words[1];
+    if (at - skew >= (uint64_t)(uintptr_t)low && at - skew + 16 <= (uint64_t)(uintptr_t)high) {
+        const damacy__u32x2* words = (const damacy__u32x2*)(uintptr_t)(at - skew);
+        const damacy__u32x2 a = words[0];
+        damacy__u32x2 b = {0, 0};
         if (skew + n > 8)
-            w2 = words[2];
+            b = words[1];
+        const bool is_high = skew >= 4;
+        const uint32_t w0 = is_high ? a.y : a.x, w1 = is_high ? b.x : a.y;
         r.x = damacy__funnel_right(w0, w1, 8 * skew);
-        r.y = damacy__funnel_right(w1, w2, 8 * skew);
+        r.y = damacy__funnel_right(w1, is_high ? b.y : b.x, 8 * skew);
         return r;
     }
     r.x = r.y = 0;

@@ -13,8 +13,9 @@
 
 template <uint32_t WARPS> struct damacy__lz4_shared {
     static constexpr uint32_t tile_size = WARPS * 512; // bytes that a batch may make
-    damacy__u32x4 tiles[2][tile_size / 16 + 1];        // the newest bytes; used in turn
-    uint32_t near_out[WARPS * 32];                     // matches that read the tile
+    damacy__u32x4 tiles[2]
+                       [tile_size / 16 + 2]; // the newest bytes, and room to read beyond; in turn
+    uint32_t near_out[WARPS * 32];           // matches that read the tile
     uint32_t near_n[WARPS * 32];
     uint32_t near_offset[WARPS * 32];
     uint32_t size[WARPS];       // output bytes of a warp's sequences
@@ -97,6 +98,56 @@ DAMACY__INLINE void damacy__lz4_fetch(const damacy__lz4_state* s, uint32_t x, co
     }
 }
 
+// Up to eight bytes of output, from position q on, of the tile or below it.
+DAMACY__INLINE damacy__u32x2 damacy__lz4_recent(const damacy__lz4_state* s, uint32_t q, uint32_t n)
+{
+    if (q >= s->begin) { // words of shared memory; the bytes above n do not matter
+        const uint32_t at = q - s->begin, skew = at & 3;
+        const uint32_t* const words = (const uint32_t*)(s->tile + (at - skew));
+        const uint32_t w0 = words[0], w1 = words[1], w2 = words[2];
+        damacy__u32x2 r;
+        r.x = damacy__funnel_right(w0, w1, 8 * skew);
+        r.y = damacy__funnel_right(w1, w2, 8 * skew);
+        return r;
+    }
+    damacy__u32x2 r = {0, 0};
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t p = q + i;
+        const uint32_t byte = p < s->begin ? s->origin[p] : s->tile[p - s->begin];
+        if (i < 4)
+            r.x |= byte << (8 * i);
+        else
+            r.y |= byte << (8 * i - 32);
+    }
+    return r;
+}
+
+// Copies n bytes of output from position q to x; source and target may overlap. One thread.
+DAMACY__INLINE void damacy__lz4_repeat(const damacy__lz4_state* s, uint32_t x, uint32_t q,
+                                       uint32_t n)
+{
+    const uint32_t offset = x - q;
+    uint8_t* const dst = s->tile + (x - s->begin);
+    if (offset >= 8) {
+        for (uint32_t k = 0; k < n; k += 8) {
+            const uint32_t m = damacy__min(n - k, 8);
+            damacy__scatter8(dst + k, damacy__lz4_recent(s, q + k, m), m);
+        }
+        return;
+    }
+    // the largest multiple of the offset that eight bytes hold, over and over
+    const uint32_t step = 8 - 8 % offset;
+    damacy__u32x2 v = damacy__lz4_recent(s, q, offset);
+    uint64_t pattern = (uint64_t)v.y << 32 | v.x;
+    pattern &= ~0ull >> (64 - 8 * offset);
+    for (uint32_t have = offset; have < 8; have *= 2)
+        pattern |= pattern << (8 * have);
+    v.x = (uint32_t)pattern;
+    v.y = (uint32_t)(pattern >> 32);
+    for (uint32_t k = 0; k < n; k += step)
+        damacy__scatter8(dst + k, v, damacy__min(n - k, step));
+}
+
 // Matches whose source is in the tile or reaches into it, by one warp, 32 at a time in order. A
 // match can run once all below its source's end is complete, and the first that waits always can.
 template <uint32_t WARPS>
@@ -121,9 +172,7 @@ DAMACY__INLINE void damacy__lz4_near(const damacy__lz4_state* s,
         while (waiting) {
             const uint32_t complete = damacy__shfl(x, damacy__ctz(waiting));
             if (is_waiting && source_end <= complete) {
-                for (uint32_t k = 0; k < n; k++) // source and target may overlap
-                    s->tile[x + k - s->begin] =
-                        q + k < s->begin ? s->origin[q + k] : s->tile[q + k - s->begin];
+                damacy__lz4_repeat(s, x, q, n);
                 is_waiting = false;
             }
             damacy__sync_warp();
@@ -188,19 +237,28 @@ DAMACY__INLINE void damacy__lz4_copy_long(damacy__lz4_state* s, const damacy__lz
         s->tile[threadIdx.x] = s->origin[s->begin + threadIdx.x];
 }
 
+// This thread's token of the batch that begins with sequence i; any value if there is none.
+DAMACY__INLINE uint32_t damacy__lz4_token(const uint32_t* tokens, uint32_t n_tokens, uint32_t i)
+{
+    return tokens[damacy__min(i + threadIdx.x, n_tokens - 1)];
+}
+
 // Sequences [i, i + 32 * WARPS) as far as they fit the tile: returns how many were executed, or
-// NONE after a bad offset, whose token *bad then names.
+// NONE after a bad offset, whose token *bad then names. *next_token is this thread's, of this batch
+// and then of the next, which is loaded ahead.
 template <uint32_t WARPS>
 DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared,
                                           const uint32_t* tokens, uint32_t n_tokens, uint32_t i,
-                                          uint32_t* bad)
+                                          uint32_t* next_token, uint32_t* bad)
 {
     const uint32_t lane = damacy__lane(), warp = threadIdx.x >> 5;
     damacy__lz4_sequence q = {0, 0, 0, 0};
-    uint32_t token = 0;
+    const uint32_t token = *next_token;
     const bool is_valid = threadIdx.x < n_tokens - i;
+    *next_token = damacy__lz4_token(tokens, n_tokens, i + 32 * WARPS);
     if (is_valid) {
-        token = tokens[i + threadIdx.x];
+        if (lane == 31)
+            damacy__prefetch_l2(s->src + damacy__min(token + 1024 * WARPS, s->size - 1));
         q = damacy__lz4_read(s, token);
     }
     // where its output starts
@@ -277,9 +335,10 @@ DAMACY__INLINE uint32_t damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared
                                         const uint32_t* tokens, uint32_t n_tokens)
 {
     uint32_t bad = DAMACY__LZ4_NONE;
+    uint32_t token = damacy__lz4_token(tokens, n_tokens, 0);
     s->tile = (uint8_t*)shared->tiles[0];
     for (uint32_t i = 0; i < n_tokens;) {
-        uint32_t n = damacy__lz4_batch<WARPS>(s, shared, tokens, n_tokens, i, &bad);
+        uint32_t n = damacy__lz4_batch<WARPS>(s, shared, tokens, n_tokens, i, &token, &bad);
         if (n == DAMACY__LZ4_NONE)
             return bad;
         if (n == 0) { // the next one is long
@@ -290,6 +349,8 @@ DAMACY__INLINE uint32_t damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared
             n = 1;
         }
         i += n;
+        if (n != 32 * WARPS)
+            token = damacy__lz4_token(tokens, n_tokens, i);
     }
     damacy__sync_block(); // the rest is in the tile
     damacy__lz4_flush_rest(s);

@@ -35,7 +35,7 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
     simt::launch(dim3(1), dim3(32), [&] { damacy_lz4_begin(wave); });
     simt::launch(dim3((max_jobs + 31) / 32), dim3(32), [&] { damacy_lz4_parse(wave); });
     if (few)
-        simt::launch(dim3(max_jobs), dim3(512), [&] { damacy_lz4_execute_few(wave); });
+        simt::launch(dim3(max_jobs), dim3(128), [&] { damacy_lz4_execute_few(wave); });
     else
-        simt::launch(dim3(max_jobs), dim3(128), [&] { damacy_lz4_execute(wave); });
+        simt::launch(dim3(max_jobs), dim3(32), [&] { damacy_lz4_execute(wave); });
 }

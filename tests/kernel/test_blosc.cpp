@@ -385,7 +385,7 @@ TEST(the_error_of_a_stream_is_placed_in_the_container)
     src[at + 8] = 0xff;
     src[at + 9] = 0xff;
     run(chunks);
-    CHECK_EQ(chunks[0].result.status, DAMACY__JOB_SIZE_MISMATCH);
+    CHECK_EQ(chunks[0].result.status, DAMACY__JOB_TRUNCATED);
     CHECK_EQ(chunks[0].result.error_offset, at + 4);
     CHECK_EQ(chunks[0].result.size, 0);
     CHECK(chunks[1].out == raw);
