@@ -212,7 +212,8 @@ static bool damacy__device_enter_to_free(damacy__device* device)
 {
     return device->driver && getpid() == device->pid &&
            damacy__device_state(device) != DAMACY__DEVICE_STALLED &&
-           device->driver->context_push(device->context) == DAMACY__CUDA_OK;
+           damacy__device_note(device, device->driver->context_push(device->context),
+                               "cuCtxPushCurrent");
 }
 
 /* Takes the primary context of the device; it is made when nobody has made it yet. */
