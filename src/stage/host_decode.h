@@ -1,7 +1,8 @@
 /* One stored chunk to its voxels, on the host.
  *
  * The result is layout->chunk_size bytes exactly, or an error. Shards inside a chunk (is_nested)
- * are undone level by level through temporary arrays: rare, right, and not fast. */
+ * are undone level by level through temporary arrays: rare, right, and not fast. err->offset is a
+ * place in the stored chunk, where one is known. */
 #pragma once
 #include "format/shard.h"
 #include "stage/bytes_decode.h"
@@ -128,6 +129,9 @@ static damacy_status damacy__nest_shard(const damacy__nest* nest, const damacy__
         if (status == DAMACY_OK) {
             damacy__nest_copy(nest, sharding->chunk_shape, dst + to * nest->item_size, shard_stride,
                               chunk, chunk_stride, false);
+        } else {
+            err->offset += err->offset == UINT64_MAX ? 0 : extents[k].offset;
+            status = damacy__fail(err, status, "nested chunk %" PRIu64 ": %s", k, err->message);
         }
     }
 done:
@@ -216,6 +220,7 @@ static damacy_status damacy__nest_decode(const damacy__nest* nest, const damacy_
     if (status == DAMACY_OK) {
         status =
             damacy__nest_middle(nest, &chain->codecs[middle], seen, stored, encoded, depth, err);
+        err->offset = bytes ? UINT64_MAX : err->offset; /* a place in `bytes` says nothing */
     }
     if (status == DAMACY_OK) {
         damacy__strides(shape, nest->rank, stride);
@@ -239,6 +244,7 @@ static damacy_status damacy__host_decode(damacy__decoder* decoder, const damacy_
     const damacy__chain* chain = &layout->chunk_chain;
     const uint32_t middle = damacy__chain_middle(chain);
 
+    err->offset = UINT64_MAX;
     if (layout->is_nested) {
         damacy__nest nest;
         nest.decoder = decoder;
