@@ -21591,9 +21591,9 @@ static damacy_status damacy__nest_decode(const damacy__nest* nest, const damacy_
     const uint64_t size = damacy__nest_size(nest, shape);
     uint32_t axes[DAMACY_MAX_RANK];
     int64_t seen[DAMACY_MAX_RANK];
-    int64_t extent[DAMACY_MAX_RANK];
+    int64_t extent[DAMACY_MAX_RANK] = {0};
     int64_t stride[DAMACY_MAX_RANK];
-    int64_t seen_stride[DAMACY_MAX_RANK];
+    int64_t seen_stride[DAMACY_MAX_RANK] = {0};
     uint64_t room;
     uint8_t* bytes = NULL;
     uint8_t* encoded = NULL;
