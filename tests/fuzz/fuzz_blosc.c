@@ -20,6 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size)
     expected = data[0] | (size_t)data[1] << 8;
     src = damacy__span_of(data + 2, size - 2);
     memset(&tools, 0, sizeof tools);
+    memset(&blosc, 0, sizeof blosc);
     tools.libraries = &libraries;
     tools.zstd = &zstd;
     if (damacy__zstd_open(&zstd, &libraries, false, &err) == DAMACY_OK &&
