@@ -577,6 +577,9 @@ DAMACY_API void damacy_stats_reset(damacy* d);
  * damacy__add and damacy__mul return false on overflow and leave *out unspecified: every sum or
  * product of numbers that come from input goes through them. */
 
+/* For functions that some builds of the implementation do not use. */
+#define DAMACY__UNUSED __attribute__((unused))
+
 #define DAMACY__COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DAMACY__MIN(a, b)    ((a) < (b) ? (a) : (b))
 #define DAMACY__MAX(a, b)    ((a) > (b) ? (a) : (b))
@@ -660,7 +663,7 @@ static inline uint64_t damacy__load_u64be(const void* src)
     return __builtin_bswap64(damacy__load_u64le(src));
 }
 
-static inline void damacy__store_u32le(void* dst, uint32_t value)
+DAMACY__UNUSED static inline void damacy__store_u32le(void* dst, uint32_t value)
 {
     uint8_t* p = (uint8_t*)dst;
 
@@ -12108,10 +12111,11 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "//\n"
     "// A tile: (1) each record is clipped to the tile and checked; (2) sources that lie before the tile\n"
     "// are read from the output itself, through L1, and go to the tile in shared memory: 8 bytes at\n"
-    "// once, the rest through a queue; (3) a match that reads its own tile becomes a list of bytes with\n"
-    "// links (byte -> source byte), and each byte follows links to one that has none. Links never wait\n"
-    "// for data, so no byte waits for another and nothing spins; (4) the tile is written 16 bytes a\n"
-    "// thread.\n"
+    "// once, the rest through a queue; (3) a match that reads its own tile marks its bytes as pending;\n"
+    "// then, if no byte of its source is pending, it is copied; (4) else it becomes a list of bytes with\n"
+    "// links (byte\n"
+    "// -> source byte), and each byte follows links to one that has none. Nothing waits for data, so\n"
+    "// nothing spins; (5) the tile is written 16 bytes a thread.\n"
     "//\n"
     "// Surprising: lanes shorten links while others follow them. Any value that a reader can see is an\n"
     "// ancestor of the byte, so the order does not matter; accesses are relaxed.\n"
@@ -12130,7 +12134,8 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    static constexpr uint32_t QUEUE = 32 * SEGMENTS; // entries of a warp\n"
     "    static constexpr uint32_t LINKS = TILE + 16;\n"
     "    // Places in shared memory. A queue holds the rest of segments above 8 bytes from its front\n"
-    "    // (where and how long in REST) and matches that read their tile from its back.\n"
+    "    // (where and how long in REST) and matches that read their tile from its back. PIECES has\n"
+    "    // {source, place and length} and, in the fourth word, pending bits of 32 bytes of the tile.\n"
     "    static constexpr uint32_t QUEUES = 0, REST = QUEUES + 8 * WARPS * QUEUE;\n"
     "    static constexpr uint32_t LINK = REST + 4 * WARPS * QUEUE, LIST = LINK + 2 * LINKS;\n"
     "    static constexpr uint32_t PIECES = LIST + 2 * LINKS, CONTROL = PIECES + 16 * (TILE / 32 + 4);\n"
@@ -12144,8 +12149,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    DAMACY__EXEC_NEXT = 4,   // first record that the tile has not finished\n"
     "    DAMACY__EXEC_LISTED = 8, // bytes with links\n"
     "    DAMACY__EXEC_PIECED = 12,\n"
-    "    DAMACY__EXEC_TICKET = 16,\n"
-    "    DAMACY__EXEC_SKIP = 20\n"
+    "    DAMACY__EXEC_OWN = 16 // there are matches that read the tile\n"
     "};\n"
     "\n"
     "// The frame, in coordinates that count from the 16-byte boundary at or before its first byte.\n"
@@ -12374,57 +12378,154 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// Links and list entries of the matches that read their tile, a byte at a time. Where source and\n"
-    "// match overlap, a byte's source is taken modulo the offset: it lies before the match.\n"
-    "template <class S> DAMACY__INLINE void damacy__exec_link(uint32_t shared, uint32_t n_own)\n"
+    "// A bit for each byte of the tile that a match has still to write: the fourth words of PIECES.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_pending_set(uint32_t shared, uint32_t to, uint32_t n)\n"
+    "{\n"
+    "    uint32_t at = shared + S::PIECES + 12 + 16 * (to >> 5), first = to & 31;\n"
+    "\n"
+    "    for (uint32_t left = n; left;) {\n"
+    "        const uint32_t m = damacy__min(left, 32 - first);\n"
+    "        damacy__shared_or(at, (0xffffffffu >> (32 - m)) << first);\n"
+    "        left -= m;\n"
+    "        first = 0;\n"
+    "        at += 16;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "template <class S>\n"
+    "DAMACY__INLINE bool damacy__exec_pending(uint32_t shared, uint32_t from, uint32_t n)\n"
+    "{\n"
+    "    uint32_t at = shared + S::PIECES + 12 + 16 * (from >> 5), first = from & 31, found = 0;\n"
+    "\n"
+    "    for (uint32_t left = n; left && !found;) {\n"
+    "        const uint32_t m = damacy__min(left, 32 - first);\n"
+    "        found = damacy__lds32(at) & (0xffffffffu >> (32 - m)) << first;\n"
+    "        left -= m;\n"
+    "        first = 0;\n"
+    "        at += 16;\n"
+    "    }\n"
+    "    return found != 0;\n"
+    "}\n"
+    "\n"
+    "// Where the warp keeps its matches that read the tile: entry i, from the back of its queue.\n"
+    "template <class S> DAMACY__INLINE uint32_t damacy__exec_own_at(uint32_t shared)\n"
+    "{\n"
+    "    return shared + S::QUEUES + 8 * (S::QUEUE * (threadIdx.x / 32 + 1) - 1);\n"
+    "}\n"
+    "\n"
+    "// Marks the bytes of those matches.\n"
+    "template <class S> DAMACY__INLINE void damacy__exec_own_mark(uint32_t shared, uint32_t n_own)\n"
+    "{\n"
+    "    for (uint32_t i = damacy__lane(); i < n_own; i += 32) {\n"
+    "        const uint32_t v = damacy__lds32(damacy__exec_own_at<S>(shared) - 8 * i);\n"
+    "        damacy__exec_pending_set<S>(shared, v & 0xffff, v >> 16);\n"
+    "    }\n"
+    "    if (n_own)\n"
+    "        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_OWN, 1);\n"
+    "}\n"
+    "\n"
+    "// Copies a match inside the tile by one lane, 8 bytes at a time or, where it overlaps itself\n"
+    "// closely, its offset. Addresses in shared memory.\n"
+    "DAMACY__INLINE void damacy__exec_copy_own(uint32_t to, int32_t n, uint32_t offset)\n"
+    "{\n"
+    "    uint32_t from = to - offset;\n"
+    "    const int32_t step = offset < 8 ? (int32_t)offset : 8;\n"
+    "    uint32_t v0 = 0, v1 = 0;\n"
+    "\n"
+    "    for (int32_t k = 0; k < n; k += step) {\n"
+    "        const int32_t m = n - k < step ? n - k : step;\n"
+    "        if (k == 0 || step == 8) {\n"
+    "            const uint32_t at = from & ~3u, shift = (from & 3) * 8;\n"
+    "            const int32_t end = (int32_t)(from & 3) + m;\n"
+    "            const uint32_t w0 = damacy__lds32(at);\n"
+    "            const uint32_t w1 = end > 4 ? damacy__lds32(at + 4) : 0;\n"
+    "            const uint32_t w2 = end > 8 ? damacy__lds32(at + 8) : 0;\n"
+    "            v0 = damacy__funnel_right(w0, w1, shift);\n"
+    "            v1 = damacy__funnel_right(w1, w2, shift);\n"
+    "            from += 8;\n"
+    "        }\n"
+    "        damacy__exec_store8(to, v0, v1, m);\n"
+    "        to += (uint32_t)step;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Links and list entries of matches that cannot be copied yet, a byte at a time. Where source and\n"
+    "// match overlap, a byte's source is taken modulo the offset: it lies before the match. All lanes\n"
+    "// call this, with n = 0 for none.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_link(uint32_t shared, int32_t to, int32_t n, int32_t offset)\n"
     "{\n"
     "    const uint32_t lane = damacy__lane();\n"
-    "    const uint32_t back = shared + S::QUEUES + 8 * (S::QUEUE * (threadIdx.x / 32 + 1) - 1);\n"
+    "    uint32_t sum = (uint32_t)n, base = 0;\n"
+    "\n"
+    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "        const uint32_t other = damacy__shfl_up(sum, d);\n"
+    "        if (lane >= d)\n"
+    "            sum += other;\n"
+    "    }\n"
+    "    if (lane == 31)\n"
+    "        base = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED, sum);\n"
+    "    base = damacy__shfl(base, 31) + sum - (uint32_t)n;\n"
+    "    uint32_t link = shared + S::LINK + 2 * (uint32_t)to, list = shared + S::LIST + 2 * base;\n"
+    "    uint32_t longer = damacy__ballot(n > DAMACY__EXEC_LONG);\n"
+    "    if (n <= DAMACY__EXEC_LONG) {\n"
+    "        const int32_t end = to + DAMACY__EXEC_BIAS;\n"
+    "        int32_t source = end - offset;\n"
+    "        for (int32_t k = 0; k < n; k++, link += 2, list += 2) {\n"
+    "            damacy__exec_link_store(link, (uint32_t)source);\n"
+    "            damacy__sts16(list, (uint32_t)(to + k));\n"
+    "            if (++source == end)\n"
+    "                source -= offset;\n"
+    "        }\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "    while (longer) {\n"
+    "        const uint32_t l = damacy__ctz(longer);\n"
+    "        const int32_t begin = damacy__shfl(to, l), length = damacy__shfl(n, l);\n"
+    "        const int32_t o = damacy__shfl(offset, l);\n"
+    "        const uint32_t listed = damacy__shfl(list, l);\n"
+    "        longer &= longer - 1;\n"
+    "        for (int32_t k = (int32_t)lane; k < length; k += 32) {\n"
+    "            const int32_t source = begin - o + (o < length ? k % o : k) + DAMACY__EXEC_BIAS;\n"
+    "            damacy__exec_link_store(shared + S::LINK + 2 * (uint32_t)(begin + k), (uint32_t)source);\n"
+    "            damacy__sts16(listed + 2 * (uint32_t)k, (uint32_t)(begin + k));\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// The matches that read their tile, once all other bytes are there: copied where the source is\n"
+    "// there too, else linked.\n"
+    "template <class S> DAMACY__INLINE void damacy__exec_own(uint32_t shared, uint32_t n_own)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), back = damacy__exec_own_at<S>(shared);\n"
     "\n"
     "    for (uint32_t i0 = 0; i0 < n_own; i0 += 32) {\n"
-    "        const uint32_t i = i0 + lane;\n"
     "        int32_t to = 0, n = 0, offset = 1;\n"
-    "        if (i < n_own) {\n"
-    "            const damacy__u32x2 v = damacy__lds64(back - 8 * i);\n"
+    "        if (i0 + lane < n_own) {\n"
+    "            const damacy__u32x2 v = damacy__lds64(back - 8 * (i0 + lane));\n"
     "            to = (int32_t)(v.x & 0xffff);\n"
     "            n = (int32_t)(v.x >> 16);\n"
     "            offset = (int32_t)v.y;\n"
     "        }\n"
-    "        uint32_t sum = (uint32_t)n, base = 0;\n"
-    "        for (uint32_t d = 1; d < 32; d *= 2) {\n"
-    "            const uint32_t other = damacy__shfl_up(sum, d);\n"
-    "            if (lane >= d)\n"
-    "                sum += other;\n"
-    "        }\n"
-    "        if (lane == 31)\n"
-    "            base = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED, sum);\n"
-    "        base = damacy__shfl(base, 31) + sum - (uint32_t)n;\n"
-    "        uint32_t link = shared + S::LINK + 2 * (uint32_t)to, list = shared + S::LIST + 2 * base;\n"
-    "        uint32_t longer = damacy__ballot(n > DAMACY__EXEC_LONG);\n"
-    "        if (n <= DAMACY__EXEC_LONG) {\n"
-    "            const int32_t end = to + DAMACY__EXEC_BIAS;\n"
-    "            int32_t source = end - offset;\n"
-    "            for (int32_t k = 0; k < n; k++, link += 2, list += 2) {\n"
-    "                damacy__exec_link_store(link, (uint32_t)source);\n"
-    "                damacy__sts16(list, (uint32_t)(to + k));\n"
-    "                if (++source == end)\n"
-    "                    source -= offset;\n"
-    "            }\n"
-    "        }\n"
+    "        const bool ready = n > 0 && offset <= to &&\n"
+    "                           !damacy__exec_pending<S>(shared, (uint32_t)(to - offset),\n"
+    "                                                    (uint32_t)(offset < n ? offset : n));\n"
+    "        uint32_t longer = damacy__ballot(ready && n > DAMACY__EXEC_LONG);\n"
+    "        if (ready && n <= DAMACY__EXEC_LONG)\n"
+    "            damacy__exec_copy_own(shared + S::BYTES + (uint32_t)to, n, (uint32_t)offset);\n"
     "        damacy__sync_warp();\n"
     "        while (longer) {\n"
     "            const uint32_t l = damacy__ctz(longer);\n"
-    "            const int32_t begin = damacy__shfl(to, l), length = damacy__shfl(n, l);\n"
-    "            const int32_t o = damacy__shfl(offset, l);\n"
-    "            const uint32_t listed = damacy__shfl(list, l);\n"
+    "            const int32_t length = damacy__shfl(n, l), o = damacy__shfl(offset, l);\n"
+    "            const uint32_t at = shared + S::BYTES + (uint32_t)damacy__shfl(to, l);\n"
     "            longer &= longer - 1;\n"
-    "            for (int32_t k = (int32_t)lane; k < length; k += 32) {\n"
-    "                const int32_t source = begin - o + (o < length ? k % o : k) + DAMACY__EXEC_BIAS;\n"
-    "                damacy__exec_link_store(shared + S::LINK + 2 * (uint32_t)(begin + k),\n"
-    "                                        (uint32_t)source);\n"
-    "                damacy__sts16(listed + 2 * (uint32_t)k, (uint32_t)(begin + k));\n"
-    "            }\n"
+    "            for (int32_t k = (int32_t)lane; k < length; k += 32)\n"
+    "                damacy__sts8(at + (uint32_t)k,\n"
+    "                             damacy__lds8(at - (uint32_t)o + (uint32_t)(o < length ? k % o : k)));\n"
     "        }\n"
+    "        if (damacy__any(n > 0 && !ready))\n"
+    "            damacy__exec_link<S>(shared, to, ready ? 0 : n, offset);\n"
     "    }\n"
     "}\n"
     "\n"
@@ -12499,7 +12600,8 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "// The part of a frame that is in the buffer but not yet in the output moves to its front; links of\n"
     "// the tile go, if there were any.\n"
     "template <class S>\n"
-    "DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* t, bool linked)\n"
+    "DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* t, bool own,\n"
+    "                                      bool linked)\n"
     "{\n"
     "    const int32_t whole = t->t1 & ~15, tid = (int32_t)threadIdx.x;\n"
     "    const uint32_t byte = tid < 16 ? damacy__lds8(shared + S::BYTES + (uint32_t)(whole + tid)) : 0;\n"
@@ -12509,9 +12611,13 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    if (linked)\n"
     "        for (int32_t i = tid; i * 8 < t->t1; i += S::THREADS)\n"
     "            damacy__sts128(shared + S::LINK + 16 * (uint32_t)i, none);\n"
+    "    if (own)\n"
+    "        for (int32_t i = tid; i * 32 < t->t1; i += S::THREADS)\n"
+    "            damacy__sts32(shared + S::PIECES + 12 + 16 * (uint32_t)i, 0);\n"
     "    if (tid == 0) {\n"
     "        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_LISTED, 0);\n"
     "        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_PIECED, 0);\n"
+    "        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_OWN, 0);\n"
     "    }\n"
     "    damacy__sync_block();\n"
     "    if (tid < t->t1 - whole)\n"
@@ -12555,7 +12661,9 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    f.end = from.first_block + from.n_blocks;\n"
     "    for (uint32_t i = threadIdx.x; i < S::LINKS / 2; i += S::THREADS)\n"
     "        damacy__sts32(shared + S::LINK + 4 * i, 0xffffffffu);\n"
-    "    if (threadIdx.x < 4)\n"
+    "    for (uint32_t i = threadIdx.x; i < S::TILE / 32 + 4; i += S::THREADS)\n"
+    "        damacy__sts32(shared + S::PIECES + 12 + 16 * i, 0);\n"
+    "    if (threadIdx.x < 5)\n"
     "        damacy__sts32(shared + S::CONTROL + 4 * threadIdx.x, 0);\n"
     "    if (!damacy__exec_block_next(w, &f, &b))\n"
     "        return DAMACY__ZSTD_NONE;\n"
@@ -12569,14 +12677,16 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "        const bool good = damacy__exec_classify<S>(&s, shared, &r, &b, &f, &t, &n_own);\n"
     "        const uint32_t queued = damacy__exec_heads<S>(&s, shared, &t);\n"
     "        damacy__exec_rest<S>(shared, queued);\n"
-    "        damacy__exec_link<S>(shared, n_own);\n"
+    "        damacy__exec_own_mark<S>(shared, n_own);\n"
     "        if (!good || t.t1 <= t.t0)\n"
     "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
     "        damacy__sync_block();\n"
     "        const damacy__u32x4 control = damacy__lds128(shared + S::CONTROL);\n"
     "        if (control.x)\n"
     "            return b.index;\n"
-    "        const uint32_t n_listed = control.z, n_pieces = control.w, t1 = t.start + (uint32_t)t.t1;\n"
+    "        const bool own = damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_OWN) != 0;\n"
+    "        const uint32_t n_pieces = control.w, t1 = t.start + (uint32_t)t.t1;\n"
+    "        uint32_t n_listed = 0;\n"
     "        // Few records a tile sit in one or two warps: then their pieces are shared out.\n"
     "        const bool sparse = control.y - b.next < (uint32_t)S::THREADS / 2;\n"
     "        bool more = true;\n"
@@ -12592,12 +12702,19 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "            damacy__exec_pieces<S>(shared, n_pieces);\n"
     "            damacy__sync_block();\n"
     "        }\n"
-    "        damacy__exec_chase<S>(shared, t.history, n_listed);\n"
-    "        damacy__sync_block();\n"
+    "        if (own) {\n"
+    "            damacy__exec_own<S>(shared, n_own);\n"
+    "            damacy__sync_block();\n"
+    "            n_listed = damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_LISTED);\n"
+    "            if (n_listed) {\n"
+    "                damacy__exec_chase<S>(shared, t.history, n_listed);\n"
+    "                damacy__sync_block();\n"
+    "            }\n"
+    "        }\n"
     "        damacy__exec_flush<S>(shared, &f, &t, !more || is_first);\n"
     "        if (!more)\n"
     "            return DAMACY__ZSTD_NONE;\n"
-    "        damacy__exec_turn<S>(shared, &t, n_listed != 0);\n"
+    "        damacy__exec_turn<S>(shared, &t, own, n_listed != 0);\n"
     "        t.big = sparse ? DAMACY__EXEC_LONG + 8 : DAMACY__EXEC_HUGE;\n"
     "        t0 = is_first ? b.begin : t1;\n"
     "    }\n"
@@ -16558,6 +16675,13 @@ static bool damacy__driver_symbol(void* library, const char* symbol, void* field
 
 /* Opens libcuda.so.1, fills the table and initialises the driver. Changes nothing about contexts.
  * UNSUPPORTED: no driver, a driver too old, or no device: the CPU can be used instead. */
+#ifdef DAMACY__DRIVER_LOAD
+/* Tests of the whole library define DAMACY__DRIVER_LOAD as a function that fills the table. */
+static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* err)
+{
+    return DAMACY__DRIVER_LOAD(driver, err);
+}
+#else
 static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* err)
 {
     damacy__driver table;
@@ -16590,6 +16714,7 @@ static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* e
     *driver = table;
     return DAMACY_OK;
 }
+#endif
 
 /* Fills the NVRTC part of the table from an open library; false when a function is missing. */
 static bool damacy__driver_resolve_nvrtc(damacy__driver* driver, void* library)
@@ -16728,7 +16853,7 @@ static damacy_status damacy__copy_to_host(damacy__device* device, void* dst, uin
 static damacy_status damacy__copy_on_device(damacy__device* device, uint64_t dst_dev,
                                             uint64_t src_dev, uint64_t size, damacy__stream stream,
                                             damacy_error* err);
-static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev, uint8_t value,
+DAMACY__UNUSED static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev, uint8_t value,
                                          uint64_t size, damacy__stream stream, damacy_error* err);
 
 /* ---- errors ---- */
@@ -17239,9 +17364,9 @@ static void damacy__device_free(damacy__device* device, uint64_t address, uint64
 static damacy_status damacy__pinned_alloc(damacy__device* device, uint64_t size, const char* what,
                                           damacy__pinned* out, damacy_error* err);
 static void damacy__pinned_free(damacy__device* device, damacy__pinned* pinned);
-static damacy_status damacy__mapping_open(damacy__device* device, int fd, uint64_t offset,
+DAMACY__UNUSED static damacy_status damacy__mapping_open(damacy__device* device, int fd, uint64_t offset,
                                           uint64_t size, damacy__mapping* out, damacy_error* err);
-static void damacy__mapping_close(damacy__device* device, damacy__mapping* mapping);
+DAMACY__UNUSED static void damacy__mapping_close(damacy__device* device, damacy__mapping* mapping);
 
 /* size bytes of device memory, aligned to 256. BUDGET: more than max_gpu_bytes in all; OOM: the GPU
  * has no more. The context is current. */
@@ -18151,6 +18276,7 @@ static damacy_status damacy__compile(damacy__compiler* compiler,
     damacy__image image;
     damacy_status status;
 
+    memset(&target, 0, sizeof target);
     memset(&image, 0, sizeof image);
     DAMACY__TRY(damacy__compiler_prepare(compiler, err));
     DAMACY__TRY(damacy__compiler_target(compiler, &target, err));
@@ -18252,7 +18378,7 @@ static damacy_status damacy__program_finish(damacy__program* program, damacy__de
 static void damacy__program_deinit(damacy__program* program, damacy__device* device);
 static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy__device* device,
                                                  uint32_t size, damacy_error* err);
-static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, damacy__device* device,
+DAMACY__UNUSED static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, damacy__device* device,
                                               uint32_t threads, uint32_t shared, uint32_t* blocks,
                                               damacy_error* err);
 static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy__device* device,
@@ -23213,7 +23339,7 @@ static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__d
 /* ---- launches ---- */
 
 /* What the launches of a wave have in common. */
-typedef struct damacy__zstd_run {
+typedef struct damacy__zstd_pass {
     const damacy__zstd_kernels* kernels;
     damacy__device* device;
     const damacy__zstd_call* call;
@@ -23221,9 +23347,9 @@ typedef struct damacy__zstd_run {
     uint32_t n_jobs;   /* likely */
     uint32_t n_blocks; /* likely */
     damacy__zstd_options options;
-} damacy__zstd_run;
+} damacy__zstd_pass;
 
-static damacy_status damacy__zstd_step_on(damacy__zstd_run* run, damacy__stream stream,
+static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream stream,
                                           const damacy__kernel* kernel, uint64_t n_blocks,
                                           uint32_t threads, uint32_t shared, damacy_error* err)
 {
@@ -23237,14 +23363,14 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_run* run, damacy__stream 
     return damacy__kernel_launch(kernel, run->device, &grid, stream, parameters, err);
 }
 
-static damacy_status damacy__zstd_step(damacy__zstd_run* run, const damacy__kernel* kernel,
+static damacy_status damacy__zstd_step(damacy__zstd_pass* run, const damacy__kernel* kernel,
                                        uint64_t n_blocks, uint32_t threads, uint32_t shared,
                                        damacy_error* err)
 {
     return damacy__zstd_step_on(run, run->call->stream, kernel, n_blocks, threads, shared, err);
 }
 
-static damacy_status damacy__zstd_mark(damacy__zstd_run* run, uint32_t stage, damacy_error* err)
+static damacy_status damacy__zstd_mark(damacy__zstd_pass* run, uint32_t stage, damacy_error* err)
 {
     if (!run->call->marks) {
         return DAMACY_OK;
@@ -23253,7 +23379,7 @@ static damacy_status damacy__zstd_mark(damacy__zstd_run* run, uint32_t stage, da
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
-static void damacy__zstd_choose(damacy__zstd_run* run)
+static void damacy__zstd_choose(damacy__zstd_pass* run)
 {
     damacy__zstd_options* o = &run->options;
     const bool has_links = run->wave.links_size != 0;
@@ -23285,7 +23411,7 @@ static void damacy__zstd_choose(damacy__zstd_run* run)
     run->wave.flags = o->execute | o->fse;
 }
 
-static damacy_status damacy__zstd_launch_parse(damacy__zstd_run* run, damacy_error* err)
+static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
@@ -23304,9 +23430,9 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_run* run, damacy_err
 }
 
 /* One of the kernels that run side by side: on a stream that has waited for `fork`. */
-static damacy_status damacy__zstd_lanes(damacy__zstd_run* run, uint32_t entry, uint64_t n_blocks,
-                                        uint32_t threads, uint32_t shared, uint32_t side,
-                                        damacy_error* err)
+static damacy_status damacy__zstd_launch_beside(damacy__zstd_pass* run, uint32_t entry,
+                                                uint64_t n_blocks, uint32_t threads,
+                                                uint32_t shared, uint32_t side, damacy_error* err)
 {
     const damacy__zstd_kernels* k = run->kernels;
 
@@ -23316,7 +23442,7 @@ static damacy_status damacy__zstd_lanes(damacy__zstd_run* run, uint32_t entry, u
     return damacy__event_record(run->device, k->join[side], k->side[side], err);
 }
 
-static damacy_status damacy__zstd_launch_lanes(damacy__zstd_run* run, damacy_error* err)
+static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__zstd_kernels* k = run->kernels;
     const uint64_t n = run->n_blocks;
@@ -23325,15 +23451,15 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_run* run, damacy_err
     DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
                                   damacy__div_up(n, 16), 64,
                                   damacy__zstd_lanes11_shared(run->device), err));
-    DAMACY__TRY(damacy__zstd_lanes(run, DAMACY__ZSTD_LANES10, damacy__div_up(n, 8), 32,
-                                   DAMACY__ZSTD_LANES10_SHARED, 0, err));
-    DAMACY__TRY(damacy__zstd_lanes(run, DAMACY__ZSTD_LANES9, damacy__div_up(n, 8), 32,
-                                   DAMACY__ZSTD_LANES9_SHARED, 1, err));
+    DAMACY__TRY(damacy__zstd_launch_beside(run, DAMACY__ZSTD_LANES10, damacy__div_up(n, 8), 32,
+                                           DAMACY__ZSTD_LANES10_SHARED, 0, err));
+    DAMACY__TRY(damacy__zstd_launch_beside(run, DAMACY__ZSTD_LANES9, damacy__div_up(n, 8), 32,
+                                           DAMACY__ZSTD_LANES9_SHARED, 1, err));
     DAMACY__TRY(damacy__stream_await(run->device, run->call->stream, k->join[0], err));
     return damacy__stream_await(run->device, run->call->stream, k->join[1], err);
 }
 
-static damacy_status damacy__zstd_launch_literals(damacy__zstd_run* run, damacy_error* err)
+static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
 
@@ -23348,7 +23474,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_run* run, damacy_
                              DAMACY__ZSTD_SPLIT_SHARED(128), err);
 }
 
-static damacy_status damacy__zstd_launch_execute(damacy__zstd_run* run, damacy_error* err)
+static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t most = 8ull * run->device->n_multiprocessors;
@@ -23376,7 +23502,7 @@ static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
     const damacy__kernel* front = kernels->front.kernels;
     const damacy__kernel* back = kernels->back.kernels;
     const uint64_t size = call->likely_size ? call->likely_size : layout->dst_size;
-    damacy__zstd_run run;
+    damacy__zstd_pass run;
 
     memset(&run, 0, sizeof run);
     run.kernels = kernels;

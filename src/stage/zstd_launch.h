@@ -352,7 +352,7 @@ static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__d
 /* ---- launches ---- */
 
 /* What the launches of a wave have in common. */
-typedef struct damacy__zstd_run {
+typedef struct damacy__zstd_pass {
     const damacy__zstd_kernels* kernels;
     damacy__device* device;
     const damacy__zstd_call* call;
@@ -360,9 +360,9 @@ typedef struct damacy__zstd_run {
     uint32_t n_jobs;   /* likely */
     uint32_t n_blocks; /* likely */
     damacy__zstd_options options;
-} damacy__zstd_run;
+} damacy__zstd_pass;
 
-static damacy_status damacy__zstd_step_on(damacy__zstd_run* run, damacy__stream stream,
+static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream stream,
                                           const damacy__kernel* kernel, uint64_t n_blocks,
                                           uint32_t threads, uint32_t shared, damacy_error* err)
 {
@@ -376,14 +376,14 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_run* run, damacy__stream 
     return damacy__kernel_launch(kernel, run->device, &grid, stream, parameters, err);
 }
 
-static damacy_status damacy__zstd_step(damacy__zstd_run* run, const damacy__kernel* kernel,
+static damacy_status damacy__zstd_step(damacy__zstd_pass* run, const damacy__kernel* kernel,
                                        uint64_t n_blocks, uint32_t threads, uint32_t shared,
                                        damacy_error* err)
 {
     return damacy__zstd_step_on(run, run->call->stream, kernel, n_blocks, threads, shared, err);
 }
 
-static damacy_status damacy__zstd_mark(damacy__zstd_run* run, uint32_t stage, damacy_error* err)
+static damacy_status damacy__zstd_mark(damacy__zstd_pass* run, uint32_t stage, damacy_error* err)
 {
     if (!run->call->marks) {
         return DAMACY_OK;
@@ -392,7 +392,7 @@ static damacy_status damacy__zstd_mark(damacy__zstd_run* run, uint32_t stage, da
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
-static void damacy__zstd_choose(damacy__zstd_run* run)
+static void damacy__zstd_choose(damacy__zstd_pass* run)
 {
     damacy__zstd_options* o = &run->options;
     const bool has_links = run->wave.links_size != 0;
@@ -424,7 +424,7 @@ static void damacy__zstd_choose(damacy__zstd_run* run)
     run->wave.flags = o->execute | o->fse;
 }
 
-static damacy_status damacy__zstd_launch_parse(damacy__zstd_run* run, damacy_error* err)
+static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
@@ -443,9 +443,9 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_run* run, damacy_err
 }
 
 /* One of the kernels that run side by side: on a stream that has waited for `fork`. */
-static damacy_status damacy__zstd_lanes(damacy__zstd_run* run, uint32_t entry, uint64_t n_blocks,
-                                        uint32_t threads, uint32_t shared, uint32_t side,
-                                        damacy_error* err)
+static damacy_status damacy__zstd_launch_beside(damacy__zstd_pass* run, uint32_t entry,
+                                                uint64_t n_blocks, uint32_t threads,
+                                                uint32_t shared, uint32_t side, damacy_error* err)
 {
     const damacy__zstd_kernels* k = run->kernels;
 
@@ -455,7 +455,7 @@ static damacy_status damacy__zstd_lanes(damacy__zstd_run* run, uint32_t entry, u
     return damacy__event_record(run->device, k->join[side], k->side[side], err);
 }
 
-static damacy_status damacy__zstd_launch_lanes(damacy__zstd_run* run, damacy_error* err)
+static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__zstd_kernels* k = run->kernels;
     const uint64_t n = run->n_blocks;
@@ -464,15 +464,15 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_run* run, damacy_err
     DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
                                   damacy__div_up(n, 16), 64,
                                   damacy__zstd_lanes11_shared(run->device), err));
-    DAMACY__TRY(damacy__zstd_lanes(run, DAMACY__ZSTD_LANES10, damacy__div_up(n, 8), 32,
-                                   DAMACY__ZSTD_LANES10_SHARED, 0, err));
-    DAMACY__TRY(damacy__zstd_lanes(run, DAMACY__ZSTD_LANES9, damacy__div_up(n, 8), 32,
-                                   DAMACY__ZSTD_LANES9_SHARED, 1, err));
+    DAMACY__TRY(damacy__zstd_launch_beside(run, DAMACY__ZSTD_LANES10, damacy__div_up(n, 8), 32,
+                                           DAMACY__ZSTD_LANES10_SHARED, 0, err));
+    DAMACY__TRY(damacy__zstd_launch_beside(run, DAMACY__ZSTD_LANES9, damacy__div_up(n, 8), 32,
+                                           DAMACY__ZSTD_LANES9_SHARED, 1, err));
     DAMACY__TRY(damacy__stream_await(run->device, run->call->stream, k->join[0], err));
     return damacy__stream_await(run->device, run->call->stream, k->join[1], err);
 }
 
-static damacy_status damacy__zstd_launch_literals(damacy__zstd_run* run, damacy_error* err)
+static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
 
@@ -487,7 +487,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_run* run, damacy_
                              DAMACY__ZSTD_SPLIT_SHARED(128), err);
 }
 
-static damacy_status damacy__zstd_launch_execute(damacy__zstd_run* run, damacy_error* err)
+static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t most = 8ull * run->device->n_multiprocessors;
@@ -515,7 +515,7 @@ static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
     const damacy__kernel* front = kernels->front.kernels;
     const damacy__kernel* back = kernels->back.kernels;
     const uint64_t size = call->likely_size ? call->likely_size : layout->dst_size;
-    damacy__zstd_run run;
+    damacy__zstd_pass run;
 
     memset(&run, 0, sizeof run);
     run.kernels = kernels;

@@ -1,0 +1,276 @@
+// src/stage/zstd_launch.h on a fake driver whose device runs the kernels on the CPU: the layout
+// holds what it promises, every choice of kernels decodes, waves on two streams do not mix.
+#include "gpu/memory.h"
+#include "stage/zstd_launch.h"
+#include "tests/simt/driver.h"
+#include "kernels/zstd.cu"
+#include "kernels/zstd_sequences.cu"
+#include "tests/kernel/zstd_corpus.h"
+#include "tests/test.h"
+
+SIMT_KERNEL(damacy_zstd_count);
+SIMT_KERNEL(damacy_zstd_allocate);
+SIMT_KERNEL(damacy_zstd_fill);
+SIMT_KERNEL(damacy_zstd_trees);
+SIMT_KERNEL(damacy_zstd_order);
+SIMT_KERNEL(damacy_zstd_resolve);
+SIMT_KERNEL(damacy_zstd_literals_lanes9);
+SIMT_KERNEL(damacy_zstd_literals_lanes10);
+SIMT_KERNEL(damacy_zstd_literals_lanes11);
+SIMT_KERNEL(damacy_zstd_literals_split32);
+SIMT_KERNEL(damacy_zstd_literals_split128);
+SIMT_KERNEL(damacy_zstd_place);
+SIMT_KERNEL(damacy_zstd_finish);
+SIMT_KERNEL(damacy_zstd_tables);
+SIMT_KERNEL(damacy_zstd_fse);
+SIMT_KERNEL(damacy_zstd_link);
+SIMT_KERNEL(damacy_zstd_jump);
+SIMT_KERNEL(damacy_zstd_execute_1024x2);
+SIMT_KERNEL(damacy_zstd_execute_256x4);
+SIMT_KERNEL(damacy_zstd_execute_256x2);
+SIMT_KERNEL(damacy_zstd_execute_128x2);
+
+static damacy__driver driver;
+static damacy__alloc heap;
+static damacy__device device;
+static damacy__compiler compiler;
+static damacy__zstd_kernels kernels;
+static damacy_error err;
+static const damacy__source sources[] = {{"kernels/zstd.cu", "front"},
+                                         {"kernels/zstd_sequences.cu", "back"}};
+
+static void open_all(uint64_t seed)
+{
+    fake_config fake = {};
+    damacy__device_config config = {};
+    fake.seed = seed;
+    fake_open(&driver, &fake);
+    memset(&heap, 0, sizeof heap);
+    memset(&err, 0, sizeof err);
+    memset(&kernels, 0, sizeof kernels);
+    config.max_bytes = 512 << 20;
+    CHECK_EQ(damacy__device_open(&device, &driver, &heap, &config, &err), DAMACY_OK);
+    CHECK_EQ(damacy__device_enter(&device, &err), DAMACY_OK);
+    device.n_multiprocessors = 2; // grids of a size that the CPU can run
+    CHECK_EQ(
+        damacy__compiler_init(&compiler, &heap, &driver, device.architecture, sources, 2, "", &err),
+        DAMACY_OK);
+}
+
+static void close_all()
+{
+    fake_counts counts;
+    damacy__zstd_kernels_deinit(&kernels, &device);
+    damacy__compiler_deinit(&compiler);
+    damacy__device_leave(&device);
+    damacy__device_close(&device);
+    fake_count(&counts);
+    if (counts.misuse) {
+        printf("# %s\n", counts.first_misuse);
+    }
+    CHECK_EQ(counts.misuse, 0);
+    CHECK_EQ(counts.live_allocations, 0);
+    CHECK_EQ(counts.live_streams, 0);
+    CHECK_EQ(counts.live_events, 0);
+    CHECK_EQ(heap.live_blocks, 0);
+    fake_close();
+}
+
+// Device memory of one wave of frames.
+struct wave {
+    std::vector<corpus_file> files;
+    damacy__zstd_layout layout = {};
+    damacy__zstd_call call = {};
+    uint64_t src = 0, src_size = 0, dst = 0, dst_size = 0;
+    std::vector<uint64_t> at;
+
+    void open(const std::vector<corpus_file>& all, bool has_links)
+    {
+        damacy__zstd_limits limits = {};
+        std::vector<damacy__job> jobs;
+        bytes in;
+        files = all;
+        for (const corpus_file& f : files) {
+            damacy__job j = {};
+            j.src = in.size();
+            j.src_size = f.content.size();
+            j.dst = dst_size;
+            j.dst_capacity = j.expected_size = strtoull(f.row.at("bytes").c_str(), nullptr, 10);
+            limits.largest_size = DAMACY__MAX(limits.largest_size, j.dst_capacity);
+            at.push_back(dst_size);
+            dst_size += j.dst_capacity;
+            in.insert(in.end(), f.content.begin(), f.content.end());
+            jobs.push_back(j);
+        }
+        src_size = in.size();
+        src = take(src_size);
+        dst = take(dst_size);
+        for (damacy__job& j : jobs) {
+            j.src += src;
+            j.dst += dst;
+        }
+        const uint32_t n = (uint32_t)jobs.size();
+        limits.max_jobs = n;
+        limits.dst_size = dst_size;
+        limits.has_links = has_links;
+        CHECK_EQ(damacy__zstd_layout_of(&limits, &layout, &err), DAMACY_OK);
+        CHECK_EQ(damacy__stream_open(&device, false, &call.stream, &err), DAMACY_OK);
+        call.jobs = take(n * sizeof(damacy__job));
+        call.n_jobs = take(4);
+        call.results = take(n * sizeof(damacy__job_result));
+        call.scratch = take(layout.size);
+        put(src, in.data(), in.size());
+        put(call.jobs, jobs.data(), n * sizeof(damacy__job));
+        put(call.n_jobs, &n, 4);
+    }
+
+    uint64_t take(uint64_t size)
+    {
+        uint64_t address = 0;
+        CHECK_EQ(damacy__device_alloc(&device, size, "wave", &address, &err), DAMACY_OK);
+        return address;
+    }
+
+    void put(uint64_t to, const void* from, uint64_t size)
+    {
+        CHECK_EQ(damacy__copy_to_device(&device, to, from, size, call.stream, &err), DAMACY_OK);
+        CHECK_EQ(driver.stream_synchronize(call.stream), 0);
+    }
+
+    void launch()
+    {
+        CHECK_EQ(damacy__zstd_launch(&kernels, &device, &layout, &call, &err), DAMACY_OK);
+    }
+
+    void check()
+    {
+        bytes out(dst_size);
+        std::vector<damacy__job_result> results(files.size());
+        CHECK_EQ(damacy__copy_to_host(&device, out.data(), dst, dst_size, call.stream, &err),
+                 DAMACY_OK);
+        CHECK_EQ(damacy__copy_to_host(&device, results.data(), call.results,
+                                      results.size() * sizeof(damacy__job_result), call.stream,
+                                      &err),
+                 DAMACY_OK);
+        CHECK_EQ(driver.stream_synchronize(call.stream), 0);
+        for (size_t i = 0; i < files.size(); i++) {
+            CHECK_EQ(results[i].status, DAMACY__JOB_OK);
+            CHECK_EQ(corpus_crc32c(out.data() + at[i], results[i].size),
+                     strtoull(files[i].row.at("crc32c").c_str(), nullptr, 16));
+        }
+    }
+
+    void close()
+    {
+        const uint64_t n = files.size();
+        damacy__device_free(&device, src, src_size);
+        damacy__device_free(&device, dst, dst_size);
+        damacy__device_free(&device, call.jobs, n * sizeof(damacy__job));
+        damacy__device_free(&device, call.n_jobs, 4);
+        damacy__device_free(&device, call.results, n * sizeof(damacy__job_result));
+        damacy__device_free(&device, call.scratch, layout.size);
+        damacy__stream_close(&device, call.stream);
+    }
+};
+
+static std::vector<corpus_file> some(const char* name, size_t first, size_t n)
+{
+    std::vector<corpus_file> files = corpus_load(name);
+    CHECK(files.size() >= first + n);
+    return std::vector<corpus_file>(files.begin() + (long)first, files.begin() + (long)(first + n));
+}
+
+TEST(zstd_launch_decodes_with_every_choice_of_kernels)
+{
+    const uint32_t executions[] = {0,
+                                   DAMACY__ZSTD_EXECUTE_LINKS,
+                                   DAMACY__ZSTD_EXECUTE_1024X2,
+                                   DAMACY__ZSTD_EXECUTE_256X4,
+                                   DAMACY__ZSTD_EXECUTE_256X2,
+                                   DAMACY__ZSTD_EXECUTE_128X2};
+    open_all(3);
+    CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
+    CHECK_EQ(damacy__zstd_kernels_finish(&kernels, &device, &err), DAMACY_OK);
+    for (uint32_t i = 0; i < 6; i++) {
+        wave w;
+        w.open(some("C_cs14_s1001", i * 6, 6), i < 2);
+        w.call.options.literals = i % 4;
+        w.call.options.fse = i % 3 * DAMACY__ZSTD_FLAG_FSE_LATENCY;
+        w.call.options.execute = executions[i];
+        w.launch();
+        w.check();
+        w.close();
+    }
+    close_all();
+}
+
+TEST(zstd_launch_keeps_waves_on_two_streams_apart)
+{
+    open_all(4);
+    CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
+    CHECK_EQ(damacy__zstd_kernels_finish(&kernels, &device, &err), DAMACY_OK);
+    wave a, b;
+    a.open(some("C_cs14_s1001", 40, 5), false);
+    b.open(some("D_smallblk_s2001", 40, 5), false);
+    a.call.options.literals = b.call.options.literals = DAMACY__ZSTD_LANES;
+    a.launch();
+    b.launch();
+    a.launch(); // a second time in the same scratch
+    a.check();
+    b.check();
+    a.close();
+    b.close();
+    close_all();
+}
+
+TEST(zstd_launch_passes_errors_of_the_driver_on)
+{
+    static const char* const functions[] = {"launch", "event_record", "stream_wait"};
+    for (const char* const function : functions) {
+        for (uint64_t nth = 0; nth < 20; nth += 3) {
+            open_all(5 + nth);
+            CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
+            CHECK_EQ(damacy__zstd_kernels_finish(&kernels, &device, &err), DAMACY_OK);
+            wave w;
+            w.open(some("C_cs14_s1001", 1, 2), false);
+            w.call.options.literals = DAMACY__ZSTD_LANES;
+            fake_fail(function, nth, DAMACY__CUDA_OUT_OF_MEMORY);
+            const damacy_status status =
+                damacy__zstd_launch(&kernels, &device, &w.layout, &w.call, &err);
+            CHECK(status == DAMACY_OK || status == DAMACY_OOM || status == DAMACY_CUDA);
+            CHECK(status == DAMACY_OK || err.message[0] != 0);
+            CHECK_EQ(driver.stream_synchronize(w.call.stream), 0);
+            fake_fail(NULL, UINT64_MAX, 0);
+            w.close();
+            close_all();
+        }
+    }
+}
+
+TEST(zstd_layout_holds_the_largest_job_or_refuses_the_budget)
+{
+    damacy__zstd_limits limits = {};
+    damacy__zstd_layout layout = {};
+    limits.max_jobs = 100;
+    limits.dst_size = 100 << 20;
+    limits.largest_size = 1 << 20;
+    CHECK_EQ(damacy__zstd_layout_of(&limits, &layout, &err), DAMACY_OK);
+    CHECK(layout.size <= limits.dst_size / 100 * 262 + (2 << 20));
+    CHECK_EQ(layout.size % 256, 0);
+    CHECK_EQ(layout.wave.max_records % 16, 0);
+    limits.scratch_size = 16 << 20;
+    CHECK_EQ(damacy__zstd_layout_of(&limits, &layout, &err), DAMACY_OK);
+    CHECK(layout.size <= limits.scratch_size);
+    CHECK(8 * layout.wave.max_records >= limits.largest_size * 4);
+    limits.scratch_size = 3 << 20;
+    CHECK_EQ(damacy__zstd_layout_of(&limits, &layout, &err), DAMACY_BUDGET);
+    CHECK_HAS(err.message, "scratch of 3145728 bytes");
+    limits.scratch_size = 0;
+    limits.max_jobs = 0;
+    CHECK_EQ(damacy__zstd_layout_of(&limits, &layout, &err), DAMACY_INVAL);
+    limits.max_jobs = 1;
+    limits.dst_size = UINT64_MAX;
+    CHECK_EQ(damacy__zstd_layout_of(&limits, &layout, &err), DAMACY_INVAL);
+}
+
+TEST_MAIN
