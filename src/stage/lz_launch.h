@@ -1,0 +1,368 @@
+/* LZ4 blocks, blosc containers, checksums and plain copies on a device: how much scratch a wave
+ * takes, and the launches of kernels/lz4.cu, blosc.cu, copy.cu and crc32c.cu.
+ *
+ * Nothing is read back and nothing is allocated. A wave with blosc chunks runs in this order on one
+ * stream: damacy__blosc_launch_open; the LZ4 and Zstandard decoders, on the tables of the layout;
+ * damacy__blosc_launch_close. Jobs of the caller's may stand in those tables before those that
+ * blosc adds. The surprising rule: tables are sized for typical chunks; a chunk that does not fit
+ * gets DAMACY__JOB_NEED_SCRATCH and costs the others nothing. */
+#pragma once
+#include "gpu/program.h"
+#include "kernels/blosc_abi.h"
+#include "kernels/lz4_abi.h"
+
+/* Scratch of LZ4 jobs. Addresses of the wave count from the start of the scratch. */
+typedef struct damacy__lz4_layout {
+    uint64_t size; /* bytes, a multiple of 256; needs no initial content */
+    damacy__lz4_wave wave;
+} damacy__lz4_layout;
+
+/* Scratch of blosc chunks, likewise. The tables lz4_jobs and zstd_jobs, their counts and their
+ * results are what the decoders are to be called with. */
+typedef struct damacy__blosc_layout {
+    uint64_t size;
+    damacy__blosc_wave wave;
+} damacy__blosc_layout;
+
+/* What blosc chunks may hold. */
+typedef struct damacy__blosc_limits {
+    uint32_t max_chunks;
+    uint64_t dst_size;    /* decoded bytes of all chunks together */
+    uint64_t stream_size; /* decoded bytes of a stream on average, at least; 0: 2,048 */
+    uint32_t first_lz4;   /* jobs of the caller's in the table of LZ4 jobs */
+    uint32_t first_zstd;  /* jobs of the caller's in the table of Zstandard jobs */
+} damacy__blosc_limits;
+
+/* One wave. The tables are read while the kernels run. */
+typedef struct damacy__lz_call {
+    uint64_t jobs;        /* device address of damacy__job[] */
+    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table */
+    uint64_t results;     /* device address of damacy__job_result[] */
+    uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
+    uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: as many as there may be */
+    damacy__stream stream;
+} damacy__lz_call;
+
+/* Zero: none. One thread at a time launches; waves on several streams are fine. */
+typedef struct damacy__lz_kernels {
+    damacy__program lz4, blosc, copy, crc32c;
+} damacy__lz_kernels;
+
+static bool damacy__lz4_layout_of(uint32_t max_jobs, uint64_t src_size, uint64_t dst_size,
+                                  damacy__lz4_layout* out);
+static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out);
+static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
+                                              damacy__compiler* compiler, damacy_error* err);
+static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, damacy__device* device,
+                                               damacy_error* err);
+static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__device* device);
+static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                        const damacy__lz4_layout* layout,
+                                        const damacy__lz_call* call, damacy_error* err);
+static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
+                                               damacy__device* device,
+                                               const damacy__blosc_layout* layout,
+                                               const damacy__lz_call* call, damacy_error* err);
+static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
+                                                damacy__device* device,
+                                                const damacy__blosc_layout* layout,
+                                                const damacy__lz_call* call, damacy_error* err);
+static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                         const damacy__lz_call* call, uint32_t max_moves,
+                                         damacy_error* err);
+static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                          const damacy__lz_call* call, uint32_t max_jobs,
+                                          damacy_error* err);
+static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
+                                           damacy__device* device, const damacy__lz_call* call,
+                                           uint32_t max_jobs, damacy_error* err);
+
+/* ---- scratch ---- */
+
+/* Takes n records of `size` bytes at the next multiple of 256; false on overflow. */
+static bool damacy__lz_reserve(uint64_t* at, uint64_t n, uint64_t size, uint64_t* out)
+{
+    uint64_t bytes;
+
+    *out = *at;
+    if (!damacy__mul(n, size, &bytes) || !damacy__add(*at, bytes, at) || *at > INT64_MAX - 256) {
+        return false;
+    }
+    *at = damacy__align_up(*at, 256);
+    return true;
+}
+
+/* For jobs of src_size and dst_size bytes together: room for every block, however dense. False:
+ * sizes that overflow. */
+static bool damacy__lz4_layout_of(uint32_t max_jobs, uint64_t src_size, uint64_t dst_size,
+                                  damacy__lz4_layout* out)
+{
+    damacy__lz4_wave* w = &out->wave;
+    const uint64_t tokens = DAMACY__MIN(src_size / 3, dst_size / 4);
+
+    memset(out, 0, sizeof *out);
+    if (!damacy__add(tokens, 8ull * max_jobs, &w->max_tokens)) {
+        return false;
+    }
+    w->max_jobs = max_jobs;
+    return damacy__lz_reserve(&out->size, max_jobs, sizeof(damacy__lz4_block), &w->blocks) &&
+           damacy__lz_reserve(&out->size, 1, sizeof(uint64_t), &w->n_tokens) &&
+           damacy__lz_reserve(&out->size, w->max_tokens, sizeof(uint32_t), &w->tokens);
+}
+
+static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out)
+{
+    damacy__blosc_wave* w = &out->wave;
+    const uint64_t stream_size = limits->stream_size ? limits->stream_size : 2048;
+    const uint64_t n_streams = limits->dst_size / stream_size + 4ull * limits->max_chunks;
+    uint64_t* at = &out->size;
+
+    memset(out, 0, sizeof *out);
+    if (n_streams > INT32_MAX || limits->first_lz4 > INT32_MAX || limits->first_zstd > INT32_MAX) {
+        return false;
+    }
+    w->max_jobs = limits->max_chunks;
+    w->max_moves = (uint32_t)(n_streams + limits->dst_size / DAMACY__MOVE_MAX);
+    w->max_lz4 = (uint32_t)n_streams + limits->first_lz4;
+    w->max_zstd = (uint32_t)n_streams + limits->first_zstd;
+    w->first_lz4 = limits->first_lz4;
+    w->first_zstd = limits->first_zstd;
+    w->scratch_size = limits->dst_size + 256ull * limits->max_chunks;
+    return damacy__lz_reserve(at, w->max_jobs, sizeof(damacy__blosc_chunk), &w->chunks) &&
+           damacy__lz_reserve(at, 1, sizeof(damacy__blosc_counters), &w->counters) &&
+           damacy__lz_reserve(at, 1, sizeof(uint32_t), &w->n_lz4) &&
+           damacy__lz_reserve(at, 1, sizeof(uint32_t), &w->n_zstd) &&
+           damacy__lz_reserve(at, w->max_moves, sizeof(damacy__move), &w->moves) &&
+           damacy__lz_reserve(at, w->max_lz4, sizeof(damacy__job), &w->lz4_jobs) &&
+           damacy__lz_reserve(at, w->max_lz4, sizeof(damacy__job_result), &w->lz4_results) &&
+           damacy__lz_reserve(at, w->max_zstd, sizeof(damacy__job), &w->zstd_jobs) &&
+           damacy__lz_reserve(at, w->max_zstd, sizeof(damacy__job_result), &w->zstd_results) &&
+           damacy__lz_reserve(at, w->scratch_size, 1, &w->scratch);
+}
+
+/* ---- kernels ---- */
+
+enum { /* of the programs */
+       DAMACY__LZ4_BEGIN = 0,
+       DAMACY__LZ4_PARSE = 1,
+       DAMACY__LZ4_EXECUTE = 2,
+       DAMACY__LZ4_EXECUTE_FEW = 3,
+       DAMACY__BLOSC_BEGIN = 0,
+       DAMACY__BLOSC_PARSE = 1,
+       DAMACY__BLOSC_FINISH = 2,
+       DAMACY__BLOSC_UNFILTER = 3,
+       DAMACY__COPY_MOVE = 0,
+       DAMACY__COPY_CLEAR_FAILED = 1
+};
+
+/* Jobs below which four warps take a block: measured on an H200, both ways are equal there. */
+enum { DAMACY__LZ4_FEW = 2000 };
+
+/* Begins to compile. On failure there is nothing to deinit. */
+static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
+                                              damacy__compiler* compiler, damacy_error* err)
+{
+    static const char* const lz4[] = {"damacy_lz4_begin", "damacy_lz4_parse", "damacy_lz4_execute",
+                                      "damacy_lz4_execute_few"};
+    static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
+                                        "damacy_blosc_finish", "damacy_blosc_unfilter"};
+    static const char* const copy[] = {"damacy_copy", "damacy_clear_failed"};
+    static const char* const crc32c[] = {"damacy_crc32c"};
+    const damacy__program_spec specs[4] = {
+        {"kernels/lz4.cu", lz4, DAMACY__COUNT(lz4), NULL, 0},
+        {"kernels/blosc.cu", blosc, DAMACY__COUNT(blosc), NULL, 0},
+        {"kernels/copy.cu", copy, DAMACY__COUNT(copy), NULL, 0},
+        {"kernels/crc32c.cu", crc32c, DAMACY__COUNT(crc32c), NULL, 0}};
+    damacy__program* const programs[4] = {&kernels->lz4, &kernels->blosc, &kernels->copy,
+                                          &kernels->crc32c};
+
+    memset(kernels, 0, sizeof *kernels);
+    for (uint32_t i = 0; i < 4; i++) {
+        const damacy_status status = damacy__program_start(programs[i], compiler, &specs[i], err);
+        if (status != DAMACY_OK) {
+            damacy__lz_kernels_deinit(kernels, NULL);
+            return status;
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* Waits for the compiler and loads the kernels. The context is current. */
+static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, damacy__device* device,
+                                               damacy_error* err)
+{
+    DAMACY__TRY(damacy__program_finish(&kernels->lz4, device, err));
+    DAMACY__TRY(damacy__program_finish(&kernels->blosc, device, err));
+    DAMACY__TRY(damacy__program_finish(&kernels->copy, device, err));
+    return damacy__program_finish(&kernels->crc32c, device, err);
+}
+
+/* No launch is under way. Zeroed, or only started with device NULL: fine. */
+static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__device* device)
+{
+    damacy__program_deinit(&kernels->crc32c, device);
+    damacy__program_deinit(&kernels->copy, device);
+    damacy__program_deinit(&kernels->blosc, device);
+    damacy__program_deinit(&kernels->lz4, device);
+}
+
+/* ---- launches ---- */
+
+static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__device* device,
+                                     damacy__stream stream, uint64_t n_blocks, uint32_t threads,
+                                     void** parameters, damacy_error* err)
+{
+    const damacy__grid grid = damacy__grid_of((uint32_t)n_blocks, threads, 0);
+
+    return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
+}
+
+/* Decodes the jobs of a table: at most layout->wave.max_jobs. */
+static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                        const damacy__lz4_layout* layout,
+                                        const damacy__lz_call* call, damacy_error* err)
+{
+    const damacy__kernel* k = kernels->lz4.kernels;
+    const uint32_t likely = call->likely_jobs ? call->likely_jobs : layout->wave.max_jobs;
+    const bool is_few = likely < DAMACY__LZ4_FEW;
+    damacy__lz4_wave w = layout->wave;
+    void* parameters[1];
+
+    w.jobs = call->jobs;
+    w.n_jobs = call->n_jobs;
+    w.results = call->results;
+    w.blocks += call->scratch;
+    w.n_tokens += call->scratch;
+    w.tokens += call->scratch;
+    parameters[0] = &w;
+    DAMACY__TRY(
+        damacy__lz_step(&k[DAMACY__LZ4_BEGIN], device, call->stream, 1, 32, parameters, err));
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_PARSE], device, call->stream,
+                                damacy__div_up(w.max_jobs, 32), 32, parameters, err));
+    return damacy__lz_step(&k[is_few ? DAMACY__LZ4_EXECUTE_FEW : DAMACY__LZ4_EXECUTE], device,
+                           call->stream, w.max_jobs, is_few ? 128 : 32, parameters, err);
+}
+
+/* The wave with addresses of the device. */
+static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layout,
+                                                const damacy__lz_call* call)
+{
+    damacy__blosc_wave w = layout->wave;
+
+    w.jobs = call->jobs;
+    w.n_jobs = call->n_jobs;
+    w.results = call->results;
+    w.chunks += call->scratch;
+    w.counters += call->scratch;
+    w.n_lz4 += call->scratch;
+    w.n_zstd += call->scratch;
+    w.moves += call->scratch;
+    w.lz4_jobs += call->scratch;
+    w.lz4_results += call->scratch;
+    w.zstd_jobs += call->scratch;
+    w.zstd_results += call->scratch;
+    w.scratch += call->scratch;
+    w.parts = 4;
+    if (w.max_jobs) { /* a CTA handles 16 KiB at a time; 8 of them busy a multiprocessor */
+        const uint64_t chunk_size = layout->wave.scratch_size / w.max_jobs;
+        w.parts = (uint32_t)DAMACY__MIN(DAMACY__MAX(chunk_size / 65536, 4), 256);
+    }
+    return w;
+}
+
+/* Parses the containers and fills the tables. */
+static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
+                                               damacy__device* device,
+                                               const damacy__blosc_layout* layout,
+                                               const damacy__lz_call* call, damacy_error* err)
+{
+    const damacy__kernel* k = kernels->blosc.kernels;
+    damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    void* parameters[1];
+
+    parameters[0] = &w;
+    DAMACY__TRY(
+        damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, parameters, err));
+    return damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
+                           damacy__div_up(w.max_jobs, 4), 128, parameters, err);
+}
+
+/* After the decoders: stored streams, results, filters. */
+static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
+                                                damacy__device* device,
+                                                const damacy__blosc_layout* layout,
+                                                const damacy__lz_call* call, damacy_error* err)
+{
+    const damacy__kernel* k = kernels->blosc.kernels;
+    damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    damacy__lz_call moves = *call;
+    void* parameters[1];
+
+    parameters[0] = &w;
+    moves.jobs = w.moves;
+    moves.n_jobs = w.counters + offsetof(damacy__blosc_counters, n_moves);
+    DAMACY__TRY(damacy__move_launch(kernels, device, &moves, w.max_moves, err));
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_FINISH], device, call->stream,
+                                damacy__div_up(w.max_jobs, 4), 128, parameters, err));
+    return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call->stream,
+                           (uint64_t)w.max_jobs * w.parts, 256, parameters, err);
+}
+
+/* A grid for kernels that go round whatever its size. */
+static uint64_t damacy__lz_blocks(const damacy__device* device, uint32_t max)
+{
+    return DAMACY__MIN((uint64_t)max, 16ull * device->n_multiprocessors);
+}
+
+/* Copies; call->jobs is the device address of damacy__move[max_moves]. results and scratch: unused.
+ */
+static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                         const damacy__lz_call* call, uint32_t max_moves,
+                                         damacy_error* err)
+{
+    uint64_t moves = call->jobs;
+    uint64_t n = call->n_jobs;
+    void* parameters[3];
+
+    parameters[0] = &moves;
+    parameters[1] = &n;
+    parameters[2] = &max_moves;
+    return damacy__lz_step(&kernels->copy.kernels[DAMACY__COPY_MOVE], device, call->stream,
+                           damacy__lz_blocks(device, max_moves), 256, parameters, err);
+}
+
+/* Zeroes the outputs of jobs that failed. */
+static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                          const damacy__lz_call* call, uint32_t max_jobs,
+                                          damacy_error* err)
+{
+    uint64_t jobs = call->jobs;
+    uint64_t results = call->results;
+    uint64_t n = call->n_jobs;
+    void* parameters[4];
+
+    parameters[0] = &jobs;
+    parameters[1] = &results;
+    parameters[2] = &n;
+    parameters[3] = &max_jobs;
+    return damacy__lz_step(&kernels->copy.kernels[DAMACY__COPY_CLEAR_FAILED], device, call->stream,
+                           damacy__lz_blocks(device, max_jobs), 256, parameters, err);
+}
+
+/* Compares the checksum at the end of every source. Nothing is decoded. */
+static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
+                                           damacy__device* device, const damacy__lz_call* call,
+                                           uint32_t max_jobs, damacy_error* err)
+{
+    uint64_t jobs = call->jobs;
+    uint64_t results = call->results;
+    uint64_t n = call->n_jobs;
+    void* parameters[4];
+
+    parameters[0] = &jobs;
+    parameters[1] = &results;
+    parameters[2] = &n;
+    parameters[3] = &max_jobs;
+    return damacy__lz_step(&kernels->crc32c.kernels[0], device, call->stream,
+                           damacy__lz_blocks(device, max_jobs), 256, parameters, err);
+}

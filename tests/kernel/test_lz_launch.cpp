@@ -1,0 +1,348 @@
+// src/stage/lz_launch.h and assemble_launch.h on a fake driver whose device runs the kernels on the
+// CPU: a wave of blosc chunks of both codecs with LZ4 jobs of the caller's before them, decoded,
+// checked and assembled, without a look at anything in between.
+#include "gpu/memory.h"
+#include "stage/assemble_launch.h"
+#include "stage/lz_launch.h"
+#include "stage/zstd_launch.h"
+#include "tests/simt/driver.h"
+#include "kernels/assemble.cu"
+#include "kernels/blosc.cu"
+#include "kernels/copy.cu"
+#include "kernels/crc32c.cu"
+#include "kernels/lz4.cu"
+#include "kernels/zstd.cu"
+#include "kernels/zstd_sequences.cu"
+#include "tests/test.h"
+#include <blosc.h>
+#include <lz4.h>
+
+SIMT_KERNEL(damacy_assemble);
+SIMT_KERNEL(damacy_blosc_begin);
+SIMT_KERNEL(damacy_blosc_parse);
+SIMT_KERNEL(damacy_blosc_finish);
+SIMT_KERNEL(damacy_blosc_unfilter);
+SIMT_KERNEL(damacy_copy);
+SIMT_KERNEL(damacy_clear_failed);
+SIMT_KERNEL(damacy_crc32c);
+SIMT_KERNEL(damacy_lz4_begin);
+SIMT_KERNEL(damacy_lz4_parse);
+SIMT_KERNEL(damacy_lz4_execute);
+SIMT_KERNEL(damacy_lz4_execute_few);
+SIMT_KERNEL(damacy_zstd_count);
+SIMT_KERNEL(damacy_zstd_allocate);
+SIMT_KERNEL(damacy_zstd_fill);
+SIMT_KERNEL(damacy_zstd_trees);
+SIMT_KERNEL(damacy_zstd_order);
+SIMT_KERNEL(damacy_zstd_resolve);
+SIMT_KERNEL(damacy_zstd_literals_lanes9);
+SIMT_KERNEL(damacy_zstd_literals_lanes10);
+SIMT_KERNEL(damacy_zstd_literals_lanes11);
+SIMT_KERNEL(damacy_zstd_literals_split32);
+SIMT_KERNEL(damacy_zstd_literals_split128);
+SIMT_KERNEL(damacy_zstd_place);
+SIMT_KERNEL(damacy_zstd_finish);
+SIMT_KERNEL(damacy_zstd_tables);
+SIMT_KERNEL(damacy_zstd_fse);
+SIMT_KERNEL(damacy_zstd_link);
+SIMT_KERNEL(damacy_zstd_jump);
+SIMT_KERNEL(damacy_zstd_execute_1024x2);
+SIMT_KERNEL(damacy_zstd_execute_256x4);
+SIMT_KERNEL(damacy_zstd_execute_256x2);
+SIMT_KERNEL(damacy_zstd_execute_128x2);
+
+typedef std::vector<uint8_t> bytes;
+
+size_t damacy_dtype_size(damacy_dtype dtype)
+{
+    return dtype < DAMACY_NATIVE ? damacy__type_size((uint32_t)dtype) : 0;
+}
+
+static damacy__driver driver;
+static damacy__alloc heap;
+static damacy__device device;
+static damacy__compiler compiler;
+static damacy__lz_kernels kernels;
+static damacy__zstd_kernels zstd;
+static damacy__program assemble;
+static damacy__stream stream;
+static damacy_error err;
+static std::vector<std::pair<uint64_t, uint64_t>> taken;
+static const damacy__source sources[] = {
+    {"kernels/zstd.cu", "1"},    {"kernels/zstd_sequences.cu", "2"}, {"kernels/lz4.cu", "3"},
+    {"kernels/blosc.cu", "4"},   {"kernels/copy.cu", "5"},           {"kernels/crc32c.cu", "6"},
+    {"kernels/assemble.cu", "7"}};
+
+static void open_all(uint64_t seed)
+{
+    static const char* const entry[] = {"damacy_assemble"};
+    fake_config fake = {};
+    damacy__device_config config = {};
+    damacy__program_spec spec = {};
+    fake.seed = seed;
+    fake_open(&driver, &fake);
+    memset(&heap, 0, sizeof heap);
+    memset(&err, 0, sizeof err);
+    config.max_bytes = 512 << 20;
+    CHECK_EQ(damacy__device_open(&device, &driver, &heap, &config, &err), DAMACY_OK);
+    CHECK_EQ(damacy__device_enter(&device, &err), DAMACY_OK);
+    device.n_multiprocessors = 1; // grids of a size that the CPU can run
+    CHECK_EQ(
+        damacy__compiler_init(&compiler, &heap, &driver, device.architecture, sources, 7, "", &err),
+        DAMACY_OK);
+    spec.name = "kernels/assemble.cu";
+    spec.entries = entry;
+    spec.n_entries = 1;
+    CHECK_EQ(damacy__lz_kernels_start(&kernels, &compiler, &err), DAMACY_OK);
+    CHECK_EQ(damacy__zstd_kernels_start(&zstd, &device, &compiler, &err), DAMACY_OK);
+    CHECK_EQ(damacy__program_start(&assemble, &compiler, &spec, &err), DAMACY_OK);
+    CHECK_EQ(damacy__lz_kernels_finish(&kernels, &device, &err), DAMACY_OK);
+    CHECK_EQ(damacy__zstd_kernels_finish(&zstd, &device, &err), DAMACY_OK);
+    CHECK_EQ(damacy__program_finish(&assemble, &device, &err), DAMACY_OK);
+    CHECK_EQ(damacy__stream_open(&device, false, &stream, &err), DAMACY_OK);
+}
+
+static void close_all()
+{
+    fake_counts counts;
+    for (auto& x : taken)
+        damacy__device_free(&device, x.first, x.second);
+    taken.clear();
+    damacy__stream_close(&device, stream);
+    damacy__program_deinit(&assemble, &device);
+    damacy__zstd_kernels_deinit(&zstd, &device);
+    damacy__lz_kernels_deinit(&kernels, &device);
+    damacy__compiler_deinit(&compiler);
+    damacy__device_leave(&device);
+    damacy__device_close(&device);
+    fake_count(&counts);
+    if (counts.misuse)
+        printf("# %s\n", counts.first_misuse);
+    CHECK_EQ(counts.misuse, 0);
+    CHECK_EQ(counts.live_allocations, 0);
+    CHECK_EQ(heap.live_blocks, 0);
+    fake_close();
+}
+
+static uint64_t take(uint64_t size)
+{
+    uint64_t address = 0;
+    CHECK_EQ(damacy__device_alloc(&device, size, "test", &address, &err), DAMACY_OK);
+    taken.push_back({address, size});
+    return address;
+}
+
+template <class T> static uint64_t put(const std::vector<T>& v, uint64_t at = 0)
+{
+    const uint64_t to = at ? at : take(v.size() * sizeof(T) + 1);
+    CHECK_EQ(damacy__copy_to_device(&device, to, v.data(), v.size() * sizeof(T), stream, &err),
+             DAMACY_OK);
+    CHECK_EQ(driver.stream_synchronize(stream), 0);
+    return to;
+}
+
+template <class T> static std::vector<T> get(uint64_t from, size_t n)
+{
+    std::vector<T> v(n);
+    CHECK_EQ(damacy__copy_to_host(&device, v.data(), from, n * sizeof(T), stream, &err), DAMACY_OK);
+    CHECK_EQ(driver.stream_synchronize(stream), 0);
+    return v;
+}
+
+// 16-bit counts with noise.
+static bytes sample(size_t n, uint64_t* seed)
+{
+    bytes v(n);
+    for (size_t i = 0; i < n; i++)
+        v[i] = i % 2 ? (uint8_t)(i >> 9) : (uint8_t)(100 + (test_random(seed) >> 59));
+    return v;
+}
+
+static bytes pack(const bytes& raw, const char* name, int shuffle, size_t block_size)
+{
+    bytes out(raw.size() + BLOSC_MAX_OVERHEAD);
+    const int n = blosc_compress_ctx(5, shuffle, 2, raw.size(), raw.data(), out.data(), out.size(),
+                                     name, block_size, 1);
+    CHECK(n > 0);
+    out.resize((size_t)n);
+    return out;
+}
+
+static damacy__job job_of(const bytes& src, uint64_t dst, uint64_t n)
+{
+    damacy__job j = {};
+    j.src = put(src);
+    j.src_size = src.size();
+    j.dst = dst;
+    j.dst_capacity = j.expected_size = n;
+    return j;
+}
+
+// Decodes blosc chunks and plain LZ4 jobs, and assembles what chunk 0 became.
+static void run_wave(uint64_t seed, bool corrupt)
+{
+    const size_t chunk_size = 16 * 16 * 16 * 2;
+    const uint32_t n_chunks = 6, n_plain = 3;
+    std::vector<bytes> raw;
+    std::vector<damacy__job> jobs, plain;
+    damacy__blosc_limits limits = {};
+    damacy__blosc_layout blosc;
+    damacy__lz4_layout lz4;
+    damacy__zstd_limits zstd_limits = {};
+    damacy__zstd_layout zstd_layout;
+
+    open_all(seed);
+    const uint64_t dst = take(chunk_size * (n_chunks + n_plain));
+    for (uint32_t i = 0; i < n_chunks + n_plain; i++) {
+        raw.push_back(sample(chunk_size, &seed));
+        const uint64_t to = dst + i * chunk_size;
+        if (i < n_chunks) {
+            jobs.push_back(
+                job_of(pack(raw[i], i % 2 ? "zstd" : "lz4", (int)i % 3, i == 2 ? 0 : 2048), to,
+                       chunk_size));
+        } else {
+            bytes packed((size_t)LZ4_compressBound((int)chunk_size));
+            packed.resize((size_t)LZ4_compress_default((const char*)raw[i].data(),
+                                                       (char*)packed.data(), (int)chunk_size,
+                                                       (int)packed.size()));
+            plain.push_back(job_of(packed, to, chunk_size));
+        }
+    }
+    if (corrupt) {
+        jobs[1].expected_size--;
+        plain[1].src_size--;
+    }
+    limits.max_chunks = n_chunks;
+    limits.dst_size = n_chunks * chunk_size;
+    limits.first_lz4 = n_plain;
+    CHECK(damacy__blosc_layout_of(&limits, &blosc));
+    CHECK(damacy__lz4_layout_of(blosc.wave.max_lz4, (n_chunks + n_plain) * chunk_size,
+                                (n_chunks + n_plain) * chunk_size, &lz4));
+    zstd_limits.max_jobs = blosc.wave.max_zstd;
+    zstd_limits.dst_size = n_chunks * chunk_size;
+    zstd_limits.largest_size = chunk_size;
+    CHECK_EQ(damacy__zstd_layout_of(&zstd_limits, &zstd_layout, &err), DAMACY_OK);
+
+    damacy__lz_call call = {};
+    call.jobs = put(jobs);
+    call.n_jobs = put(std::vector<uint32_t>(1, n_chunks));
+    call.results = take(n_chunks * sizeof(damacy__job_result));
+    call.scratch = take(blosc.size);
+    call.stream = stream;
+    damacy__lz_call lz4_call = call;
+    lz4_call.jobs = put(plain, call.scratch + blosc.wave.lz4_jobs);
+    lz4_call.n_jobs = call.scratch + blosc.wave.n_lz4;
+    lz4_call.results = call.scratch + blosc.wave.lz4_results;
+    lz4_call.scratch = take(lz4.size);
+    damacy__zstd_call zstd_call = {};
+    zstd_call.jobs = call.scratch + blosc.wave.zstd_jobs;
+    zstd_call.n_jobs = call.scratch + blosc.wave.n_zstd;
+    zstd_call.results = call.scratch + blosc.wave.zstd_results;
+    zstd_call.scratch = take(zstd_layout.size);
+    zstd_call.stream = stream;
+    zstd_call.likely_jobs = 8;
+    CHECK_EQ(damacy__blosc_launch_open(&kernels, &device, &blosc, &call, &err), DAMACY_OK);
+    CHECK_EQ(damacy__lz4_launch(&kernels, &device, &lz4, &lz4_call, &err), DAMACY_OK);
+    CHECK_EQ(damacy__zstd_launch(&zstd, &device, &zstd_layout, &zstd_call, &err), DAMACY_OK);
+    CHECK_EQ(damacy__blosc_launch_close(&kernels, &device, &blosc, &call, &err), DAMACY_OK);
+    CHECK_EQ(damacy__clear_launch(&kernels, &device, &call, n_chunks, &err), DAMACY_OK);
+
+    // a crop of chunk 0, as f32
+    std::vector<uint64_t> memory(damacy__assemble_list_size(2, 4) / 8);
+    damacy__assemble_list list;
+    damacy__assemble_call assemble_call = {};
+    damacy__copy copy = {};
+    const damacy__axis axes[3] = {{256, 100, 5}, {16, 10, 10}, {1, 1, 9}};
+    const uint64_t out = take(5 * 100 * 4);
+    damacy__assemble_list_init(&list, memory.data(), 2, 4, DAMACY_F32);
+    damacy__assemble_begin(&list, DAMACY_U16);
+    copy.src = dst + 2 * (3 * 256 + 2 * 16 + 1);
+    copy.dst = out;
+    copy.n_axes = 3;
+    copy.src_dtype = DAMACY_U16;
+    copy.channel_axis = DAMACY__NO_CHANNEL;
+    CHECK(damacy__assemble_add(&list, &copy, axes));
+    assemble_call.list = take(memory.size() * 8);
+    assemble_call.n_blocks = 3;
+    assemble_call.stream = stream;
+    CHECK_EQ(damacy__assemble_upload(&list, &device, &assemble_call, &err), DAMACY_OK);
+    CHECK_EQ(damacy__assemble_launch(&list, 0, &device, &assemble.kernels[0], &assemble_call, &err),
+             DAMACY_OK);
+
+    const auto results = get<damacy__job_result>(call.results, n_chunks);
+    const auto plain_results = get<damacy__job_result>(lz4_call.results, n_plain);
+    const auto decoded = get<uint8_t>(dst, chunk_size * (n_chunks + n_plain));
+    for (uint32_t i = 0; i < n_chunks + n_plain; i++) {
+        const uint32_t status =
+            i < n_chunks ? results[i].status : plain_results[i - n_chunks].status;
+        if (corrupt && (i == 1 || i == n_chunks + 1)) {
+            CHECK(status >= DAMACY__JOB_TRUNCATED);
+            continue;
+        }
+        CHECK_EQ(status, DAMACY__JOB_OK);
+        CHECK(memcmp(&decoded[i * chunk_size], raw[i].data(), chunk_size) == 0);
+    }
+    if (corrupt)
+        for (size_t k = 0; k + 1 < chunk_size; k++)
+            CHECK_EQ(decoded[chunk_size + k], 0);
+    const auto voxels = get<float>(out, 500);
+    for (size_t z = 0; z < 5; z++)
+        for (size_t y = 0; y < 10; y++)
+            for (size_t x = 0; x < 9; x++) {
+                const size_t at = 2 * ((z + 3) * 256 + (y + 2) * 16 + x + 1);
+                CHECK(voxels[z * 100 + y * 10 + x] == (float)(raw[0][at] | raw[0][at + 1] << 8));
+            }
+    close_all();
+}
+
+TEST(a_wave_of_both_codecs_decodes_and_assembles)
+{
+    run_wave(test_seed(), false);
+}
+
+TEST(failed_chunks_of_a_wave_are_cleared_and_the_others_right)
+{
+    run_wave(test_seed() + 1, true);
+}
+
+TEST(checksums_and_moves_launch)
+{
+    uint64_t seed = test_seed();
+    open_all(seed);
+    bytes src = sample(5000, &seed);
+    const uint8_t digits[] = {'1', '2', '3', '4', '5', '6', '7', '8', '9', 0x83, 0x92, 0x06, 0xe3};
+    std::vector<damacy__job> jobs(2);
+    jobs[0] = job_of(bytes(digits, digits + sizeof digits), 0, 0);
+    jobs[1] = jobs[0];
+    jobs[1].src_size--;
+    damacy__lz_call call = {};
+    call.jobs = put(jobs);
+    call.n_jobs = put(std::vector<uint32_t>(1, 2));
+    call.results = take(2 * sizeof(damacy__job_result));
+    call.stream = stream;
+    CHECK_EQ(damacy__crc32c_launch(&kernels, &device, &call, 2, &err), DAMACY_OK);
+    const auto results = get<damacy__job_result>(call.results, 2);
+    CHECK_EQ(results[0].status, DAMACY__JOB_OK);
+    CHECK_EQ(results[0].size, 9);
+    CHECK_EQ(results[1].status, DAMACY__JOB_BAD_CHECKSUM);
+
+    damacy__move move = {put(src), take(5000), 5000};
+    call.jobs = put(std::vector<damacy__move>(1, move));
+    call.n_jobs = put(std::vector<uint32_t>(1, 1));
+    CHECK_EQ(damacy__move_launch(&kernels, &device, &call, 1, &err), DAMACY_OK);
+    CHECK(get<uint8_t>(move.dst, 5000) == src);
+    close_all();
+}
+
+TEST(sizes_that_overflow_are_refused)
+{
+    damacy__blosc_limits limits = {};
+    damacy__blosc_layout blosc;
+    damacy__lz4_layout lz4;
+    limits.max_chunks = 5;
+    limits.dst_size = UINT64_MAX / 2;
+    CHECK(!damacy__blosc_layout_of(&limits, &blosc));
+    CHECK(!damacy__lz4_layout_of(5, UINT64_MAX, UINT64_MAX, &lz4));
+}
+
+TEST_MAIN
