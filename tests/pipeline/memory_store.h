@@ -16,6 +16,7 @@ typedef struct mem_object {
     char key[200];
     uint8_t* bytes;
     size_t size;
+    uint64_t hole;       /* zeros in front of the bytes that are not kept */
     damacy_status fault; /* of open, if not OK */
     int read_fault;      /* 1: read_at fails, 2: read_at ends early, 3: first reads are short */
     uint64_t n_opens;
@@ -108,7 +109,7 @@ static damacy_status mem_open(void* user, const char* key, void** object, uint64
         o->n_opens++;
         m->n_open++;
         *object = o;
-        *size = o->size;
+        *size = o->hole + o->size;
     }
     pthread_mutex_unlock(&m->mutex);
     return status;
@@ -128,8 +129,12 @@ static damacy_status mem_read_at(void* user, void* object, uint64_t offset, void
     }
     m->n_reads++;
     o->n_reads++;
-    n = offset >= o->size ? 0 : o->size - (size_t)offset;
-    n = n < size ? n : size;
+    if (offset < o->hole) {
+        n = o->hole - offset < size ? (size_t)(o->hole - offset) : size;
+    } else {
+        n = offset - o->hole >= o->size ? 0 : o->size - (size_t)(offset - o->hole);
+        n = n < size ? n : size;
+    }
     if (o->read_fault == 1) {
         status = DAMACY_IO;
     } else if (o->read_fault == 2) {
@@ -141,7 +146,11 @@ static damacy_status mem_read_at(void* user, void* object, uint64_t offset, void
         n = 1 + n / 3;
     }
     if (status == DAMACY_OK && n) {
-        memcpy(dst, o->bytes + offset, n);
+        if (offset < o->hole) {
+            memset(dst, 0, n);
+        } else {
+            memcpy(dst, o->bytes + (offset - o->hole), n);
+        }
     }
     m->n_bytes += n;
     *n_read = n;
