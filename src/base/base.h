@@ -5,6 +5,9 @@
 #pragma once
 #include "base/system.h"
 
+/* For functions that some builds of the implementation do not use. */
+#define DAMACY__UNUSED __attribute__((unused))
+
 #define DAMACY__COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DAMACY__MIN(a, b)    ((a) < (b) ? (a) : (b))
 #define DAMACY__MAX(a, b)    ((a) > (b) ? (a) : (b))
@@ -88,7 +91,7 @@ static inline uint64_t damacy__load_u64be(const void* src)
     return __builtin_bswap64(damacy__load_u64le(src));
 }
 
-static inline void damacy__store_u32le(void* dst, uint32_t value)
+DAMACY__UNUSED static inline void damacy__store_u32le(void* dst, uint32_t value)
 {
     uint8_t* p = (uint8_t*)dst;
 

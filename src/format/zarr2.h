@@ -207,7 +207,7 @@ static damacy_status damacy__zarr2_chain(const damacy__zarr_parser* parser, bool
 static damacy_status damacy__zarr2_array(damacy__zarr_parser* parser, damacy_error* err)
 {
     damacy__layout* const layout = &parser->document->layout;
-    bool is_big_endian;
+    bool is_big_endian = false;
     uint32_t value;
 
     parser->document->node = DAMACY__NODE_ARRAY;

@@ -393,6 +393,7 @@ static damacy_status damacy__compile(damacy__compiler* compiler,
     damacy__image image;
     damacy_status status;
 
+    memset(&target, 0, sizeof target);
     memset(&image, 0, sizeof image);
     DAMACY__TRY(damacy__compiler_prepare(compiler, err));
     DAMACY__TRY(damacy__compiler_target(compiler, &target, err));

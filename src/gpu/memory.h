@@ -38,9 +38,9 @@ static void damacy__device_free(damacy__device* device, uint64_t address, uint64
 static damacy_status damacy__pinned_alloc(damacy__device* device, uint64_t size, const char* what,
                                           damacy__pinned* out, damacy_error* err);
 static void damacy__pinned_free(damacy__device* device, damacy__pinned* pinned);
-static damacy_status damacy__mapping_open(damacy__device* device, int fd, uint64_t offset,
+DAMACY__UNUSED static damacy_status damacy__mapping_open(damacy__device* device, int fd, uint64_t offset,
                                           uint64_t size, damacy__mapping* out, damacy_error* err);
-static void damacy__mapping_close(damacy__device* device, damacy__mapping* mapping);
+DAMACY__UNUSED static void damacy__mapping_close(damacy__device* device, damacy__mapping* mapping);
 
 /* size bytes of device memory, aligned to 256. BUDGET: more than max_gpu_bytes in all; OOM: the GPU
  * has no more. The context is current. */

@@ -68,7 +68,7 @@ static damacy_status damacy__program_finish(damacy__program* program, damacy__de
 static void damacy__program_deinit(damacy__program* program, damacy__device* device);
 static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy__device* device,
                                                  uint32_t size, damacy_error* err);
-static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, damacy__device* device,
+DAMACY__UNUSED static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, damacy__device* device,
                                               uint32_t threads, uint32_t shared, uint32_t* blocks,
                                               damacy_error* err);
 static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy__device* device,
