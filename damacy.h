@@ -5374,6 +5374,41 @@ static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size
     }
 }
 
+/* Decodes sequences of few literals and short matches far from both ends, until one is not; these
+ * need the fewest checks, and are most. */
+static inline void damacy__lz4_run(const uint8_t** in, const uint8_t* in_end, uint8_t** out,
+                                   const uint8_t* out_end, const uint8_t* dst)
+{
+    enum { DAMACY__FAR = 320 }; /* a sequence takes at most 274 bytes and writes at most 304 */
+    const uint8_t* at = *in;
+    uint8_t* to = *out;
+
+    while (in_end - at >= DAMACY__FAR && out_end - to >= DAMACY__FAR) {
+        const uint32_t token = at[0];
+        const uint8_t* literals = at + 1;
+        size_t n = token >> 4;
+        size_t offset;
+        if (n == 15) {
+            n += *literals++;
+            damacy__lz4_copy(to, literals, n);
+        } else {
+            memcpy(to, literals, 16);
+        }
+        offset = damacy__load_u16le(literals + n);
+        if (n == 270 || (token & 15) == 15 || offset < 8 || offset > (size_t)(to - dst) + n) {
+            break; /* what was copied is copied again */
+        }
+        at = literals + n + 2;
+        to += n;
+        memcpy(to, to - offset, 8);
+        memcpy(to + 8, to + 8 - offset, 8);
+        memcpy(to + 16, to + 16 - offset, 2);
+        to += (token & 15) + 4;
+    }
+    *in = at;
+    *out = to;
+}
+
 /* Decodes one block to exactly size bytes, using up exactly src. */
 static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t size,
                                         damacy_error* err)
@@ -5387,18 +5422,21 @@ static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t s
         return damacy__lz4_refuse(err, 0, "no bytes");
     }
     for (;;) {
-        const uint8_t token = *in++;
-        size_t n = token >> 4;
+        uint32_t token;
+        size_t n;
         size_t offset;
-        if (n < 15 && in_end - in >= 16 && out_end - out >= 16) {
-            memcpy(out, in, 16);
+        damacy__lz4_run(&in, in_end, &out, out_end, dst);
+        token = *in++;
+        n = token >> 4;
+        if (n == 15 && !damacy__lz4_length(&in, in_end, &n)) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
+        }
+        if (n > (size_t)(in_end - in) || n > (size_t)(out_end - out)) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "literals beyond the end");
+        }
+        if ((size_t)(in_end - in) - n >= 16 && (size_t)(out_end - out) - n >= 16) {
+            damacy__lz4_copy(out, in, n);
         } else {
-            if (n == 15 && !damacy__lz4_length(&in, in_end, &n)) {
-                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
-            }
-            if (n > (size_t)(in_end - in) || n > (size_t)(out_end - out)) {
-                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "literals beyond the end");
-            }
             memcpy(out, in, n);
         }
         in += n;
@@ -5415,20 +5453,14 @@ static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t s
             return damacy__lz4_refuse(err, (size_t)(in - src.ptr) - 2,
                                       "an offset before the start");
         }
-        n = (token & 15) + (size_t)4;
-        if (n < 19 && offset >= 8 && out_end - out >= 18) {
-            memcpy(out, out - offset, 8);
-            memcpy(out + 8, out + 8 - offset, 8);
-            memcpy(out + 16, out + 16 - offset, 2);
-        } else {
-            if (n == 19 && !damacy__lz4_length(&in, in_end, &n)) {
-                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
-            }
-            if (n > (size_t)(out_end - out)) {
-                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a match beyond the end");
-            }
-            damacy__lz4_match(out, offset, n, (size_t)(out_end - out));
+        n = (token & 15) + 4;
+        if (n == 19 && !damacy__lz4_length(&in, in_end, &n)) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
         }
+        if (n > (size_t)(out_end - out)) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a match beyond the end");
+        }
+        damacy__lz4_match(out, offset, n, (size_t)(out_end - out));
         out += n;
         if (in == in_end) {
             return damacy__lz4_refuse(err, src.size, "no final literals");
@@ -8205,6 +8237,136 @@ typedef struct damacy__assemble_wave {
 } damacy__assemble_wave;
 static_assert(sizeof(damacy__assemble_wave) == 56, "ABI");
 
+/* ==== kernels/blosc_abi.h ==== */
+/* Records of the blosc1 decoder, shared by the host, blosc.cu and copy.cu.
+ *
+ * A wave turns a table of containers into jobs of other decoders. In this order, on one stream:
+ *
+ *   begin     zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and
+ * first_zstd parse     warp per chunk: checks the container, appends its streams to the three
+ * tables (the LZ4 and Zstandard decoders on their tables, damacy_copy on the table of copies)
+ *   finish    warp per chunk: the status of a chunk is that of its first stream that failed
+ *   unfilter  undoes byte and bit shuffle, scratch -> output
+ *
+ * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing
+ * and gets NEED_SCRATCH, so every count stays within its table. */
+
+
+/* Bytes that move from one place to another that does not overlap it, at any alignment. */
+typedef struct damacy__move {
+    uint64_t src;
+    uint64_t dst;
+    uint64_t size; /* parse makes none above MOVE_MAX, for balance; damacy_copy takes any size */
+} damacy__move;
+static_assert(sizeof(damacy__move) == 24, "ABI");
+#define DAMACY__MOVE_MAX 65536u
+
+/* Block sizes that c-blosc accepts: (INT_MAX - 255 * 4) / 3. */
+#define DAMACY__BLOSC_BLOCK_SIZE_MAX 715827542u
+
+enum {                              /* damacy__blosc_chunk.codec: the table of its jobs */
+       DAMACY__BLOSC_JOBS_NONE = 0, /* no stream needs a decoder */
+       DAMACY__BLOSC_JOBS_LZ4 = 1,
+       DAMACY__BLOSC_JOBS_ZSTD = 2
+};
+
+enum { /* damacy__blosc_chunk.filter */
+       DAMACY__BLOSC_FILTER_NONE = 0,
+       DAMACY__BLOSC_FILTER_BYTES = 1,
+       DAMACY__BLOSC_FILTER_BITS = 2
+};
+
+/* What parse found in a chunk. */
+typedef struct damacy__blosc_chunk {
+    uint64_t image;      /* where its streams go: the output, or scratch when there is a filter */
+    uint32_t size;       /* decoded bytes */
+    uint32_t block_size; /* decoded bytes of every block but perhaps the last */
+    uint32_t type_size;
+    uint32_t filter;
+    uint32_t codec;
+    uint32_t
+        first_job; /* in the codec's table; its jobs are neighbours, in the order of the data */
+    uint32_t n_jobs;
+    uint32_t status; /* DAMACY__JOB_OK, or why there are no jobs */
+    uint32_t error_offset;
+    uint32_t zero;
+} damacy__blosc_chunk;
+static_assert(sizeof(damacy__blosc_chunk) == 48, "ABI");
+
+typedef struct damacy__blosc_counters {
+    uint64_t n_scratch_bytes; /* used of the scratch, multiples of 256 */
+    uint32_t n_moves;
+    uint32_t zero;
+} damacy__blosc_counters;
+static_assert(sizeof(damacy__blosc_counters) == 16, "ABI");
+
+/* The one parameter of every entry, passed by value. */
+typedef struct damacy__blosc_wave {
+    uint64_t jobs;         /* const damacy__job[max_jobs]: containers */
+    uint64_t n_jobs;       /* const uint32_t; above max_jobs counts as max_jobs */
+    uint64_t results;      /* damacy__job_result[max_jobs] */
+    uint64_t chunks;       /* damacy__blosc_chunk[max_jobs] */
+    uint64_t counters;     /* damacy__blosc_counters */
+    uint64_t moves;        /* damacy__move[max_moves] */
+    uint64_t lz4_jobs;     /* damacy__job[max_lz4]; entries below first_lz4 are not ours */
+    uint64_t n_lz4;        /* uint32_t */
+    uint64_t lz4_results;  /* damacy__job_result[max_lz4] */
+    uint64_t zstd_jobs;    /* damacy__job[max_zstd]; entries below first_zstd are not ours */
+    uint64_t n_zstd;       /* uint32_t */
+    uint64_t zstd_results; /* damacy__job_result[max_zstd] */
+    uint64_t scratch;      /* 256-byte aligned */
+    uint64_t
+        scratch_size; /* bytes; the sum of the decoded sizes, each rounded up to 256, is enough */
+    uint32_t max_jobs, max_moves, max_lz4, max_zstd;
+    uint32_t first_lz4, first_zstd;
+    uint32_t parts; /* unfilter: blocks of the grid per chunk */
+    uint32_t zero;
+} damacy__blosc_wave;
+static_assert(sizeof(damacy__blosc_wave) == 144, "ABI");
+
+/* ==== kernels/lz4_abi.h ==== */
+/* Records of the LZ4 block decoder, shared by the host and lz4.cu. A job's source is one LZ4 block,
+ * or, with DAMACY__LZ4_SIZE_PREFIX, its decoded size as 32 bits little-endian and then the block.
+ *
+ * A wave, in this order, on one stream:
+ *
+ *   begin     zeroes the counter
+ *   parse     thread per job: finds the sequences of the block and checks all but the offsets
+ *   execute   CTA per job: copies literals and matches, checks offsets, writes the results */
+
+
+enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */
+
+/* What parse found in a job. */
+typedef struct damacy__lz4_block {
+    uint64_t first; /* index of its first token */
+    uint32_t n_tokens;
+    uint32_t n;      /* decoded bytes; with NO_SPACE the need */
+    uint32_t status; /* DAMACY__JOB_OK, or why there is nothing to execute */
+    uint32_t error_offset;
+} damacy__lz4_block;
+static_assert(sizeof(damacy__lz4_block) == 24, "ABI");
+
+/* Most tokens of a block: each but the last takes 3 bytes and makes 4. A job's tokens take a
+ * multiple of 4 places. */
+#define DAMACY__LZ4_TOKENS(src_size, n) \
+    ((((src_size) / 3 < (n) / 4 ? (src_size) / 3 : (n) / 4) + 5) & ~(uint64_t)3)
+
+/* The one parameter of every entry, passed by value. */
+typedef struct damacy__lz4_wave {
+    uint64_t jobs;     /* const damacy__job[max_jobs] */
+    uint64_t n_jobs;   /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
+    uint64_t results;  /* damacy__job_result[max_jobs] */
+    uint64_t blocks;   /* damacy__lz4_block[max_jobs] */
+    uint64_t tokens;   /* uint32_t[max_tokens]: places of tokens in their blocks; 16-byte aligned */
+    uint64_t n_tokens; /* uint64_t: places taken; may pass max_tokens */
+    uint64_t max_tokens; /* the sum of LZ4_TOKENS is enough; a job that finds no room gets
+                            NEED_SCRATCH */
+    uint32_t max_jobs;
+    uint32_t zero;
+} damacy__lz4_wave;
+static_assert(sizeof(damacy__lz4_wave) == 64, "ABI");
+
 /* ==== kernels/abi.h ==== */
 __extension__ static const char damacy__source_abi_h[] =
     "/* Types, job records and status codes shared by the host and every kernel: plain C that is also\n"
@@ -10662,6 +10824,7 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "    uint8_t* ring; // shared, WINDOW bytes\n"
     "    const uint8_t* base;\n"
     "    uint32_t begin, end; // the block, from base\n"
+    "    uint32_t whole;      // from begin: the last place where a piece is inside the block\n"
     "    uint32_t asked;      // pieces below it were asked for\n"
     "    uint32_t asked_before;\n"
     "    uint32_t ready; // bytes below it, from base, are in the ring\n"
@@ -10682,7 +10845,7 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "    for (; w->asked < last; w->asked++) {\n"
     "        const uint32_t p = 16 * w->asked;\n"
     "        uint8_t* const to = w->ring + p % DAMACY__LZ4_WINDOW;\n"
-    "        if (p >= w->begin && p + 16 <= w->end)\n"
+    "        if (p - w->begin <= w->whole)\n"
     "            damacy__lz4_copy16(to, w->base + p);\n"
     "        else\n"
     "            for (uint32_t i = damacy__max(p, w->begin); i < damacy__min(p + 16, w->end); i++)\n"
@@ -10718,32 +10881,39 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "    const bool is_token = k->state == DAMACY__LZ4_TOKEN;\n"
     "    const bool is_match = k->state == DAMACY__LZ4_MORE_MATCH;\n"
     "    const bool ends = byte != 255;\n"
-    "    k->token = is_token ? k->at : k->token;\n"
-    "    k->nibble = is_token ? byte & 15 : k->nibble;\n"
-    "    k->n_literals = is_token ? byte >> 4 : is_match ? 0 : k->n_literals + byte;\n"
-    "    k->at++;\n"
+    "    const uint32_t before = is_token ? k->at : k->token;\n"
+    "    const uint32_t nibble = is_token ? byte & 15 : k->nibble;\n"
+    "    const uint32_t more = k->n_literals + byte;\n"
+    "    const uint32_t literals = is_token ? byte >> 4 : is_match ? 0 : more;\n"
     "    // literals: complete unless the token or the byte says that more bytes come\n"
-    "    const bool has_literals = is_token ? k->n_literals < 15 : !is_match && ends;\n"
-    "    const uint32_t room = n - k->out, left = w->end - k->at;\n"
-    "    const bool too_many = k->n_literals > room;\n"
-    "    const bool too_far = k->n_literals > left;\n"
-    "    const uint32_t literals = has_literals ? k->n_literals : 0;\n"
-    "    const bool is_last = has_literals && literals == left;\n"
-    "    const bool no_offset = has_literals && !is_last && left - literals < 2;\n"
-    "    // match: the bytes of this step, once its literals are over\n"
-    "    const bool has_offset = has_literals && !is_last;\n"
-    "    const uint32_t match = is_match ? byte : has_offset ? k->nibble + 4 : 0;\n"
-    "    k->at += literals + (has_offset ? 2 : 0);\n"
-    "    k->out += literals + match;\n"
-    "    k->state = has_offset ? (k->nibble == 15 ? (uint32_t)DAMACY__LZ4_MORE_MATCH\n"
-    "                                             : (uint32_t)DAMACY__LZ4_TOKEN)\n"
-    "               : is_match ? (ends ? (uint32_t)DAMACY__LZ4_TOKEN : (uint32_t)DAMACY__LZ4_MORE_MATCH)\n"
-    "                          : (uint32_t)DAMACY__LZ4_MORE_LITERALS;\n"
+    "    const bool has_literals = !is_match & (is_token ? literals != 15 : ends);\n"
+    "    const uint32_t room = n - k->out, left = w->end - k->at - 1;\n"
+    "    const uint32_t run = has_literals ? literals : 0;\n"
+    "    const uint32_t rest = left - run;\n"
+    "    const bool is_last = has_literals & (rest == 0);\n"
+    "    const bool has_match = has_literals & (rest != 0);\n"
+    "    // what this byte makes of the match, once the literals are over\n"
+    "    const uint32_t match = is_match ? byte : has_match ? nibble + 4 : 0;\n"
+    "    const uint32_t next_literal =\n"
+    "        is_match ? (uint32_t)DAMACY__LZ4_TOKEN : (uint32_t)DAMACY__LZ4_MORE_LITERALS;\n"
+    "    const uint32_t next_match =\n"
+    "        nibble == 15 ? (uint32_t)DAMACY__LZ4_MORE_MATCH : (uint32_t)DAMACY__LZ4_TOKEN;\n"
+    "    const uint32_t at = k->at + 1 + run + (has_match ? 2 : 0);\n"
+    "    const bool is_short =\n"
+    "        (literals > left) | (has_match & (rest < 2)) | (!is_last & (at >= w->end));\n"
+    "    const bool is_long = (literals > room) | (run + match > room);\n"
+    "    k->state = is_match & !ends ? (uint32_t)DAMACY__LZ4_MORE_MATCH\n"
+    "               : has_match      ? next_match\n"
+    "                                : next_literal;\n"
+    "    k->status = is_short & ((literals > left) | !is_long) ? (uint32_t)DAMACY__JOB_TRUNCATED\n"
+    "                : is_long                                 ? (uint32_t)DAMACY__JOB_NO_SPACE\n"
+    "                                                          : (uint32_t)DAMACY__JOB_OK;\n"
+    "    k->n_literals = literals;\n"
+    "    k->nibble = nibble;\n"
+    "    k->token = before;\n"
+    "    k->at = at;\n"
+    "    k->out += run + match;\n"
     "    k->is_done = is_last;\n"
-    "    k->status = too_far || no_offset          ? (uint32_t)DAMACY__JOB_TRUNCATED\n"
-    "                : too_many || k->out > n      ? (uint32_t)DAMACY__JOB_NO_SPACE\n"
-    "                : !is_last && k->at >= w->end ? (uint32_t)DAMACY__JOB_TRUNCATED\n"
-    "                                              : (uint32_t)DAMACY__JOB_OK;\n"
     "    return is_token;\n"
     "}\n"
     "\n"
@@ -10758,6 +10928,7 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "    w.begin = (uint32_t)(uintptr_t)src & 15;\n"
     "    w.end = w.begin + size;\n"
     "    w.base = (const uint8_t*)((uintptr_t)src & ~(uintptr_t)15);\n"
+    "    w.whole = size >= 16 ? size - 16 : 0;\n"
     "    w.asked = w.asked_before = w.ready = 0;\n"
     "    k.at = w.begin;\n"
     "    do {\n"
@@ -23533,6 +23704,372 @@ static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
     return damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_FINISH, err);
 }
 
+/* ==== src/stage/lz_launch.h ==== */
+/* LZ4 blocks, blosc containers, checksums and plain copies on a device: how much scratch a wave
+ * takes, and the launches of kernels/lz4.cu, blosc.cu, copy.cu and crc32c.cu.
+ *
+ * Nothing is read back and nothing is allocated. A wave with blosc chunks runs in this order on one
+ * stream: damacy__blosc_launch_open; the LZ4 and Zstandard decoders, on the tables of the layout;
+ * damacy__blosc_launch_close. Jobs of the caller's may stand in those tables before those that
+ * blosc adds. The surprising rule: tables are sized for typical chunks; a chunk that does not fit
+ * gets DAMACY__JOB_NEED_SCRATCH and costs the others nothing. */
+
+/* Scratch of LZ4 jobs. Addresses of the wave count from the start of the scratch. */
+typedef struct damacy__lz4_layout {
+    uint64_t size; /* bytes, a multiple of 256; needs no initial content */
+    damacy__lz4_wave wave;
+} damacy__lz4_layout;
+
+/* Scratch of blosc chunks, likewise. The tables lz4_jobs and zstd_jobs, their counts and their
+ * results are what the decoders are to be called with. */
+typedef struct damacy__blosc_layout {
+    uint64_t size;
+    damacy__blosc_wave wave;
+} damacy__blosc_layout;
+
+/* What blosc chunks may hold. */
+typedef struct damacy__blosc_limits {
+    uint32_t max_chunks;
+    uint64_t dst_size;    /* decoded bytes of all chunks together */
+    uint64_t stream_size; /* decoded bytes of a stream on average, at least; 0: 2,048 */
+    uint32_t first_lz4;   /* jobs of the caller's in the table of LZ4 jobs */
+    uint32_t first_zstd;  /* jobs of the caller's in the table of Zstandard jobs */
+} damacy__blosc_limits;
+
+/* One wave. The tables are read while the kernels run. */
+typedef struct damacy__lz_call {
+    uint64_t jobs;        /* device address of damacy__job[] */
+    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table */
+    uint64_t results;     /* device address of damacy__job_result[] */
+    uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
+    uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: as many as there may be */
+    damacy__stream stream;
+} damacy__lz_call;
+
+/* Zero: none. One thread at a time launches; waves on several streams are fine. */
+typedef struct damacy__lz_kernels {
+    damacy__program lz4, blosc, copy, crc32c;
+} damacy__lz_kernels;
+
+static bool damacy__lz4_layout_of(uint32_t max_jobs, uint64_t src_size, uint64_t dst_size,
+                                  damacy__lz4_layout* out);
+static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out);
+static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
+                                              damacy__compiler* compiler, damacy_error* err);
+static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, damacy__device* device,
+                                               damacy_error* err);
+static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__device* device);
+static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                        const damacy__lz4_layout* layout,
+                                        const damacy__lz_call* call, damacy_error* err);
+static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
+                                               damacy__device* device,
+                                               const damacy__blosc_layout* layout,
+                                               const damacy__lz_call* call, damacy_error* err);
+static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
+                                                damacy__device* device,
+                                                const damacy__blosc_layout* layout,
+                                                const damacy__lz_call* call, damacy_error* err);
+static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                         const damacy__lz_call* call, uint32_t max_moves,
+                                         damacy_error* err);
+static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                          const damacy__lz_call* call, uint32_t max_jobs,
+                                          damacy_error* err);
+static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
+                                           damacy__device* device, const damacy__lz_call* call,
+                                           uint32_t max_jobs, damacy_error* err);
+
+/* ---- scratch ---- */
+
+/* Takes n records of `size` bytes at the next multiple of 256; false on overflow. */
+static bool damacy__lz_reserve(uint64_t* at, uint64_t n, uint64_t size, uint64_t* out)
+{
+    uint64_t bytes;
+
+    *out = *at;
+    if (!damacy__mul(n, size, &bytes) || !damacy__add(*at, bytes, at) || *at > INT64_MAX - 256) {
+        return false;
+    }
+    *at = damacy__align_up(*at, 256);
+    return true;
+}
+
+/* For jobs of src_size and dst_size bytes together: room for every block, however dense. False:
+ * sizes that overflow. */
+static bool damacy__lz4_layout_of(uint32_t max_jobs, uint64_t src_size, uint64_t dst_size,
+                                  damacy__lz4_layout* out)
+{
+    damacy__lz4_wave* w = &out->wave;
+    const uint64_t tokens = DAMACY__MIN(src_size / 3, dst_size / 4);
+
+    memset(out, 0, sizeof *out);
+    if (!damacy__add(tokens, 8ull * max_jobs, &w->max_tokens)) {
+        return false;
+    }
+    w->max_jobs = max_jobs;
+    return damacy__lz_reserve(&out->size, max_jobs, sizeof(damacy__lz4_block), &w->blocks) &&
+           damacy__lz_reserve(&out->size, 1, sizeof(uint64_t), &w->n_tokens) &&
+           damacy__lz_reserve(&out->size, w->max_tokens, sizeof(uint32_t), &w->tokens);
+}
+
+static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out)
+{
+    damacy__blosc_wave* w = &out->wave;
+    const uint64_t stream_size = limits->stream_size ? limits->stream_size : 2048;
+    const uint64_t n_streams = limits->dst_size / stream_size + 4ull * limits->max_chunks;
+    uint64_t* at = &out->size;
+
+    memset(out, 0, sizeof *out);
+    if (n_streams > INT32_MAX || limits->first_lz4 > INT32_MAX || limits->first_zstd > INT32_MAX) {
+        return false;
+    }
+    w->max_jobs = limits->max_chunks;
+    w->max_moves = (uint32_t)(n_streams + limits->dst_size / DAMACY__MOVE_MAX);
+    w->max_lz4 = (uint32_t)n_streams + limits->first_lz4;
+    w->max_zstd = (uint32_t)n_streams + limits->first_zstd;
+    w->first_lz4 = limits->first_lz4;
+    w->first_zstd = limits->first_zstd;
+    w->scratch_size = limits->dst_size + 256ull * limits->max_chunks;
+    return damacy__lz_reserve(at, w->max_jobs, sizeof(damacy__blosc_chunk), &w->chunks) &&
+           damacy__lz_reserve(at, 1, sizeof(damacy__blosc_counters), &w->counters) &&
+           damacy__lz_reserve(at, 1, sizeof(uint32_t), &w->n_lz4) &&
+           damacy__lz_reserve(at, 1, sizeof(uint32_t), &w->n_zstd) &&
+           damacy__lz_reserve(at, w->max_moves, sizeof(damacy__move), &w->moves) &&
+           damacy__lz_reserve(at, w->max_lz4, sizeof(damacy__job), &w->lz4_jobs) &&
+           damacy__lz_reserve(at, w->max_lz4, sizeof(damacy__job_result), &w->lz4_results) &&
+           damacy__lz_reserve(at, w->max_zstd, sizeof(damacy__job), &w->zstd_jobs) &&
+           damacy__lz_reserve(at, w->max_zstd, sizeof(damacy__job_result), &w->zstd_results) &&
+           damacy__lz_reserve(at, w->scratch_size, 1, &w->scratch);
+}
+
+/* ---- kernels ---- */
+
+enum { /* of the programs */
+       DAMACY__LZ4_BEGIN = 0,
+       DAMACY__LZ4_PARSE = 1,
+       DAMACY__LZ4_EXECUTE = 2,
+       DAMACY__LZ4_EXECUTE_FEW = 3,
+       DAMACY__BLOSC_BEGIN = 0,
+       DAMACY__BLOSC_PARSE = 1,
+       DAMACY__BLOSC_FINISH = 2,
+       DAMACY__BLOSC_UNFILTER = 3,
+       DAMACY__COPY_MOVE = 0,
+       DAMACY__COPY_CLEAR_FAILED = 1
+};
+
+/* Jobs below which four warps take a block: measured on an H200, both ways are equal there. */
+enum { DAMACY__LZ4_FEW = 2000 };
+
+/* Begins to compile. On failure there is nothing to deinit. */
+static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
+                                              damacy__compiler* compiler, damacy_error* err)
+{
+    static const char* const lz4[] = {"damacy_lz4_begin", "damacy_lz4_parse", "damacy_lz4_execute",
+                                      "damacy_lz4_execute_few"};
+    static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
+                                        "damacy_blosc_finish", "damacy_blosc_unfilter"};
+    static const char* const copy[] = {"damacy_copy", "damacy_clear_failed"};
+    static const char* const crc32c[] = {"damacy_crc32c"};
+    const damacy__program_spec specs[4] = {
+        {"kernels/lz4.cu", lz4, DAMACY__COUNT(lz4), NULL, 0},
+        {"kernels/blosc.cu", blosc, DAMACY__COUNT(blosc), NULL, 0},
+        {"kernels/copy.cu", copy, DAMACY__COUNT(copy), NULL, 0},
+        {"kernels/crc32c.cu", crc32c, DAMACY__COUNT(crc32c), NULL, 0}};
+    damacy__program* const programs[4] = {&kernels->lz4, &kernels->blosc, &kernels->copy,
+                                          &kernels->crc32c};
+
+    memset(kernels, 0, sizeof *kernels);
+    for (uint32_t i = 0; i < 4; i++) {
+        const damacy_status status = damacy__program_start(programs[i], compiler, &specs[i], err);
+        if (status != DAMACY_OK) {
+            damacy__lz_kernels_deinit(kernels, NULL);
+            return status;
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* Waits for the compiler and loads the kernels. The context is current. */
+static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, damacy__device* device,
+                                               damacy_error* err)
+{
+    DAMACY__TRY(damacy__program_finish(&kernels->lz4, device, err));
+    DAMACY__TRY(damacy__program_finish(&kernels->blosc, device, err));
+    DAMACY__TRY(damacy__program_finish(&kernels->copy, device, err));
+    return damacy__program_finish(&kernels->crc32c, device, err);
+}
+
+/* No launch is under way. Zeroed, or only started with device NULL: fine. */
+static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__device* device)
+{
+    damacy__program_deinit(&kernels->crc32c, device);
+    damacy__program_deinit(&kernels->copy, device);
+    damacy__program_deinit(&kernels->blosc, device);
+    damacy__program_deinit(&kernels->lz4, device);
+}
+
+/* ---- launches ---- */
+
+static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__device* device,
+                                     damacy__stream stream, uint64_t n_blocks, uint32_t threads,
+                                     void** parameters, damacy_error* err)
+{
+    const damacy__grid grid = damacy__grid_of((uint32_t)n_blocks, threads, 0);
+
+    return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
+}
+
+/* Decodes the jobs of a table: at most layout->wave.max_jobs. */
+static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                        const damacy__lz4_layout* layout,
+                                        const damacy__lz_call* call, damacy_error* err)
+{
+    const damacy__kernel* k = kernels->lz4.kernels;
+    const uint32_t likely = call->likely_jobs ? call->likely_jobs : layout->wave.max_jobs;
+    const bool is_few = likely < DAMACY__LZ4_FEW;
+    damacy__lz4_wave w = layout->wave;
+    void* parameters[1];
+
+    w.jobs = call->jobs;
+    w.n_jobs = call->n_jobs;
+    w.results = call->results;
+    w.blocks += call->scratch;
+    w.n_tokens += call->scratch;
+    w.tokens += call->scratch;
+    parameters[0] = &w;
+    DAMACY__TRY(
+        damacy__lz_step(&k[DAMACY__LZ4_BEGIN], device, call->stream, 1, 32, parameters, err));
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_PARSE], device, call->stream,
+                                damacy__div_up(w.max_jobs, 32), 32, parameters, err));
+    return damacy__lz_step(&k[is_few ? DAMACY__LZ4_EXECUTE_FEW : DAMACY__LZ4_EXECUTE], device,
+                           call->stream, w.max_jobs, is_few ? 128 : 32, parameters, err);
+}
+
+/* The wave with addresses of the device. */
+static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layout,
+                                                const damacy__lz_call* call)
+{
+    damacy__blosc_wave w = layout->wave;
+
+    w.jobs = call->jobs;
+    w.n_jobs = call->n_jobs;
+    w.results = call->results;
+    w.chunks += call->scratch;
+    w.counters += call->scratch;
+    w.n_lz4 += call->scratch;
+    w.n_zstd += call->scratch;
+    w.moves += call->scratch;
+    w.lz4_jobs += call->scratch;
+    w.lz4_results += call->scratch;
+    w.zstd_jobs += call->scratch;
+    w.zstd_results += call->scratch;
+    w.scratch += call->scratch;
+    w.parts = 4;
+    if (w.max_jobs) { /* a CTA handles 16 KiB at a time; 8 of them busy a multiprocessor */
+        const uint64_t chunk_size = layout->wave.scratch_size / w.max_jobs;
+        w.parts = (uint32_t)DAMACY__MIN(DAMACY__MAX(chunk_size / 65536, 4), 256);
+    }
+    return w;
+}
+
+/* Parses the containers and fills the tables. */
+static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
+                                               damacy__device* device,
+                                               const damacy__blosc_layout* layout,
+                                               const damacy__lz_call* call, damacy_error* err)
+{
+    const damacy__kernel* k = kernels->blosc.kernels;
+    damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    void* parameters[1];
+
+    parameters[0] = &w;
+    DAMACY__TRY(
+        damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, parameters, err));
+    return damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
+                           damacy__div_up(w.max_jobs, 4), 128, parameters, err);
+}
+
+/* After the decoders: stored streams, results, filters. */
+static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
+                                                damacy__device* device,
+                                                const damacy__blosc_layout* layout,
+                                                const damacy__lz_call* call, damacy_error* err)
+{
+    const damacy__kernel* k = kernels->blosc.kernels;
+    damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    damacy__lz_call moves = *call;
+    void* parameters[1];
+
+    parameters[0] = &w;
+    moves.jobs = w.moves;
+    moves.n_jobs = w.counters + offsetof(damacy__blosc_counters, n_moves);
+    DAMACY__TRY(damacy__move_launch(kernels, device, &moves, w.max_moves, err));
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_FINISH], device, call->stream,
+                                damacy__div_up(w.max_jobs, 4), 128, parameters, err));
+    return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call->stream,
+                           (uint64_t)w.max_jobs * w.parts, 256, parameters, err);
+}
+
+/* A grid for kernels that go round whatever its size. */
+static uint64_t damacy__lz_blocks(const damacy__device* device, uint32_t max)
+{
+    return DAMACY__MIN((uint64_t)max, 16ull * device->n_multiprocessors);
+}
+
+/* Copies; call->jobs is the device address of damacy__move[max_moves]. results and scratch: unused.
+ */
+static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                         const damacy__lz_call* call, uint32_t max_moves,
+                                         damacy_error* err)
+{
+    uint64_t moves = call->jobs;
+    uint64_t n = call->n_jobs;
+    void* parameters[3];
+
+    parameters[0] = &moves;
+    parameters[1] = &n;
+    parameters[2] = &max_moves;
+    return damacy__lz_step(&kernels->copy.kernels[DAMACY__COPY_MOVE], device, call->stream,
+                           damacy__lz_blocks(device, max_moves), 256, parameters, err);
+}
+
+/* Zeroes the outputs of jobs that failed. */
+static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                          const damacy__lz_call* call, uint32_t max_jobs,
+                                          damacy_error* err)
+{
+    uint64_t jobs = call->jobs;
+    uint64_t results = call->results;
+    uint64_t n = call->n_jobs;
+    void* parameters[4];
+
+    parameters[0] = &jobs;
+    parameters[1] = &results;
+    parameters[2] = &n;
+    parameters[3] = &max_jobs;
+    return damacy__lz_step(&kernels->copy.kernels[DAMACY__COPY_CLEAR_FAILED], device, call->stream,
+                           damacy__lz_blocks(device, max_jobs), 256, parameters, err);
+}
+
+/* Compares the checksum at the end of every source. Nothing is decoded. */
+static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
+                                           damacy__device* device, const damacy__lz_call* call,
+                                           uint32_t max_jobs, damacy_error* err)
+{
+    uint64_t jobs = call->jobs;
+    uint64_t results = call->results;
+    uint64_t n = call->n_jobs;
+    void* parameters[4];
+
+    parameters[0] = &jobs;
+    parameters[1] = &results;
+    parameters[2] = &n;
+    parameters[3] = &max_jobs;
+    return damacy__lz_step(&kernels->crc32c.kernels[0], device, call->stream,
+                           damacy__lz_blocks(device, max_jobs), 256, parameters, err);
+}
+
 /* ==== src/stage/assemble_launch.h ==== */
 /* Copy records to work of the assemble kernel, and its launches.
  *
@@ -23972,15 +24509,18 @@ typedef struct damacy__wave_tables {
     uint64_t zstd_jobs;    /* damacy__job[WAVE_UNITS] */
     uint64_t n_zstd;       /* uint32_t */
     uint64_t sent_size;    /* what lies before is sent */
+    uint64_t blosc_jobs;   /* damacy__job[WAVE_UNITS]; lies before sent_size too */
+    uint64_t n_blosc;      /* uint32_t */
     uint64_t zstd_results; /* damacy__job_result[WAVE_UNITS], sent back */
-    uint64_t list;         /* of assembling */
+    uint64_t blosc_results;
+    uint64_t list; /* of assembling */
     uint64_t size;
 } damacy__wave_tables;
 
 typedef struct damacy__wave {
     uint64_t input; /* device addresses */
     uint64_t output;
-    uint64_t scratch;
+    uint64_t scratch; /* of zstd, then of LZ4, then of blosc */
     uint64_t tables;
     damacy__pinned host; /* the tables' twin */
     damacy__event sent;  /* the host's bytes are on the device */
@@ -23990,6 +24530,7 @@ typedef struct damacy__wave {
     uint32_t n_units;
     uint32_t n_copies;
     uint32_t n_zstd;
+    uint32_t n_blosc;
     uint64_t input_used;
     uint64_t output_used;
     uint64_t output_zstd; /* bytes that zstd will write */
@@ -24016,6 +24557,8 @@ typedef struct damacy__gpu {
     bool has_compiler;
     damacy__zstd_kernels zstd;
     bool has_zstd;
+    damacy__lz_kernels lz;
+    bool has_lz;
     damacy__program assemble; /* of any pair of types */
     damacy__assembler assemblers[DAMACY__ASSEMBLERS];
     bool is_compiled; /* GPU thread only */
@@ -24032,6 +24575,9 @@ typedef struct damacy__gpu {
     uint64_t
         output_limit; /* GPU thread: what waves take now; less after one did not fit its scratch */
     damacy__zstd_layout zstd_layout;
+    damacy__lz4_layout lz4_layout;
+    damacy__blosc_layout blosc_layout;
+    uint64_t scratch_size; /* of a wave: all three */
     damacy__wave_tables tables;
     damacy__wave waves[DAMACY__WAVES];
 
@@ -24067,6 +24613,8 @@ static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir
     gpu->has_compiler = true;
     DAMACY__TRY(damacy__zstd_kernels_start(&gpu->zstd, &gpu->device, &gpu->compiler, err));
     gpu->has_zstd = true;
+    DAMACY__TRY(damacy__lz_kernels_start(&gpu->lz, &gpu->compiler, err));
+    gpu->has_lz = true;
     memset(&spec, 0, sizeof spec);
     spec.name = "kernels/assemble.cu";
     spec.entries = entries;
@@ -24173,8 +24721,11 @@ static void damacy__wave_tables_init(damacy__wave_tables* t)
 
     t->zstd_jobs = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job));
     t->n_zstd = damacy__tables_take(&at, sizeof(uint32_t));
+    t->blosc_jobs = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job));
+    t->n_blosc = damacy__tables_take(&at, sizeof(uint32_t));
     t->sent_size = at;
     t->zstd_results = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job_result));
+    t->blosc_results = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job_result));
     t->list = damacy__tables_take(
         &at, damacy__assemble_list_size(DAMACY__WAVE_COPIES, DAMACY__WAVE_AXES));
     t->size = at;
@@ -24192,8 +24743,8 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
         damacy__device_alloc(device, gpu->input_size, "stored bytes of a wave", &wave->input, err));
     DAMACY__TRY(
         damacy__device_alloc(device, gpu->output_size, "chunks of a wave", &wave->output, err));
-    DAMACY__TRY(damacy__device_alloc(device, gpu->zstd_layout.size, "scratch of a wave",
-                                     &wave->scratch, err));
+    DAMACY__TRY(
+        damacy__device_alloc(device, gpu->scratch_size, "scratch of a wave", &wave->scratch, err));
     DAMACY__TRY(
         damacy__device_alloc(device, gpu->tables.size, "tables of a wave", &wave->tables, err));
     DAMACY__TRY(
@@ -24205,27 +24756,49 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
     return DAMACY_OK;
 }
 
+/* The parts of a wave of `size` bytes of chunks. Blosc adds its streams to the tables of the other
+ * decoders, at least 8 KiB each on average; a chunk of more of them is tried again in a smaller
+ * wave. */
+static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, damacy_error* err)
+{
+    damacy__zstd_limits zstd;
+    damacy__blosc_limits blosc;
+
+    memset(&zstd, 0, sizeof zstd);
+    memset(&blosc, 0, sizeof blosc);
+    gpu->output_size = size;
+    gpu->input_size = size + (UINT64_C(4) << 20);
+    blosc.max_chunks = DAMACY__WAVE_UNITS;
+    blosc.dst_size = size;
+    blosc.stream_size = 8192;
+    blosc.first_zstd = DAMACY__WAVE_UNITS;
+    if (!damacy__blosc_layout_of(&blosc, &gpu->blosc_layout) ||
+        !damacy__lz4_layout_of(gpu->blosc_layout.wave.max_lz4, gpu->input_size, size,
+                               &gpu->lz4_layout)) {
+        return damacy__fail(err, DAMACY_INVAL, "waves of %" PRIu64 " bytes", size);
+    }
+    zstd.max_jobs = gpu->blosc_layout.wave.max_zstd;
+    zstd.dst_size = size;
+    zstd.largest_size = size / 2;
+    DAMACY__TRY(damacy__zstd_layout_of(&zstd, &gpu->zstd_layout, err));
+    gpu->scratch_size = gpu->zstd_layout.size + gpu->lz4_layout.size + gpu->blosc_layout.size;
+    return DAMACY_OK;
+}
+
 /* Sizes the waves to what slots leave of the budget, at most 512 MiB of chunks each, and makes
  * them. Called once by the scheduler, with the context current. */
 static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,
                                             damacy_error* err)
 {
     const uint64_t budget = gpu->device.budget;
-    damacy__zstd_limits limits;
     uint64_t size = UINT64_C(512) << 20;
     uint64_t need = 0;
 
     damacy__wave_tables_init(&gpu->tables);
     for (; size >= UINT64_C(1) << 20; size /= 2) {
-        memset(&limits, 0, sizeof limits);
-        limits.max_jobs = DAMACY__WAVE_UNITS;
-        limits.dst_size = size;
-        limits.largest_size = size / 2;
-        DAMACY__TRY(damacy__zstd_layout_of(&limits, &gpu->zstd_layout, err));
-        gpu->output_size = size;
-        gpu->input_size = size + (UINT64_C(4) << 20);
+        DAMACY__TRY(damacy__gpu_size_wave(gpu, size, err));
         need = DAMACY__WAVES *
-               (gpu->input_size + gpu->output_size + gpu->zstd_layout.size + gpu->tables.size);
+               (gpu->input_size + gpu->output_size + gpu->scratch_size + gpu->tables.size);
         if (slots_size + gpu->affine_size + need <= budget) {
             break;
         }
@@ -24330,7 +24903,7 @@ static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
         damacy__device_free(device, wave->tables, gpu->tables.size);
     }
     if (wave->scratch) {
-        damacy__device_free(device, wave->scratch, gpu->zstd_layout.size);
+        damacy__device_free(device, wave->scratch, gpu->scratch_size);
     }
     if (wave->output) {
         damacy__device_free(device, wave->output, gpu->output_size);
@@ -24368,6 +24941,10 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         damacy__program_deinit(&gpu->assemblers[i].program, &gpu->device);
     }
     damacy__program_deinit(&gpu->assemble, &gpu->device);
+    if (gpu->has_lz) {
+        damacy__lz_kernels_deinit(&gpu->lz, &gpu->device);
+        gpu->has_lz = false;
+    }
     if (gpu->has_zstd) {
         damacy__zstd_kernels_deinit(&gpu->zstd, &gpu->device);
         gpu->has_zstd = false;
@@ -24461,8 +25038,17 @@ static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__lay
     if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_ZSTD) {
         return DAMACY__UNIT_ZSTD;
     }
+    if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_BLOSC) {
+        damacy__blosc blosc;
+        memset(&blosc, 0, sizeof blosc);
+        if (damacy__blosc_parse(*stored, layout->chunk_size, &blosc, err) == DAMACY_OK &&
+            (blosc.is_stored || blosc.inner == DAMACY__BLOSC_ZSTD ||
+             blosc.inner == DAMACY__BLOSC_LZ4)) {
+            return DAMACY__UNIT_BLOSC;
+        }
+    }
     *stored = whole;
-    return DAMACY__UNIT_HOST;
+    return DAMACY__UNIT_HOST; /* which also finds the words for what is wrong */
 }
 
 /* ---- gathering ---- */
@@ -24471,6 +25057,20 @@ static uint64_t damacy__unit_copies(const damacy__unit* unit)
 {
     return unit->kind == DAMACY__UNIT_FILL ? unit->n
                                            : unit->slot->plan.chunks.items[unit->first].n_copies;
+}
+
+/* The host's table of jobs of a kind. */
+static damacy__job* damacy__wave_jobs(const damacy__gpu* gpu, const damacy__wave* wave,
+                                      uint32_t kind)
+{
+    return (damacy__job*)(void*)(wave->host.ptr + (kind == DAMACY__UNIT_BLOSC
+                                                       ? gpu->tables.blosc_jobs
+                                                       : gpu->tables.zstd_jobs));
+}
+
+static uint32_t* damacy__wave_count(damacy__wave* wave, uint32_t kind)
+{
+    return kind == DAMACY__UNIT_BLOSC ? &wave->n_blosc : &wave->n_zstd;
 }
 
 /* Room for a unit's voxels and bytes; false: the wave is full. */
@@ -24498,11 +25098,11 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
         if (unit->kind == DAMACY__UNIT_VOXELS) {
             unit->dst = wave->input + in;
         } else {
-            damacy__job* job =
-                (damacy__job*)(void*)(wave->host.ptr + gpu->tables.zstd_jobs) + wave->n_zstd;
+            uint32_t* const n_jobs = damacy__wave_count(wave, unit->kind);
+            damacy__job* job = damacy__wave_jobs(gpu, wave, unit->kind) + *n_jobs;
             memset(job, 0, sizeof *job);
             unit->dst = wave->output + wave->output_used;
-            unit->number = wave->n_zstd++;
+            unit->number = (*n_jobs)++;
             job->src = wave->input + in;
             job->src_size = unit->size;
             job->dst = unit->dst;
@@ -24524,13 +25124,22 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
 static uint64_t damacy__unit_input(const damacy__gpu* gpu, const damacy__wave* wave,
                                    const damacy__unit* unit)
 {
-    const damacy__job* jobs =
-        (const damacy__job*)(const void*)(wave->host.ptr + gpu->tables.zstd_jobs);
-
-    return unit->kind == DAMACY__UNIT_VOXELS ? unit->dst : jobs[unit->number].src;
+    return unit->kind == DAMACY__UNIT_VOXELS
+               ? unit->dst
+               : damacy__wave_jobs(gpu, wave, unit->kind)[unit->number].src;
 }
 
 /* ---- launching ---- */
+
+/* Sends the tables of jobs and their counts. */
+static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wave,
+                                              damacy__stream stream, damacy_error* err)
+{
+    memcpy(wave->host.ptr + gpu->tables.n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
+    memcpy(wave->host.ptr + gpu->tables.n_blosc, &wave->n_blosc, sizeof wave->n_blosc);
+    return damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr, gpu->tables.sent_size,
+                                  stream, err);
+}
 
 /* Sends the bytes of all units, as few copies as their places on the host allow. */
 static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
@@ -24538,7 +25147,6 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
     const uint8_t* from = NULL;
     uint64_t to = 0;
     uint64_t size = 0;
-    uint32_t n_jobs = wave->n_zstd;
 
     for (uint32_t i = 0; i <= wave->n_units; i++) {
         const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
@@ -24558,29 +25166,87 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
         to = unit ? damacy__unit_input(gpu, wave, unit) : 0;
         size = unit ? unit->size : 0;
     }
-    memcpy(wave->host.ptr + gpu->tables.n_zstd, &n_jobs, sizeof n_jobs);
-    DAMACY__TRY(damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr,
-                                       gpu->tables.sent_size, gpu->copy_stream, err));
+    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->copy_stream, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
     return damacy__stream_await(&gpu->device, gpu->stream, wave->sent, err);
 }
 
-static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+/* Decodes the first max_jobs of a table of Zstandard jobs. */
+static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uint64_t jobs,
+                                       uint64_t n_jobs, uint64_t results, uint32_t likely,
+                                       damacy_error* err)
 {
     damacy__zstd_call call;
 
+    memset(&call, 0, sizeof call);
+    call.jobs = jobs;
+    call.n_jobs = n_jobs;
+    call.results = results;
+    call.scratch = wave->scratch;
+    call.likely_jobs = likely;
+    call.likely_size = wave->output_zstd;
+    call.stream = gpu->stream;
+    return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
+}
+
+/* Blosc chunks, and the wave's own Zstandard jobs in front of theirs. */
+static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    const uint64_t scratch = wave->scratch + gpu->zstd_layout.size + gpu->lz4_layout.size;
+    damacy__blosc_layout layout = gpu->blosc_layout;
+    damacy__lz_call call;
+    damacy__lz_call lz4;
+
+    layout.wave.first_zstd = wave->n_zstd;
+    memset(&call, 0, sizeof call);
+    call.jobs = wave->tables + gpu->tables.blosc_jobs;
+    call.n_jobs = wave->tables + gpu->tables.n_blosc;
+    call.results = wave->tables + gpu->tables.blosc_results;
+    call.scratch = scratch;
+    call.likely_jobs = wave->n_blosc;
+    call.stream = gpu->stream;
+    if (wave->n_zstd) {
+        DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + layout.wave.zstd_jobs,
+                                           wave->tables + gpu->tables.zstd_jobs,
+                                           wave->n_zstd * sizeof(damacy__job), gpu->stream, err));
+    }
+    DAMACY__TRY(damacy__blosc_launch_open(&gpu->lz, &gpu->device, &layout, &call, err));
+    lz4 = call;
+    lz4.jobs = scratch + layout.wave.lz4_jobs;
+    lz4.n_jobs = scratch + layout.wave.n_lz4;
+    lz4.results = scratch + layout.wave.lz4_results;
+    lz4.scratch = wave->scratch + gpu->zstd_layout.size;
+    lz4.likely_jobs = 8 * wave->n_blosc;
+    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &gpu->lz4_layout, &lz4, err));
+    DAMACY__TRY(damacy__wave_zstd(gpu, wave, scratch + layout.wave.zstd_jobs,
+                                  scratch + layout.wave.n_zstd, scratch + layout.wave.zstd_results,
+                                  wave->n_zstd + 8 * wave->n_blosc, err));
+    DAMACY__TRY(damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err));
     if (wave->n_zstd == 0) {
         return DAMACY_OK;
     }
-    memset(&call, 0, sizeof call);
-    call.jobs = wave->tables + gpu->tables.zstd_jobs;
-    call.n_jobs = wave->tables + gpu->tables.n_zstd;
-    call.results = wave->tables + gpu->tables.zstd_results;
-    call.scratch = wave->scratch;
-    call.likely_jobs = wave->n_zstd;
-    call.likely_size = wave->output_zstd;
-    call.stream = gpu->stream;
-    DAMACY__TRY(damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err));
+    return damacy__copy_on_device(&gpu->device, wave->tables + gpu->tables.zstd_results,
+                                  scratch + layout.wave.zstd_results,
+                                  wave->n_zstd * sizeof(damacy__job_result), gpu->stream, err);
+}
+
+/* Decodes all chunks of a wave, and sends what became of each back. */
+static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    if (wave->n_blosc) {
+        DAMACY__TRY(damacy__wave_blosc(gpu, wave, err));
+        DAMACY__TRY(damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.blosc_results,
+                                         wave->tables + gpu->tables.blosc_results,
+                                         wave->n_blosc * sizeof(damacy__job_result), gpu->stream,
+                                         err));
+    } else if (wave->n_zstd) {
+        DAMACY__TRY(damacy__wave_zstd(gpu, wave, wave->tables + gpu->tables.zstd_jobs,
+                                      wave->tables + gpu->tables.n_zstd,
+                                      wave->tables + gpu->tables.zstd_results, wave->n_zstd, err));
+    }
+    if (wave->n_zstd == 0) {
+        return DAMACY_OK;
+    }
     return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.zstd_results,
                                 wave->tables + gpu->tables.zstd_results,
                                 wave->n_zstd * sizeof(damacy__job_result), gpu->stream, err);
@@ -24847,12 +25513,15 @@ static const char* damacy__job_words(uint32_t status)
 static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damacy__unit* unit,
                                bool may_retry)
 {
+    const bool is_blosc = unit->kind == DAMACY__UNIT_BLOSC;
     const damacy__job_result* results =
-        (const damacy__job_result*)(const void*)(wave->host.ptr + gpu->tables.zstd_results);
+        (const damacy__job_result*)(const void*)(wave->host.ptr + (is_blosc
+                                                                       ? gpu->tables.blosc_results
+                                                                       : gpu->tables.zstd_results));
     damacy_error error;
     uint32_t status;
 
-    if (unit->kind != DAMACY__UNIT_ZSTD || gpu->core->config.debug_bypass_decode) {
+    if ((unit->kind != DAMACY__UNIT_ZSTD && !is_blosc) || gpu->core->config.debug_bypass_decode) {
         return false;
     }
     status = results[unit->number].status;
@@ -24867,8 +25536,8 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
                        status == DAMACY__JOB_NEED_SCRATCH  ? DAMACY_BUDGET
                        : status == DAMACY__JOB_UNSUPPORTED ? DAMACY_UNSUPPORTED
                                                            : DAMACY_DECODE,
-                       "zstd: %s at byte %" PRIu64, damacy__job_words(status),
-                       results[unit->number].error_offset);
+                       "%s: %s at byte %" PRIu64, is_blosc ? "blosc" : "zstd",
+                       damacy__job_words(status), results[unit->number].error_offset);
     error.offset =
         unit->slot->plan.chunks.items[unit->first].offset + results[unit->number].error_offset;
     damacy__run_chunk_fail(unit->slot, unit->first, &error);
@@ -24877,7 +25546,7 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
 
 static void damacy__wave_reset(damacy__wave* wave)
 {
-    wave->n_units = wave->n_copies = wave->n_zstd = 0;
+    wave->n_units = wave->n_copies = wave->n_zstd = wave->n_blosc = 0;
     wave->input_used = wave->output_used = wave->output_zstd = 0;
     wave->is_running = wave->is_sent = false;
 }
@@ -24902,19 +25571,17 @@ static void damacy__wave_settle(damacy__gpu* gpu, damacy__wave* wave, bool may_r
  * device. Waits: this is for data much denser than common, and later waves are kept smaller. */
 static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
-    damacy__job* jobs = (damacy__job*)(void*)(wave->host.ptr + gpu->tables.zstd_jobs);
-
     wave->output_zstd = 0;
+    wave->n_zstd = wave->n_blosc = 0;
     for (uint32_t i = 0; i < wave->n_units; i++) {
         damacy__unit* unit = wave->units[i];
-        jobs[i] = jobs[unit->number]; /* i never overtakes: units are in the order of their jobs */
-        unit->number = i;
-        wave->output_zstd += jobs[i].dst_capacity;
+        damacy__job* jobs = damacy__wave_jobs(gpu, wave, unit->kind);
+        uint32_t* const n = damacy__wave_count(wave, unit->kind);
+        jobs[*n] = jobs[unit->number]; /* never overtakes: units are in the order of their jobs */
+        wave->output_zstd += jobs[*n].dst_capacity;
+        unit->number = (*n)++;
     }
-    wave->n_zstd = wave->n_units;
-    memcpy(wave->host.ptr + gpu->tables.n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
-    DAMACY__TRY(damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr,
-                                       gpu->tables.sent_size, gpu->stream, err));
+    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->stream, err));
     DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
@@ -25004,6 +25671,7 @@ static damacy_status damacy__gpu_load(damacy__gpu* gpu, damacy_error* err)
         return DAMACY_OK;
     }
     DAMACY__TRY(damacy__zstd_kernels_finish(&gpu->zstd, &gpu->device, err));
+    DAMACY__TRY(damacy__lz_kernels_finish(&gpu->lz, &gpu->device, err));
     DAMACY__TRY(damacy__program_finish(&gpu->assemble, &gpu->device, err));
     gpu->is_compiled = true;
     return DAMACY_OK;

@@ -68,6 +68,41 @@ static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size
     }
 }
 
+/* Decodes sequences of few literals and short matches far from both ends, until one is not; these
+ * need the fewest checks, and are most. */
+static inline void damacy__lz4_run(const uint8_t** in, const uint8_t* in_end, uint8_t** out,
+                                   const uint8_t* out_end, const uint8_t* dst)
+{
+    enum { DAMACY__FAR = 320 }; /* a sequence takes at most 274 bytes and writes at most 304 */
+    const uint8_t* at = *in;
+    uint8_t* to = *out;
+
+    while (in_end - at >= DAMACY__FAR && out_end - to >= DAMACY__FAR) {
+        const uint32_t token = at[0];
+        const uint8_t* literals = at + 1;
+        size_t n = token >> 4;
+        size_t offset;
+        if (n == 15) {
+            n += *literals++;
+            damacy__lz4_copy(to, literals, n);
+        } else {
+            memcpy(to, literals, 16);
+        }
+        offset = damacy__load_u16le(literals + n);
+        if (n == 270 || (token & 15) == 15 || offset < 8 || offset > (size_t)(to - dst) + n) {
+            break; /* what was copied is copied again */
+        }
+        at = literals + n + 2;
+        to += n;
+        memcpy(to, to - offset, 8);
+        memcpy(to + 8, to + 8 - offset, 8);
+        memcpy(to + 16, to + 16 - offset, 2);
+        to += (token & 15) + 4;
+    }
+    *in = at;
+    *out = to;
+}
+
 /* Decodes one block to exactly size bytes, using up exactly src. */
 static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t size,
                                         damacy_error* err)
@@ -81,18 +116,21 @@ static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t s
         return damacy__lz4_refuse(err, 0, "no bytes");
     }
     for (;;) {
-        const uint8_t token = *in++;
-        size_t n = token >> 4;
+        uint32_t token;
+        size_t n;
         size_t offset;
-        if (n < 15 && in_end - in >= 16 && out_end - out >= 16) {
-            memcpy(out, in, 16);
+        damacy__lz4_run(&in, in_end, &out, out_end, dst);
+        token = *in++;
+        n = token >> 4;
+        if (n == 15 && !damacy__lz4_length(&in, in_end, &n)) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
+        }
+        if (n > (size_t)(in_end - in) || n > (size_t)(out_end - out)) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "literals beyond the end");
+        }
+        if ((size_t)(in_end - in) - n >= 16 && (size_t)(out_end - out) - n >= 16) {
+            damacy__lz4_copy(out, in, n);
         } else {
-            if (n == 15 && !damacy__lz4_length(&in, in_end, &n)) {
-                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
-            }
-            if (n > (size_t)(in_end - in) || n > (size_t)(out_end - out)) {
-                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "literals beyond the end");
-            }
             memcpy(out, in, n);
         }
         in += n;
@@ -109,20 +147,14 @@ static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t s
             return damacy__lz4_refuse(err, (size_t)(in - src.ptr) - 2,
                                       "an offset before the start");
         }
-        n = (token & 15) + (size_t)4;
-        if (n < 19 && offset >= 8 && out_end - out >= 18) {
-            memcpy(out, out - offset, 8);
-            memcpy(out + 8, out + 8 - offset, 8);
-            memcpy(out + 16, out + 16 - offset, 2);
-        } else {
-            if (n == 19 && !damacy__lz4_length(&in, in_end, &n)) {
-                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
-            }
-            if (n > (size_t)(out_end - out)) {
-                return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a match beyond the end");
-            }
-            damacy__lz4_match(out, offset, n, (size_t)(out_end - out));
+        n = (token & 15) + 4;
+        if (n == 19 && !damacy__lz4_length(&in, in_end, &n)) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a length is cut short");
         }
+        if (n > (size_t)(out_end - out)) {
+            return damacy__lz4_refuse(err, (size_t)(in - src.ptr), "a match beyond the end");
+        }
+        damacy__lz4_match(out, offset, n, (size_t)(out_end - out));
         out += n;
         if (in == in_end) {
             return damacy__lz4_refuse(err, src.size, "no final literals");
