@@ -10,6 +10,7 @@
 #include "stage/assemble_launch.h"
 #include "stage/core.h"
 #include "stage/kernel_sources.h"
+#include "stage/lz_launch.h"
 #include "stage/zstd_launch.h"
 
 enum {
@@ -25,15 +26,18 @@ typedef struct damacy__wave_tables {
     uint64_t zstd_jobs;    /* damacy__job[WAVE_UNITS] */
     uint64_t n_zstd;       /* uint32_t */
     uint64_t sent_size;    /* what lies before is sent */
+    uint64_t blosc_jobs;   /* damacy__job[WAVE_UNITS]; lies before sent_size too */
+    uint64_t n_blosc;      /* uint32_t */
     uint64_t zstd_results; /* damacy__job_result[WAVE_UNITS], sent back */
-    uint64_t list;         /* of assembling */
+    uint64_t blosc_results;
+    uint64_t list; /* of assembling */
     uint64_t size;
 } damacy__wave_tables;
 
 typedef struct damacy__wave {
     uint64_t input; /* device addresses */
     uint64_t output;
-    uint64_t scratch;
+    uint64_t scratch; /* of zstd, then of LZ4, then of blosc */
     uint64_t tables;
     damacy__pinned host; /* the tables' twin */
     damacy__event sent;  /* the host's bytes are on the device */
@@ -43,6 +47,7 @@ typedef struct damacy__wave {
     uint32_t n_units;
     uint32_t n_copies;
     uint32_t n_zstd;
+    uint32_t n_blosc;
     uint64_t input_used;
     uint64_t output_used;
     uint64_t output_zstd; /* bytes that zstd will write */
@@ -69,6 +74,8 @@ typedef struct damacy__gpu {
     bool has_compiler;
     damacy__zstd_kernels zstd;
     bool has_zstd;
+    damacy__lz_kernels lz;
+    bool has_lz;
     damacy__program assemble; /* of any pair of types */
     damacy__assembler assemblers[DAMACY__ASSEMBLERS];
     bool is_compiled; /* GPU thread only */
@@ -85,6 +92,9 @@ typedef struct damacy__gpu {
     uint64_t
         output_limit; /* GPU thread: what waves take now; less after one did not fit its scratch */
     damacy__zstd_layout zstd_layout;
+    damacy__lz4_layout lz4_layout;
+    damacy__blosc_layout blosc_layout;
+    uint64_t scratch_size; /* of a wave: all three */
     damacy__wave_tables tables;
     damacy__wave waves[DAMACY__WAVES];
 
@@ -120,6 +130,8 @@ static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir
     gpu->has_compiler = true;
     DAMACY__TRY(damacy__zstd_kernels_start(&gpu->zstd, &gpu->device, &gpu->compiler, err));
     gpu->has_zstd = true;
+    DAMACY__TRY(damacy__lz_kernels_start(&gpu->lz, &gpu->compiler, err));
+    gpu->has_lz = true;
     memset(&spec, 0, sizeof spec);
     spec.name = "kernels/assemble.cu";
     spec.entries = entries;
@@ -226,8 +238,11 @@ static void damacy__wave_tables_init(damacy__wave_tables* t)
 
     t->zstd_jobs = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job));
     t->n_zstd = damacy__tables_take(&at, sizeof(uint32_t));
+    t->blosc_jobs = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job));
+    t->n_blosc = damacy__tables_take(&at, sizeof(uint32_t));
     t->sent_size = at;
     t->zstd_results = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job_result));
+    t->blosc_results = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job_result));
     t->list = damacy__tables_take(
         &at, damacy__assemble_list_size(DAMACY__WAVE_COPIES, DAMACY__WAVE_AXES));
     t->size = at;
@@ -245,8 +260,8 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
         damacy__device_alloc(device, gpu->input_size, "stored bytes of a wave", &wave->input, err));
     DAMACY__TRY(
         damacy__device_alloc(device, gpu->output_size, "chunks of a wave", &wave->output, err));
-    DAMACY__TRY(damacy__device_alloc(device, gpu->zstd_layout.size, "scratch of a wave",
-                                     &wave->scratch, err));
+    DAMACY__TRY(
+        damacy__device_alloc(device, gpu->scratch_size, "scratch of a wave", &wave->scratch, err));
     DAMACY__TRY(
         damacy__device_alloc(device, gpu->tables.size, "tables of a wave", &wave->tables, err));
     DAMACY__TRY(
@@ -258,27 +273,49 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
     return DAMACY_OK;
 }
 
+/* The parts of a wave of `size` bytes of chunks. Blosc adds its streams to the tables of the other
+ * decoders, at least 8 KiB each on average; a chunk of more of them is tried again in a smaller
+ * wave. */
+static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, damacy_error* err)
+{
+    damacy__zstd_limits zstd;
+    damacy__blosc_limits blosc;
+
+    memset(&zstd, 0, sizeof zstd);
+    memset(&blosc, 0, sizeof blosc);
+    gpu->output_size = size;
+    gpu->input_size = size + (UINT64_C(4) << 20);
+    blosc.max_chunks = DAMACY__WAVE_UNITS;
+    blosc.dst_size = size;
+    blosc.stream_size = 8192;
+    blosc.first_zstd = DAMACY__WAVE_UNITS;
+    if (!damacy__blosc_layout_of(&blosc, &gpu->blosc_layout) ||
+        !damacy__lz4_layout_of(gpu->blosc_layout.wave.max_lz4, gpu->input_size, size,
+                               &gpu->lz4_layout)) {
+        return damacy__fail(err, DAMACY_INVAL, "waves of %" PRIu64 " bytes", size);
+    }
+    zstd.max_jobs = gpu->blosc_layout.wave.max_zstd;
+    zstd.dst_size = size;
+    zstd.largest_size = size / 2;
+    DAMACY__TRY(damacy__zstd_layout_of(&zstd, &gpu->zstd_layout, err));
+    gpu->scratch_size = gpu->zstd_layout.size + gpu->lz4_layout.size + gpu->blosc_layout.size;
+    return DAMACY_OK;
+}
+
 /* Sizes the waves to what slots leave of the budget, at most 512 MiB of chunks each, and makes
  * them. Called once by the scheduler, with the context current. */
 static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,
                                             damacy_error* err)
 {
     const uint64_t budget = gpu->device.budget;
-    damacy__zstd_limits limits;
     uint64_t size = UINT64_C(512) << 20;
     uint64_t need = 0;
 
     damacy__wave_tables_init(&gpu->tables);
     for (; size >= UINT64_C(1) << 20; size /= 2) {
-        memset(&limits, 0, sizeof limits);
-        limits.max_jobs = DAMACY__WAVE_UNITS;
-        limits.dst_size = size;
-        limits.largest_size = size / 2;
-        DAMACY__TRY(damacy__zstd_layout_of(&limits, &gpu->zstd_layout, err));
-        gpu->output_size = size;
-        gpu->input_size = size + (UINT64_C(4) << 20);
+        DAMACY__TRY(damacy__gpu_size_wave(gpu, size, err));
         need = DAMACY__WAVES *
-               (gpu->input_size + gpu->output_size + gpu->zstd_layout.size + gpu->tables.size);
+               (gpu->input_size + gpu->output_size + gpu->scratch_size + gpu->tables.size);
         if (slots_size + gpu->affine_size + need <= budget) {
             break;
         }
@@ -383,7 +420,7 @@ static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
         damacy__device_free(device, wave->tables, gpu->tables.size);
     }
     if (wave->scratch) {
-        damacy__device_free(device, wave->scratch, gpu->zstd_layout.size);
+        damacy__device_free(device, wave->scratch, gpu->scratch_size);
     }
     if (wave->output) {
         damacy__device_free(device, wave->output, gpu->output_size);
@@ -421,6 +458,10 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         damacy__program_deinit(&gpu->assemblers[i].program, &gpu->device);
     }
     damacy__program_deinit(&gpu->assemble, &gpu->device);
+    if (gpu->has_lz) {
+        damacy__lz_kernels_deinit(&gpu->lz, &gpu->device);
+        gpu->has_lz = false;
+    }
     if (gpu->has_zstd) {
         damacy__zstd_kernels_deinit(&gpu->zstd, &gpu->device);
         gpu->has_zstd = false;

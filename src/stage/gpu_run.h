@@ -1,12 +1,11 @@
-/* Runs planned batches on a GPU: one thread gathers units into waves, sends, decodes and assembles
- * them, and looks at results when a wave has ended.
+/* Runs planned batches on a GPU: one thread gathers units into waves, starts them, and looks at
+ * results when a wave has ended.
  *
  * Nothing on the device waits for the host: counts, sizes and statuses stay there until the wave is
  * done. After a failure of the device no more work is given to it; units then end without effect,
  * so that every batch still ends. */
 #pragma once
-#include "stage/gpu.h"
-#include "stage/host_run.h"
+#include "stage/gpu_wave.h"
 
 static void* damacy__gpu_main(void* context);
 
@@ -27,341 +26,6 @@ static void damacy__gpu_take(damacy__unit* unit)
     damacy__signal(&gpu->wake);
     damacy__unlock(&gpu->mutex);
 }
-
-/* How a stored chunk is decoded; trailing checksums are compared and cut off here, where the bytes
- * are. DAMACY__UNIT_FILL: not at all, *err says why. */
-static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__layout* layout,
-                                     damacy__span* stored, damacy_error* err)
-{
-    const damacy__chain* chain = &layout->chunk_chain;
-    const uint32_t middle = damacy__chain_middle(chain);
-    const damacy__span whole = *stored;
-    damacy__decoder checker;
-    uint32_t n = chain->n;
-
-    if (layout->is_nested) {
-        return DAMACY__UNIT_HOST;
-    }
-    memset(&checker, 0, sizeof checker);
-    checker.skip_checksums = core->config.skip_checksums != 0;
-    for (; n > middle + 1 && chain->codecs[n - 1].kind == DAMACY__CODEC_CRC32C; n--) {
-        if (damacy__decode_crc32c(&checker, stored, err) != DAMACY_OK) {
-            return DAMACY__UNIT_FILL;
-        }
-    }
-    if (n == middle + 1) {
-        if (stored->size != layout->chunk_size) {
-            (void)damacy__fail(err, DAMACY_DECODE, "%zu stored bytes; the chunk has %" PRIu64,
-                               stored->size, layout->chunk_size);
-            return DAMACY__UNIT_FILL;
-        }
-        return DAMACY__UNIT_VOXELS;
-    }
-    if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_ZSTD) {
-        return DAMACY__UNIT_ZSTD;
-    }
-    *stored = whole;
-    return DAMACY__UNIT_HOST;
-}
-
-/* ---- gathering ---- */
-
-static uint64_t damacy__unit_copies(const damacy__unit* unit)
-{
-    return unit->kind == DAMACY__UNIT_FILL ? unit->n
-                                           : unit->slot->plan.chunks.items[unit->first].n_copies;
-}
-
-/* Room for a unit's voxels and bytes; false: the wave is full. */
-static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit* unit)
-{
-    const uint64_t n_copies = damacy__unit_copies(unit);
-    uint64_t in = wave->input_used;
-
-    if (wave->n_units == DAMACY__WAVE_UNITS ||
-        (wave->n_units > 0 && wave->n_copies + n_copies > DAMACY__WAVE_COPIES / 2)) {
-        return false;
-    }
-    if (unit->kind != DAMACY__UNIT_FILL) {
-        const damacy__unit* last = wave->n_units ? wave->units[wave->n_units - 1] : NULL;
-        const uint64_t size = unit->slot->plan.chunks.items[unit->first].layout->chunk_size;
-        /* Bytes that lie together on the host stay together, so that they are sent at once. */
-        const bool follows = last && last->bytes && last->bytes + last->size == unit->bytes;
-        in = follows ? in : damacy__align_up(in, 256);
-        if (unit->size > gpu->input_size - DAMACY__MIN(in, gpu->input_size) ||
-            size > (wave->n_units ? gpu->output_limit : gpu->output_size) -
-                       DAMACY__MIN(wave->output_used,
-                                   wave->n_units ? gpu->output_limit : gpu->output_size)) {
-            return false;
-        }
-        if (unit->kind == DAMACY__UNIT_VOXELS) {
-            unit->dst = wave->input + in;
-        } else {
-            damacy__job* job =
-                (damacy__job*)(void*)(wave->host.ptr + gpu->tables.zstd_jobs) + wave->n_zstd;
-            memset(job, 0, sizeof *job);
-            unit->dst = wave->output + wave->output_used;
-            unit->number = wave->n_zstd++;
-            job->src = wave->input + in;
-            job->src_size = unit->size;
-            job->dst = unit->dst;
-            job->dst_capacity = size;
-            job->expected_size = size;
-            job->flags = gpu->core->config.skip_checksums ? (uint32_t)DAMACY__JOB_NO_CHECKSUM : 0;
-            wave->output_used = damacy__align_up(wave->output_used + size, 256);
-            wave->output_used = DAMACY__MIN(wave->output_used, gpu->output_size);
-            wave->output_zstd += size;
-        }
-        wave->input_used = in + unit->size;
-    }
-    wave->n_copies += (uint32_t)n_copies;
-    wave->units[wave->n_units++] = unit;
-    return true;
-}
-
-/* Where a unit's bytes lie in the wave's input. */
-static uint64_t damacy__unit_input(const damacy__gpu* gpu, const damacy__wave* wave,
-                                   const damacy__unit* unit)
-{
-    const damacy__job* jobs =
-        (const damacy__job*)(const void*)(wave->host.ptr + gpu->tables.zstd_jobs);
-
-    return unit->kind == DAMACY__UNIT_VOXELS ? unit->dst : jobs[unit->number].src;
-}
-
-/* ---- launching ---- */
-
-/* Sends the bytes of all units, as few copies as their places on the host allow. */
-static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
-{
-    const uint8_t* from = NULL;
-    uint64_t to = 0;
-    uint64_t size = 0;
-    uint32_t n_jobs = wave->n_zstd;
-
-    for (uint32_t i = 0; i <= wave->n_units; i++) {
-        const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
-        if (unit && unit->kind == DAMACY__UNIT_FILL) {
-            continue;
-        }
-        if (unit && size && from + size == unit->bytes &&
-            to + size == damacy__unit_input(gpu, wave, unit)) {
-            size += unit->size;
-            continue;
-        }
-        if (size) {
-            DAMACY__TRY(
-                damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err));
-        }
-        from = unit ? unit->bytes : NULL;
-        to = unit ? damacy__unit_input(gpu, wave, unit) : 0;
-        size = unit ? unit->size : 0;
-    }
-    memcpy(wave->host.ptr + gpu->tables.n_zstd, &n_jobs, sizeof n_jobs);
-    DAMACY__TRY(damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr,
-                                       gpu->tables.sent_size, gpu->copy_stream, err));
-    DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
-    return damacy__stream_await(&gpu->device, gpu->stream, wave->sent, err);
-}
-
-static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
-{
-    damacy__zstd_call call;
-
-    if (wave->n_zstd == 0) {
-        return DAMACY_OK;
-    }
-    memset(&call, 0, sizeof call);
-    call.jobs = wave->tables + gpu->tables.zstd_jobs;
-    call.n_jobs = wave->tables + gpu->tables.n_zstd;
-    call.results = wave->tables + gpu->tables.zstd_results;
-    call.scratch = wave->scratch;
-    call.likely_jobs = wave->n_zstd;
-    call.likely_size = wave->output_zstd;
-    call.stream = gpu->stream;
-    DAMACY__TRY(damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err));
-    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.zstd_results,
-                                wave->tables + gpu->tables.zstd_results,
-                                wave->n_zstd * sizeof(damacy__job_result), gpu->stream, err);
-}
-
-/* The kernel for a pair of types: its own program once that is compiled, else the one for any. */
-static const damacy__kernel* damacy__gpu_assembler(damacy__gpu* gpu, uint32_t src)
-{
-    static const char* const entries[] = {"damacy_assemble"};
-    damacy__assembler* a = NULL;
-    damacy_error ignored;
-
-    for (uint32_t i = 0; i < DAMACY__ASSEMBLERS && !a; i++) {
-        if (!gpu->assemblers[i].is_started || gpu->assemblers[i].src == src) {
-            a = &gpu->assemblers[i];
-        }
-    }
-    if (!a || a->has_failed) {
-        return &gpu->assemble.kernels[0];
-    }
-    memset(&ignored, 0, sizeof ignored);
-    if (!a->is_started) {
-        char text[2][64];
-        const char* defines[2] = {text[0], text[1]};
-        damacy__program_spec spec;
-        damacy__assemble_defines((damacy_dtype)src, gpu->core->out_dtype, text);
-        spec.name = "kernels/assemble.cu";
-        spec.entries = entries;
-        spec.n_entries = 1;
-        spec.defines = defines;
-        spec.n_defines = 2;
-        a->src = src;
-        a->is_started = true;
-        a->has_failed =
-            damacy__program_start(&a->program, &gpu->compiler, &spec, &ignored) != DAMACY_OK;
-        return &gpu->assemble.kernels[0];
-    }
-    if (!a->is_ready && damacy__program_is_compiled(&a->program)) {
-        a->is_ready = damacy__program_finish(&a->program, &gpu->device, &ignored) == DAMACY_OK;
-        a->has_failed = !a->is_ready;
-    }
-    return a->is_ready ? &a->program.kernels[0] : &gpu->assemble.kernels[0];
-}
-
-/* Sends the list of copies and launches each of its segments. */
-static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
-{
-    damacy__assemble_call call;
-
-    memset(&call, 0, sizeof call);
-    call.list = wave->tables + gpu->tables.list;
-    call.n_channels = gpu->core->config.n_channels;
-    call.scale = gpu->affine;
-    call.offset = gpu->affine ? gpu->affine + gpu->affine_size / 2 : 0;
-    call.n_blocks = gpu->device.n_multiprocessors * 16;
-    call.stream = gpu->stream;
-    DAMACY__TRY(damacy__assemble_upload(&wave->list, &gpu->device, &call, err));
-    for (uint32_t i = 0; i < wave->list.n_segments; i++) {
-        if (wave->list.segments[i].n_jobs) {
-            DAMACY__TRY(damacy__assemble_launch(
-                &wave->list, i, &gpu->device,
-                damacy__gpu_assembler(gpu, wave->list.segments[i].src_dtype), &call, err));
-        }
-    }
-    return DAMACY_OK;
-}
-
-/* Empties the list for more copies of the same wave. */
-static void damacy__wave_clear_list(damacy__gpu* gpu, damacy__wave* wave)
-{
-    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, DAMACY__WAVE_COPIES,
-                               DAMACY__WAVE_AXES, gpu->core->out_dtype);
-}
-
-/* Adds one copy; a full list is sent and waited for, which is rare. */
-static damacy_status damacy__wave_copy(damacy__gpu* gpu, damacy__wave* wave,
-                                       const damacy__copy* copy, const damacy__axis* axes,
-                                       damacy_error* err)
-{
-    if (damacy__assemble_add(&wave->list, copy, axes)) {
-        return DAMACY_OK;
-    }
-    DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
-    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
-    DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
-    damacy__wave_clear_list(gpu, wave);
-    damacy__assemble_begin(&wave->list, (damacy_dtype)copy->src_dtype);
-    if (!damacy__assemble_add(&wave->list, copy, axes)) {
-        return damacy__fail(err, DAMACY_UNSUPPORTED, "a copy of too many parts");
-    }
-    return DAMACY_OK;
-}
-
-/* All copies of one unit. */
-static damacy_status damacy__wave_copies(damacy__gpu* gpu, damacy__wave* wave,
-                                         const damacy__unit* unit, damacy_error* err)
-{
-    const damacy__plan* plan = &unit->slot->plan;
-    const uint64_t n = damacy__unit_copies(unit);
-
-    for (uint32_t k = 0; k < n; k++) {
-        const uint32_t number = unit->kind == DAMACY__UNIT_FILL
-                                    ? plan->fills.items[unit->first + k]
-                                    : plan->order.items[plan->chunks.items[unit->first].first + k];
-        damacy__copy copy = plan->copies.items[number].copy;
-        copy.dst += (uint64_t)(uintptr_t)unit->slot->ptr;
-        if (unit->kind != DAMACY__UNIT_FILL && gpu->core->config.debug_bypass_decode) {
-            copy.flags = DAMACY__COPY_FILL;
-            copy.fill = plan->chunks.items[unit->first].layout->fill;
-        }
-        copy.src += unit->dst;
-        DAMACY__TRY(damacy__wave_copy(gpu, wave, &copy, plan->axes.items + copy.first_axis, err));
-    }
-    return DAMACY_OK;
-}
-
-static uint32_t damacy__unit_dtype(const damacy__unit* unit)
-{
-    const damacy__plan* plan = &unit->slot->plan;
-
-    return unit->kind == DAMACY__UNIT_FILL
-               ? plan->copies.items[plan->fills.items[unit->first]].copy.src_dtype
-               : (uint32_t)plan->chunks.items[unit->first].layout->dtype;
-}
-
-/* Copies of all units, one source type after another. A run of fills may hold several types: each
- * copy opens a segment of its own type where needed. */
-static damacy_status damacy__wave_assemble(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
-{
-    damacy__wave_clear_list(gpu, wave);
-    for (uint32_t type = 0; type < DAMACY_NATIVE; type++) {
-        bool has_begun = false;
-        for (uint32_t i = 0; i < wave->n_units; i++) {
-            if (damacy__unit_dtype(wave->units[i]) == type) {
-                if (!has_begun) {
-                    damacy__assemble_begin(&wave->list, (damacy_dtype)type);
-                    has_begun = true;
-                }
-                DAMACY__TRY(damacy__wave_copies(gpu, wave, wave->units[i], err));
-            }
-        }
-    }
-    return damacy__wave_flush(gpu, wave, err);
-}
-
-/* The stream waits for what consumers of earlier batches in these slots asked for. */
-static damacy_status damacy__wave_gates(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
-{
-    const damacy__slot* seen = NULL;
-
-    for (uint32_t i = 0; i < wave->n_units; i++) {
-        damacy__slot* slot = wave->units[i]->slot;
-        bool has_gate;
-        if (slot == seen) {
-            continue;
-        }
-        seen = slot;
-        damacy__lock(&gpu->core->mutex);
-        has_gate = slot->has_gate;
-        slot->has_gate = false;
-        damacy__unlock(&gpu->core->mutex);
-        if (has_gate) {
-            DAMACY__TRY(damacy__stream_await(&gpu->device, gpu->stream,
-                                             (damacy__event)(uintptr_t)slot->gate_event, err));
-        }
-    }
-    return DAMACY_OK;
-}
-
-static damacy_status damacy__wave_launch(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
-{
-    wave->start_ns = damacy__now_ns();
-    DAMACY__TRY(damacy__wave_send(gpu, wave, err));
-    if (!gpu->core->config.debug_bypass_decode) {
-        DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
-    }
-    DAMACY__TRY(damacy__wave_gates(gpu, wave, err));
-    DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
-    return damacy__event_record(&gpu->device, wave->done, gpu->stream, err);
-}
-
-/* ---- ending ---- */
 
 /* Host memory of a unit's bytes goes back. */
 static void damacy__unit_sent(damacy__unit* unit)
@@ -446,12 +110,15 @@ static const char* damacy__job_words(uint32_t status)
 static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damacy__unit* unit,
                                bool may_retry)
 {
+    const bool is_blosc = unit->kind == DAMACY__UNIT_BLOSC;
     const damacy__job_result* results =
-        (const damacy__job_result*)(const void*)(wave->host.ptr + gpu->tables.zstd_results);
+        (const damacy__job_result*)(const void*)(wave->host.ptr + (is_blosc
+                                                                       ? gpu->tables.blosc_results
+                                                                       : gpu->tables.zstd_results));
     damacy_error error;
     uint32_t status;
 
-    if (unit->kind != DAMACY__UNIT_ZSTD || gpu->core->config.debug_bypass_decode) {
+    if ((unit->kind != DAMACY__UNIT_ZSTD && !is_blosc) || gpu->core->config.debug_bypass_decode) {
         return false;
     }
     status = results[unit->number].status;
@@ -466,8 +133,8 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
                        status == DAMACY__JOB_NEED_SCRATCH  ? DAMACY_BUDGET
                        : status == DAMACY__JOB_UNSUPPORTED ? DAMACY_UNSUPPORTED
                                                            : DAMACY_DECODE,
-                       "zstd: %s at byte %" PRIu64, damacy__job_words(status),
-                       results[unit->number].error_offset);
+                       "%s: %s at byte %" PRIu64, is_blosc ? "blosc" : "zstd",
+                       damacy__job_words(status), results[unit->number].error_offset);
     error.offset =
         unit->slot->plan.chunks.items[unit->first].offset + results[unit->number].error_offset;
     damacy__run_chunk_fail(unit->slot, unit->first, &error);
@@ -476,7 +143,7 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
 
 static void damacy__wave_reset(damacy__wave* wave)
 {
-    wave->n_units = wave->n_copies = wave->n_zstd = 0;
+    wave->n_units = wave->n_copies = wave->n_zstd = wave->n_blosc = 0;
     wave->input_used = wave->output_used = wave->output_zstd = 0;
     wave->is_running = wave->is_sent = false;
 }
@@ -501,19 +168,17 @@ static void damacy__wave_settle(damacy__gpu* gpu, damacy__wave* wave, bool may_r
  * device. Waits: this is for data much denser than common, and later waves are kept smaller. */
 static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
-    damacy__job* jobs = (damacy__job*)(void*)(wave->host.ptr + gpu->tables.zstd_jobs);
-
     wave->output_zstd = 0;
+    wave->n_zstd = wave->n_blosc = 0;
     for (uint32_t i = 0; i < wave->n_units; i++) {
         damacy__unit* unit = wave->units[i];
-        jobs[i] = jobs[unit->number]; /* i never overtakes: units are in the order of their jobs */
-        unit->number = i;
-        wave->output_zstd += jobs[i].dst_capacity;
+        damacy__job* jobs = damacy__wave_jobs(gpu, wave, unit->kind);
+        uint32_t* const n = damacy__wave_count(wave, unit->kind);
+        jobs[*n] = jobs[unit->number]; /* never overtakes: units are in the order of their jobs */
+        wave->output_zstd += jobs[*n].dst_capacity;
+        unit->number = (*n)++;
     }
-    wave->n_zstd = wave->n_units;
-    memcpy(wave->host.ptr + gpu->tables.n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
-    DAMACY__TRY(damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr,
-                                       gpu->tables.sent_size, gpu->stream, err));
+    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->stream, err));
     DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
@@ -603,6 +268,7 @@ static damacy_status damacy__gpu_load(damacy__gpu* gpu, damacy_error* err)
         return DAMACY_OK;
     }
     DAMACY__TRY(damacy__zstd_kernels_finish(&gpu->zstd, &gpu->device, err));
+    DAMACY__TRY(damacy__lz_kernels_finish(&gpu->lz, &gpu->device, err));
     DAMACY__TRY(damacy__program_finish(&gpu->assemble, &gpu->device, err));
     gpu->is_compiled = true;
     return DAMACY_OK;
