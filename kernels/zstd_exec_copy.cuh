@@ -4,20 +4,6 @@
 
 #include "kernels/zstd_common.cuh"
 
-// Variants of execution, bits of damacy__zstd_wave.flags: those that are launched. Each takes the
-// frames for which it is the best of them; with one bit set it takes all.
-#define DAMACY__ZSTD_EXECUTE_LINKS  0x10000u // a few large frames, all blocks at once
-#define DAMACY__ZSTD_EXECUTE_1024X2 0x20000u // up to a few hundred frames
-#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u // many short segments
-#define DAMACY__ZSTD_EXECUTE_256X2  0x80000u
-#define DAMACY__ZSTD_EXECUTE_128X2  0x100000u // many frames
-
-#define DAMACY__ZSTD_LINK_FRAMES 64u // most frames that are executed by links
-
-// Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile.
-#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
-    (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)
-
 #ifdef __CUDACC__
 #define DAMACY__EXEC_UNROLL   _Pragma("unroll")
 #define DAMACY__EXEC_NOUNROLL _Pragma("unroll 1")

@@ -349,10 +349,6 @@ typedef damacy__fse_shape<4, 5, 16> damacy__fse_throughput; // 8 blocks
 #endif
 static_assert(damacy__fse_throughput::SIZE <= DAMACY__SHARED_MAX, "shared memory");
 
-// Flags of a wave that force a shape, for tests and measurements.
-#define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u
-#define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u
-
 // The stage. Grid: one CTA of DAMACY__FSE_THREADS a multiprocessor; dynamic shared memory: all that
 // a CTA may have (DAMACY__SHARED_MAX).
 static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* shared)
