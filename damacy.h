@@ -8332,7 +8332,8 @@ static_assert(sizeof(damacy__blosc_wave) == 144, "ABI");
  *
  *   begin     zeroes the counter
  *   parse     warp per job: finds the sequences of the block
- *   execute   CTA per job: copies literals and matches, checks offsets and lengths, writes results */
+ *   execute   CTA per job: copies literals and matches, checks offsets and lengths, writes results
+ */
 
 
 enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */
@@ -8351,17 +8352,16 @@ static_assert(sizeof(damacy__lz4_block) == 32, "ABI");
 
 /* Most tokens of a block: each but the last takes 3 bytes and makes 4. A job's tokens take a
  * multiple of 4 places. */
-#define DAMACY__LZ4_TOKENS(src_size, n) \
-    (((src_size) / 3 < (n) / 4 ? (src_size) / 3 : (n) / 4) + 2)
+#define DAMACY__LZ4_TOKENS(src_size, n) (((src_size) / 3 < (n) / 4 ? (src_size) / 3 : (n) / 4) + 2)
 
 /* The one parameter of every entry, passed by value. */
 typedef struct damacy__lz4_wave {
-    uint64_t jobs;     /* const damacy__job[max_jobs] */
-    uint64_t n_jobs;   /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
-    uint64_t results;  /* damacy__job_result[max_jobs] */
-    uint64_t blocks;   /* damacy__lz4_block[max_jobs] */
-    uint64_t tokens;   /* uint32_t[max_tokens]: places of tokens in their blocks */
-    uint64_t n_tokens; /* uint64_t: places taken; may pass max_tokens */
+    uint64_t jobs;       /* const damacy__job[max_jobs] */
+    uint64_t n_jobs;     /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
+    uint64_t results;    /* damacy__job_result[max_jobs] */
+    uint64_t blocks;     /* damacy__lz4_block[max_jobs] */
+    uint64_t tokens;     /* uint32_t[max_tokens]: places of tokens in their blocks */
+    uint64_t n_tokens;   /* uint64_t: places taken; may pass max_tokens */
     uint64_t max_tokens; /* the sum of LZ4_TOKENS is enough; a job that finds no room gets
                             NEED_SCRATCH */
     uint32_t max_jobs;
@@ -10279,9 +10279,8 @@ __extension__ static const char damacy__source_crc32c_cu[] =
 
 /* ==== kernels/lz4.cu ==== */
 __extension__ static const char damacy__source_lz4_cu[] =
-    "// LZ4 blocks: parse lists the tokens, a thread per block; execute copies, one or four\n"
-    "// warps per block. See\n"
-    "// lz4_abi.h.\n"
+    "// LZ4 blocks: parse lists the tokens, a warp per block; execute copies, one or four warps per\n"
+    "// block. See lz4_abi.h.\n"
     "#include \"kernels/lz4_execute.cuh\"\n"
     "#include \"kernels/lz4_parse.cuh\"\n"
     "\n"
@@ -10332,7 +10331,8 @@ __extension__ static const char damacy__source_lz4_abi_h[] =
     " *\n"
     " *   begin     zeroes the counter\n"
     " *   parse     warp per job: finds the sequences of the block\n"
-    " *   execute   CTA per job: copies literals and matches, checks offsets and lengths, writes results */\n"
+    " *   execute   CTA per job: copies literals and matches, checks offsets and lengths, writes results\n"
+    " */\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/abi.h\"\n"
@@ -10353,17 +10353,16 @@ __extension__ static const char damacy__source_lz4_abi_h[] =
     "\n"
     "/* Most tokens of a block: each but the last takes 3 bytes and makes 4. A job's tokens take a\n"
     " * multiple of 4 places. */\n"
-    "#define DAMACY__LZ4_TOKENS(src_size, n) \\\n"
-    "    (((src_size) / 3 < (n) / 4 ? (src_size) / 3 : (n) / 4) + 2)\n"
+    "#define DAMACY__LZ4_TOKENS(src_size, n) (((src_size) / 3 < (n) / 4 ? (src_size) / 3 : (n) / 4) + 2)\n"
     "\n"
     "/* The one parameter of every entry, passed by value. */\n"
     "typedef struct damacy__lz4_wave {\n"
-    "    uint64_t jobs;     /* const damacy__job[max_jobs] */\n"
-    "    uint64_t n_jobs;   /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */\n"
-    "    uint64_t results;  /* damacy__job_result[max_jobs] */\n"
-    "    uint64_t blocks;   /* damacy__lz4_block[max_jobs] */\n"
-    "    uint64_t tokens;   /* uint32_t[max_tokens]: places of tokens in their blocks */\n"
-    "    uint64_t n_tokens; /* uint64_t: places taken; may pass max_tokens */\n"
+    "    uint64_t jobs;       /* const damacy__job[max_jobs] */\n"
+    "    uint64_t n_jobs;     /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */\n"
+    "    uint64_t results;    /* damacy__job_result[max_jobs] */\n"
+    "    uint64_t blocks;     /* damacy__lz4_block[max_jobs] */\n"
+    "    uint64_t tokens;     /* uint32_t[max_tokens]: places of tokens in their blocks */\n"
+    "    uint64_t n_tokens;   /* uint64_t: places taken; may pass max_tokens */\n"
     "    uint64_t max_tokens; /* the sum of LZ4_TOKENS is enough; a job that finds no room gets\n"
     "                            NEED_SCRATCH */\n"
     "    uint32_t max_jobs;\n"
@@ -10376,7 +10375,8 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "// Executes the sequences of one LZ4 block with a CTA: a thread per sequence. Literals, and matches\n"
     "// that reach back before the tile, are gathered from global memory into a tile of shared memory\n"
     "// that holds the newest output; then one warp runs the matches that read the tile itself, in order;\n"
-    "// then the tile goes out, 16 bytes a thread. parse has proved all but the offsets.\n"
+    "// then the tile goes out, 16 bytes a thread. parse has proved all that concerns the\n"
+    "// source only.\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/bytes.cuh\"\n"
@@ -10398,7 +10398,7 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "    uint32_t taken[WARPS];      // sequences of the batch\n"
     "    uint32_t taken_size[WARPS]; // their bytes\n"
     "    uint32_t n_near[WARPS];\n"
-    "    uint32_t bad[WARPS]; // token of a match that starts before the data, or NONE\n"
+    "    uint32_t bad[WARPS]; // the first bad sequence of a warp, or NONE\n"
     "};\n"
     "\n"
     "// Output positions count from the 16-byte boundary at or below the first output byte, which is\n"
@@ -10407,8 +10407,9 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "    const uint8_t* src;\n"
     "    uint32_t size; // of the block\n"
     "    uint8_t* origin;\n"
-    "    uint8_t* high; // end of the output range\n"
-    "    uint8_t* tile; // the current one\n"
+    "    uint8_t* high;  // end of the output range\n"
+    "    uint32_t limit; // position of it\n"
+    "    uint8_t* tile;  // the current one\n"
     "    uint32_t first;\n"
     "    uint32_t begin; // a multiple of 16\n"
     "    uint32_t end;\n"
@@ -10618,8 +10619,15 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "    return tokens[damacy__min(i + threadIdx.x, n_tokens - 1)];\n"
     "}\n"
     "\n"
+    "// A bad sequence: twice its token, and 1 if it makes more than may be made, 0 if its match starts\n"
+    "// before the data. The smallest counts.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_bad(uint32_t token, bool is_over)\n"
+    "{\n"
+    "    return 2 * token + (is_over ? 1 : 0);\n"
+    "}\n"
+    "\n"
     "// Sequences [i, i + 32 * WARPS) as far as they fit the tile: returns how many were executed, or\n"
-    "// NONE after a bad offset, whose token *bad then names. *next_token is this thread's, of this batch\n"
+    "// NONE if one is bad, which *bad then names. *next_token is this thread's, of this batch\n"
     "// and then of the next, which is loaded ahead.\n"
     "template <uint32_t WARPS>\n"
     "DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared,\n"
@@ -10638,7 +10646,7 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "    }\n"
     "    // where its output starts\n"
     "    const uint32_t size = q.n_literals + q.n_match;\n"
-    "    uint32_t sum = size;\n"
+    "    uint32_t sum = damacy__min(size, DAMACY__LZ4_LONG); // nothing after a longer one is looked at\n"
     "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
     "        const uint32_t other = damacy__shfl_up(sum, d);\n"
     "        if (lane >= d)\n"
@@ -10651,13 +10659,14 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "        shared->first_long[warp] = first_long;\n"
     "    }\n"
     "    damacy__sync_block(); // also: the tile flushed before can be read in global memory\n"
-    "    uint32_t x = s->end + sum - size;\n"
+    "    uint32_t x = s->end + sum - damacy__min(size, DAMACY__LZ4_LONG);\n"
     "    bool is_taken = is_valid && lane < first_long;\n"
     "    for (uint32_t w = 0; w < warp; w++) {\n"
     "        x += shared->size[w];\n"
     "        is_taken = is_taken && shared->first_long[w] == 32;\n"
     "    }\n"
-    "    is_taken = is_taken && x + size - s->begin <= damacy__lz4_shared<WARPS>::tile_size;\n"
+    "    const bool is_over = is_taken && x + size > s->limit;\n"
+    "    is_taken = is_taken && !is_over && x + size - s->begin <= damacy__lz4_shared<WARPS>::tile_size;\n"
     "    if (!is_taken)\n"
     "        q.n_literals = q.n_match = 0;\n"
     "\n"
@@ -10674,15 +10683,16 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "        shared->near_n[k] = q.n_match;\n"
     "        shared->near_offset[k] = q.offset;\n"
     "    }\n"
-    "    const uint32_t takens = damacy__ballot(is_taken), bads = damacy__ballot(is_bad);\n"
+    "    const uint32_t takens = damacy__ballot(is_taken), bads = damacy__ballot(is_bad || is_over);\n"
     "    const uint32_t last = takens ? 31 - damacy__clz(takens) : 0;\n"
     "    const uint32_t taken_size = damacy__shfl(sum, last);\n"
-    "    const uint32_t bad_token = damacy__shfl(token, bads ? damacy__ctz(bads) : 0);\n"
+    "    const uint32_t first_bad =\n"
+    "        damacy__shfl(damacy__lz4_bad(token, is_over), bads ? damacy__ctz(bads) : 0);\n"
     "    if (lane == 0) {\n"
     "        shared->taken[warp] = damacy__popc(takens);\n"
     "        shared->taken_size[warp] = takens ? taken_size : 0;\n"
     "        shared->n_near[warp] = damacy__popc(nears);\n"
-    "        shared->bad[warp] = bads ? bad_token : DAMACY__LZ4_NONE;\n"
+    "        shared->bad[warp] = bads ? first_bad : DAMACY__LZ4_NONE;\n"
     "    }\n"
     "    damacy__sync_block();\n"
     "    uint32_t n = 0, n_near = 0;\n"
@@ -10704,7 +10714,7 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "    return n;\n"
     "}\n"
     "\n"
-    "// All sequences of a block. Returns the token of the first bad offset, or NONE.\n"
+    "// All sequences of a block. Returns the first bad one, or NONE.\n"
     "template <uint32_t WARPS>\n"
     "DAMACY__INLINE uint32_t damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared,\n"
     "                                        const uint32_t* tokens, uint32_t n_tokens)\n"
@@ -10718,8 +10728,10 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "            return bad;\n"
     "        if (n == 0) { // the next one is long\n"
     "            const damacy__lz4_sequence q = damacy__lz4_read(s, tokens[i]);\n"
-    "            if (q.n_match != 0 && q.offset - 1 >= s->end + q.n_literals - s->first)\n"
-    "                return tokens[i];\n"
+    "            const bool is_over =\n"
+    "                q.n_literals > s->limit - s->end || q.n_match > s->limit - s->end - q.n_literals;\n"
+    "            if (is_over || (q.n_match != 0 && q.offset - 1 >= s->end + q.n_literals - s->first))\n"
+    "                return damacy__lz4_bad(tokens[i], is_over);\n"
     "            damacy__lz4_copy_long(s, &q);\n"
     "            n = 1;\n"
     "        }\n"
@@ -10742,25 +10754,35 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
     "    const uint32_t prefix = job->flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;\n"
     "    uint32_t status = block.status;\n"
     "    uint64_t at = block.error_offset;\n"
+    "    uint32_t size = block.n; // the need, if it does not fit\n"
     "    if (status == DAMACY__JOB_OK) {\n"
     "        damacy__lz4_state s;\n"
     "        s.src = (const uint8_t*)(uintptr_t)job->src + prefix;\n"
     "        s.size = (uint32_t)job->src_size - prefix;\n"
     "        s.first = (uint32_t)(job->dst & 15);\n"
     "        s.origin = (uint8_t*)(uintptr_t)(job->dst - s.first);\n"
-    "        s.high = s.origin + s.first + block.n;\n"
+    "        s.limit = s.first + block.n;\n"
+    "        s.high = s.origin + s.limit;\n"
     "        s.begin = 0;\n"
     "        s.end = s.first;\n"
     "        const uint32_t bad = damacy__lz4_run<WARPS>(\n"
     "            &s, shared, (const uint32_t*)(uintptr_t)wave->tokens + block.first, block.n_tokens);\n"
+    "        size = s.end - s.first;\n"
     "        if (bad != DAMACY__LZ4_NONE) {\n"
-    "            status = DAMACY__JOB_BAD_OFFSET;\n"
-    "            at = bad + prefix;\n"
+    "            status = bad & 1 ? (uint32_t)DAMACY__JOB_NO_SPACE : (uint32_t)DAMACY__JOB_BAD_OFFSET;\n"
+    "            at = bad / 2 + prefix;\n"
+    "            size = 0;\n"
+    "        }\n"
+    "        if (block.is_exact &&\n"
+    "            (status == DAMACY__JOB_NO_SPACE || (status == DAMACY__JOB_OK && size != block.n))) {\n"
+    "            status = DAMACY__JOB_SIZE_MISMATCH;\n"
+    "            at = bad == DAMACY__LZ4_NONE ? job->src_size : at;\n"
+    "            size = 0;\n"
     "        }\n"
     "    }\n"
     "    if (threadIdx.x == 0) {\n"
     "        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;\n"
-    "        result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? block.n : 0;\n"
+    "        result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? size : 0;\n"
     "        result->error_offset = status == DAMACY__JOB_OK ? 0 : at;\n"
     "        result->zero = 0;\n"
     "        result->status = status;\n"
@@ -10770,15 +10792,15 @@ __extension__ static const char damacy__source_lz4_execute_cuh[] =
 /* ==== kernels/lz4_parse.cuh ==== */
 __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "// Finds the sequences of an LZ4 block, by one warp: token by token, without a look at literals and\n"
-    "// offsets. Proves that the source ends with literals and not before; lengths of the output are left to\n"
-    "// execute.\n"
+    "// offsets. Proves that the source ends with literals and not before; what lengths add up to is left\n"
+    "// to execute.\n"
     "//\n"
-    "// Where a token starts is known only from the one before it. But a walk that begins anywhere meets the\n"
-    "// right one soon, as both take steps of a few bytes through the same data. So a part of the source is\n"
-    "// cut into 32 segments and each lane walks its own, from its first byte on, marking where tokens seem\n"
-    "// to be; then each is told where the lane before it came out, and walks from there until it meets\n"
-    "// its own marks. That is repeated until no lane comes out elsewhere, which is twice as a rule and 32\n"
-    "// times at most, since the first lane began right.\n"
+    "// Where a token starts is known only from the one before it. But a walk that begins anywhere meets\n"
+    "// the right one soon, as both take steps of a few bytes through the same data. So a part of the\n"
+    "// source is cut into 32 segments and each lane walks its own, from its first byte on, marking where\n"
+    "// tokens seem to be; then each is told where the lane before it came out, and walks from there\n"
+    "// until it meets its own marks. That is repeated until no lane comes out elsewhere, which is twice\n"
+    "// as a rule and 32 times at most, since the first lane began right.\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/bits.cuh\"\n"
@@ -10786,7 +10808,8 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "\n"
     "#define DAMACY__LZ4_SEGMENT 512u // bytes, a multiple of 32\n"
     "#define DAMACY__LZ4_PART    (32 * DAMACY__LZ4_SEGMENT)\n"
-    "#define DAMACY__LZ4_BAD     0xffffffffu\n"
+    "#define DAMACY__LZ4_BAD     0xffffffffu // in place of a token: the source ends too early\n"
+    "#define DAMACY__LZ4_LARGE   0xfffffffeu // or a match is larger than the output\n"
     "\n"
     "struct damacy__lz4_parse_shared {\n"
     "    damacy__u32x4 bytes[DAMACY__LZ4_PART / 16 + 1]; // of the part, from the boundary of 16 below it\n"
@@ -10798,6 +10821,7 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "typedef struct damacy__lz4_part {\n"
     "    const uint8_t* src;\n"
     "    uint32_t size;  // of the block\n"
+    "    uint32_t most;  // bytes that it may make; bounds the search for the end of a length\n"
     "    uint32_t begin; // of the part, where a token is\n"
     "    uint32_t end;\n"
     "    const uint8_t* bytes; // shared: byte `begin` of the block\n"
@@ -10809,8 +10833,8 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "    return at < part->end ? part->bytes[at - part->begin] : part->src[at];\n"
     "}\n"
     "\n"
-    "// The token after the one at `at`, which is inside the block; the block's size if that is the last; BAD\n"
-    "// if the source ends inside it or behind its match.\n"
+    "// The token after the one at `at`, which is inside the block; the block's size if that is the last;\n"
+    "// BAD if the source ends inside it or behind its match; LARGE.\n"
     "DAMACY__INLINE uint32_t damacy__lz4_next(const damacy__lz4_part* part, uint32_t at)\n"
     "{\n"
     "    const uint32_t size = part->size;\n"
@@ -10834,10 +10858,13 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "        return DAMACY__LZ4_BAD;\n"
     "    at += 2;\n"
     "    if ((token & 15) == 15)\n"
-    "        for (byte = 255; byte == 255;) {\n"
+    "        for (byte = 255, n = 19; byte == 255;) {\n"
     "            if (at >= size)\n"
     "                return DAMACY__LZ4_BAD;\n"
     "            byte = damacy__lz4_byte(part, at++);\n"
+    "            n += byte;\n"
+    "            if (n > part->most)\n"
+    "                return DAMACY__LZ4_LARGE;\n"
     "        }\n"
     "    return at < size ? at : DAMACY__LZ4_BAD;\n"
     "}\n"
@@ -10871,8 +10898,8 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "typedef struct damacy__lz4_segment {\n"
     "    uint32_t begin, end;\n"
     "    uint32_t entry; // where the walk began; at or above end: it passes the segment by\n"
-    "    uint32_t exit;  // the first token at or above end, or the block's size, or BAD\n"
-    "    uint32_t last;  // if BAD: the token at fault\n"
+    "    uint32_t exit;  // the first token at or above end, or the block's size, BAD or LARGE\n"
+    "    uint32_t last;  // if BAD or LARGE: the token at fault\n"
     "} damacy__lz4_segment;\n"
     "\n"
     "// Walks from `entry` until the end or, if there are marks of an earlier walk, until one of them.\n"
@@ -10900,8 +10927,8 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// Marks the tokens of a part, given that the first byte is one. Returns where the next part begins, the\n"
-    "// block's size, or BAD and then the token at fault. By the whole warp.\n"
+    "// Marks the tokens of a part, given that the first byte is one. Returns where the next part begins,\n"
+    "// the block's size, or BAD or LARGE and then the token at fault. By the whole warp.\n"
     "DAMACY__INLINE uint32_t damacy__lz4_mark_part(const damacy__lz4_part* part, uint32_t lane,\n"
     "                                              uint32_t* fault)\n"
     "{\n"
@@ -10922,13 +10949,13 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "            damacy__lz4_walk(part, &s, entry);\n"
     "    }\n"
     "    damacy__sync_warp();\n"
-    "    const uint32_t bads = damacy__ballot(s.exit == DAMACY__LZ4_BAD);\n"
+    "    const uint32_t bads = damacy__ballot(s.exit >= DAMACY__LZ4_LARGE);\n"
     "    *fault = damacy__shfl(s.last, bads ? damacy__ctz(bads) : 0);\n"
     "    return damacy__shfl(s.exit, 31);\n"
     "}\n"
     "\n"
-    "// Writes the places of marks as a list, a segment at a time. Returns its new length, or BAD if it does\n"
-    "// not fit.\n"
+    "// Writes the places of marks as a list, a segment at a time. Returns its new length, or BAD if it\n"
+    "// does not fit.\n"
     "DAMACY__INLINE uint32_t damacy__lz4_list_part(const damacy__lz4_part* part,\n"
     "                                              damacy__lz4_parse_shared* shared, uint32_t* tokens,\n"
     "                                              uint32_t n, uint32_t max, uint32_t lane)\n"
@@ -10967,6 +10994,7 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "    damacy__lz4_part part;\n"
     "    part.src = src;\n"
     "    part.size = size;\n"
+    "    part.most = block->n;\n"
     "    part.marks = shared->marks;\n"
     "    for (uint32_t begin = 0; begin < size;) {\n"
     "        const uint64_t base = (low + begin) & ~15ull;\n"
@@ -10979,12 +11007,11 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "            shared->bytes[i] = damacy__load_u32x4_within(base + 16 * i, low, high);\n"
     "        damacy__sync_warp();\n"
     "        begin = damacy__lz4_mark_part(&part, lane, &block->error_offset);\n"
-    "        if (begin == DAMACY__LZ4_BAD) {\n"
-    "            block->status = DAMACY__JOB_TRUNCATED;\n"
+    "        if (begin >= DAMACY__LZ4_LARGE) {\n"
+    "            block->status = begin == DAMACY__LZ4_BAD ? DAMACY__JOB_TRUNCATED : DAMACY__JOB_NO_SPACE;\n"
     "            return;\n"
     "        }\n"
-    "        block->n_tokens =\n"
-    "            damacy__lz4_list_part(&part, shared, tokens, block->n_tokens, max, lane);\n"
+    "        block->n_tokens = damacy__lz4_list_part(&part, shared, tokens, block->n_tokens, max, lane);\n"
     "        if (block->n_tokens == DAMACY__LZ4_BAD) { // each makes 4 bytes at least\n"
     "            block->status = DAMACY__JOB_NO_SPACE;\n"
     "            block->error_offset = part.begin;\n"
@@ -10993,8 +11020,8 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// What a job may produce, or the reason why it cannot start. A size in front of the block becomes the\n"
-    "// one that the job expects.\n"
+    "// What a job may produce, or the reason why it cannot start. A size in front of the block becomes\n"
+    "// the one that the job expects.\n"
     "DAMACY__INLINE uint32_t damacy__lz4_open(damacy__job* job, const uint8_t** src, uint32_t* size,\n"
     "                                         uint32_t* n)\n"
     "{\n"
@@ -19067,7 +19094,8 @@ static damacy__plan_copy* damacy__plan_emit(damacy__plan* plan, damacy__alloc* a
     copy->copy.first_axis = (uint32_t)plan->axes.n;
     copy->copy.channel_axis = DAMACY__NO_CHANNEL;
     for (uint32_t i = 0; i < n; i++) {
-        damacy__axis* last = &plan->axes.items[plan->axes.n - 1];
+        damacy__axis* last =
+            copy->copy.n_axes ? &plan->axes.items[plan->axes.n - 1] : plan->axes.items;
         const int is_channel = options->has_channels && i == options->channel_axis;
         n_voxels *= axes[i].extent;
         if (axes[i].extent == 1) {
@@ -23103,6 +23131,7 @@ enum {
 typedef struct damacy__zstd_kernels {
     damacy__program front, back;
     bool has_split128; /* the device has the shared memory for it */
+    uint32_t tiles;    /* DAMACY__ZSTD_EXECUTE_*: shapes that it has the shared memory for */
     damacy__stream side[2];
     damacy__event fork;
     damacy__event join[2];
@@ -23364,8 +23393,12 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE], device,
                                             device->shared_per_block, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
-        DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,
-                                                damacy__zstd_tile_of(i).shared, err));
+        const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
+        if (tile.shared <= device->shared_per_block) {
+            DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,
+                                                    tile.shared, err));
+            kernels->tiles |= tile.flag;
+        }
     }
     for (uint32_t i = 0; i < 2; i++) {
         DAMACY__TRY(damacy__stream_open(device, false, &kernels->side[i], err));
@@ -23451,13 +23484,10 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
         }
     }
-    if (!has_links) {
-        o->execute &= ~DAMACY__ZSTD_EXECUTE_LINKS;
-    }
+    o->execute &= run->kernels->tiles | (has_links ? DAMACY__ZSTD_EXECUTE_LINKS : 0);
     /* Links take what fits; every frame has to find some kernel. */
-    if (!(o->execute & (DAMACY__ZSTD_EXECUTE_1024X2 | DAMACY__ZSTD_EXECUTE_256X4 |
-                        DAMACY__ZSTD_EXECUTE_256X2 | DAMACY__ZSTD_EXECUTE_128X2))) {
-        o->execute |= DAMACY__ZSTD_EXECUTE_1024X2;
+    if (!(o->execute & run->kernels->tiles)) {
+        o->execute |= DAMACY__ZSTD_EXECUTE_256X2;
     }
     run->wave.flags = o->execute | o->fse;
 }
@@ -23684,7 +23714,7 @@ static bool damacy__lz4_layout_of(uint32_t max_jobs, uint64_t src_size, uint64_t
     const uint64_t tokens = DAMACY__MIN(src_size / 3, dst_size / 4);
 
     memset(out, 0, sizeof *out);
-    if (!damacy__add(tokens, 8ull * max_jobs, &w->max_tokens)) {
+    if (!damacy__add(tokens, 2ull * max_jobs, &w->max_tokens)) {
         return false;
     }
     w->max_jobs = max_jobs;
@@ -23820,8 +23850,8 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
     parameters[0] = &w;
     DAMACY__TRY(
         damacy__lz_step(&k[DAMACY__LZ4_BEGIN], device, call->stream, 1, 32, parameters, err));
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_PARSE], device, call->stream,
-                                damacy__div_up(w.max_jobs, 32), 32, parameters, err));
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_PARSE], device, call->stream, w.max_jobs, 32,
+                                parameters, err));
     return damacy__lz_step(&k[is_few ? DAMACY__LZ4_EXECUTE_FEW : DAMACY__LZ4_EXECUTE], device,
                            call->stream, w.max_jobs, is_few ? 128 : 32, parameters, err);
 }

@@ -219,7 +219,8 @@ static damacy__plan_copy* damacy__plan_emit(damacy__plan* plan, damacy__alloc* a
     copy->copy.first_axis = (uint32_t)plan->axes.n;
     copy->copy.channel_axis = DAMACY__NO_CHANNEL;
     for (uint32_t i = 0; i < n; i++) {
-        damacy__axis* last = &plan->axes.items[plan->axes.n - 1];
+        damacy__axis* last =
+            copy->copy.n_axes ? &plan->axes.items[plan->axes.n - 1] : plan->axes.items;
         const int is_channel = options->has_channels && i == options->channel_axis;
         n_voxels *= axes[i].extent;
         if (axes[i].extent == 1) {
