@@ -9,7 +9,9 @@
  * Link tests/simt/driver.cpp and one C++ file per kernel source with its SIMT_KERNEL lines. One
  * fake driver per process at a time. */
 #pragma once
+#ifndef DAMACY_IMPLEMENTATION // else damacy.h holds it
 #include "gpu/driver.h"
+#endif
 #include "tests/simt/simt.h"
 
 typedef struct fake_config {

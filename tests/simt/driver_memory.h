@@ -225,10 +225,11 @@ inline int memory_alloc(uint64_t* address, size_t size)
 #else
     if (posix_memalign(&raw, 256, size + 2 * GUARD) != 0)
         return 2;
-    memset(raw, GUARD_BYTE, size + 2 * GUARD);
     const uintptr_t at = (uintptr_t)raw + GUARD;
+    memset(raw, GUARD_BYTE, GUARD);
+    memset((void*)(at + size), GUARD_BYTE, GUARD);
 #endif
-    memset((void*)at, 0xcd, size); // never zero by chance
+    memset((void*)at, 0xcd, std::min(size, (size_t)1 << 20)); // never zero by chance
     m->memory[at] = size;
     m->memory_device[at] = current.back()->ordinal;
     used += size;
