@@ -105,7 +105,7 @@ def main():
     results = []
     # A GPU, or a test that says so, is not shared.
     alone = [pair for pair in tests if not pair[1]["is_parallel"]]
-    together = [pair for pair in tests if pair[1]["is_parallel"]]
+    together = sorted((pair for pair in tests if pair[1]["is_parallel"]), key=lambda pair: -pair[1]["priority"])  # long ones first
     for group, jobs in ((together, options.jobs), (alone, 1)):
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             for done in concurrent.futures.as_completed(pool.submit(run, *pair, options.need_gpu) for pair in group):
