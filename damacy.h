@@ -4958,26 +4958,14 @@ static damacy_status damacy__libraries_z(damacy__libraries* libraries,
     return status;
 }
 
-/* ==== src/codec/zstd.h ==== */
-/* Zstandard on the host: our own walk over frame and block headers first, then libzstd.
+/* ==== src/codec/zstd_walk.h ==== */
+/* The headers of Zstandard frames, blocks, literals and sequences, checked without decoding.
  *
- * Versions of libzstd disagree about malformed frames, so what the headers of frames, blocks,
- * literals and sequences can settle is settled here, the same way as on the GPU: RFC 8878 to the
- * letter, blocks above the block limit and dictionaries refused, concatenated and skippable frames
- * accepted. Decoded sizes must match exactly. */
-
-/* One per worker. Zero: empty. */
-typedef struct damacy__zstd {
-    const damacy__zstd_library* library;
-    damacy__zstd_context* context;
-} damacy__zstd;
+ * What headers can settle is settled here for every decoder, the same way as on the GPU: RFC 8878
+ * to the letter, blocks above the block limit and dictionaries refused, concatenated and skippable
+ * frames accepted. */
 
 static damacy_status damacy__zstd_check(damacy__span src, uint64_t expected, damacy_error* err);
-static damacy_status damacy__zstd_open(damacy__zstd* zstd, damacy__libraries* libraries,
-                                       bool skip_checksums, damacy_error* err);
-static void damacy__zstd_close(damacy__zstd* zstd);
-static damacy_status damacy__zstd_decode(damacy__zstd* zstd, damacy__span src, uint8_t* dst,
-                                         uint64_t expected, uint64_t* size, damacy_error* err);
 
 /* The state of the walk over headers. */
 typedef struct damacy__zstd_reader {
@@ -5253,23 +5241,781 @@ static damacy_status damacy__zstd_check(damacy__span src, uint64_t expected, dam
     return DAMACY_OK;
 }
 
+/* ==== src/codec/zstd_entropy.h ==== */
+/* The entropy coding of Zstandard: FSE tables and Huffman literals (RFC 8878 section 4), for
+ * sources whose headers zstd_walk.h has accepted.
+ *
+ * Bits are read backwards through 8-byte loads that end where the wanted bits end: at least 8 bytes
+ * of headers lie before every bitstream, so no load leaves the source. */
+
+enum {
+    DAMACY__ZSTD_BLOCK = 131072, /* most literals, and most bytes, of a block */
+    DAMACY__ZSTD_SLACK = 32      /* bytes behind the literals that copies may read */
+};
+
+/* A state of an FSE table; symbols are replaced by what they stand for. */
+typedef struct damacy__zstd_state {
+    uint32_t base;  /* of the value; the symbol itself for weights */
+    uint16_t next;  /* first state of the next range */
+    uint8_t n_bits; /* that choose within the range */
+    uint8_t n_more; /* bits added to the base */
+} damacy__zstd_state;
+
+typedef struct damacy__zstd_states {
+    damacy__zstd_state states[512];
+    uint32_t log;
+} damacy__zstd_states;
+
+/* What a decoder keeps; 148 KiB. */
+typedef struct damacy__zstd_scalar {
+    damacy__zstd_states tables[3]; /* literal lengths, offsets, match lengths */
+    damacy__zstd_states weights;
+    uint16_t tree[2048]; /* symbol << 8 | bits, by the next tree_log bits */
+    uint32_t tree_log;
+    uint64_t repeats[3];
+    uint64_t block_max;
+    const uint8_t* literals;
+    size_t n_literals;
+    uint8_t buffer[DAMACY__ZSTD_BLOCK + DAMACY__ZSTD_SLACK];
+    const uint8_t* start; /* of the source: error offsets count from here */
+} damacy__zstd_scalar;
+
+/* A bitstream read from its last bit: the bits [0, left) of src are still there. */
+typedef struct damacy__zstd_bits {
+    const uint8_t* src;
+    int64_t left; /* below 0: more was read than there is */
+} damacy__zstd_bits;
+
+static damacy_status damacy__zstd_scalar_refuse(const damacy__zstd_scalar* z, const uint8_t* at,
+                                                const char* what, damacy_error* err)
+{
+    err->offset = (uint64_t)(at - z->start);
+    return damacy__fail(err, DAMACY_DECODE, "zstd: %s at byte %" PRIu64, what, err->offset);
+}
+
+/* The last byte's highest set bit ends the stream. False: no such bit. */
+static bool damacy__zstd_bits_open(damacy__zstd_bits* bits, const uint8_t* src, size_t size)
+{
+    if (size == 0 || src[size - 1] == 0) {
+        return false;
+    }
+    bits->src = src;
+    bits->left = (int64_t)(8 * size) - 8 + (31 - __builtin_clz(src[size - 1]));
+    return true;
+}
+
+/* The next bits at the top of a word; at least 57 of them are right, as far as there are so many.
+ */
+static inline uint64_t damacy__zstd_bits_word(const damacy__zstd_bits* bits)
+{
+    const int64_t end = (bits->left + 7) >> 3;
+
+    return damacy__load_u64le(bits->src + end - 8) << (8 * end - bits->left);
+}
+
+/* n up to 31 bits. Past the start of the stream: 0, and left stays below 0. */
+static inline uint64_t damacy__zstd_bits_read(damacy__zstd_bits* bits, uint32_t n)
+{
+    uint64_t word;
+
+    if (bits->left < (int64_t)n) {
+        bits->left = -1;
+        return 0;
+    }
+    word = damacy__zstd_bits_word(bits);
+    bits->left -= n;
+    return word >> 1 >> (63 - n);
+}
+
+/* Bits of a forward stream: n from bit `at`; 0 past the end. */
+static uint32_t damacy__zstd_forward(damacy__span src, uint64_t at, uint32_t n)
+{
+    uint32_t value = 0;
+
+    for (uint32_t i = 0; i < n && (at + i) / 8 < src.size; i++) {
+        value |= (uint32_t)(src.ptr[(at + i) / 8] >> ((at + i) % 8) & 1) << i;
+    }
+    return value;
+}
+
+/* Reads a table description; counts has room for n_symbols. Returns its bytes, or 0 if it is
+ * broken. */
+static size_t damacy__zstd_read_counts(damacy__span src, uint32_t max_log, uint32_t n_symbols,
+                                       int16_t* counts, uint32_t* log)
+{
+    uint64_t at = 4;
+    uint32_t n = 0;
+    int32_t remaining;
+
+    *log = 5 + damacy__zstd_forward(src, 0, 4);
+    if (*log > max_log) {
+        return 0;
+    }
+    memset(counts, 0, n_symbols * sizeof counts[0]);
+    for (remaining = 1 << *log; remaining > 0 && n < n_symbols; n++) {
+        const uint32_t n_bits = 32 - (uint32_t)__builtin_clz((uint32_t)remaining + 1);
+        const uint32_t low = (1u << (n_bits - 1)) - 1;
+        const uint32_t few = (1u << n_bits) - 1 - ((uint32_t)remaining + 1);
+        uint32_t value = damacy__zstd_forward(src, at, n_bits);
+        at += n_bits;
+        if ((value & low) < few) {
+            value &= low;
+            at--;
+        } else if (value > low) {
+            value -= few;
+        }
+        counts[n] = (int16_t)((int32_t)value - 1);
+        remaining -= counts[n] < 0 ? 1 : counts[n];
+        for (uint32_t more = counts[n] == 0 ? 3 : 0; more == 3; at += 2) {
+            more = damacy__zstd_forward(src, at, 2);
+            if (more >= n_symbols - n) {
+                return 0;
+            }
+            n += more;
+        }
+    }
+    at = (at + 7) / 8;
+    return remaining == 0 && at <= src.size ? (size_t)at : 0;
+}
+
+/* Spreads the symbols and numbers their ranges; base and n_more come from the arrays, if given. */
+static void damacy__zstd_spread(damacy__zstd_states* table, const int16_t* counts,
+                                uint32_t n_symbols, uint32_t log, const uint32_t* bases,
+                                const uint8_t* mores)
+{
+    const uint32_t size = 1u << log;
+    const uint32_t step = (size >> 1) + (size >> 3) + 3;
+    uint16_t next[256];
+    uint32_t high = size;
+    uint32_t at = 0;
+
+    table->log = log;
+    for (uint32_t s = 0; s < n_symbols; s++) {
+        next[s] = counts[s] < 0 ? 1 : (uint16_t)counts[s];
+        if (counts[s] < 0) {
+            table->states[--high].base = s;
+        }
+    }
+    for (uint32_t s = 0; s < n_symbols; s++) {
+        for (int32_t i = 0; i < counts[s]; i++) {
+            table->states[at].base = s;
+            do {
+                at = (at + step) & (size - 1);
+            } while (at >= high);
+        }
+    }
+    for (uint32_t i = 0; i < size; i++) {
+        damacy__zstd_state* state = &table->states[i];
+        const uint32_t s = state->base;
+        const uint32_t n = next[s]++;
+        state->n_bits = (uint8_t)(log - (31 - (uint32_t)__builtin_clz(n)));
+        state->next = (uint16_t)((n << state->n_bits) - size);
+        state->n_more = mores ? mores[s] : 0;
+        state->base = bases ? bases[s] : s;
+    }
+}
+
+/* Weights coded by two interleaved states (section 4.2.1.2), at most 255. Returns their number, 0
+ * if broken. */
+static uint32_t damacy__zstd_read_weights(damacy__zstd_scalar* z, damacy__span src,
+                                          uint8_t* weights)
+{
+    const damacy__zstd_state* state[2];
+    damacy__zstd_bits bits = {NULL, 0};
+    int16_t counts[256];
+    uint32_t log = 0;
+    uint32_t n = 0;
+    const size_t used = damacy__zstd_read_counts(src, 6, 256, counts, &log);
+
+    if (used == 0 || !damacy__zstd_bits_open(&bits, src.ptr + used, src.size - used) ||
+        bits.left < 2 * (int64_t)log) {
+        return 0;
+    }
+    damacy__zstd_spread(&z->weights, counts, 256, log, NULL, NULL);
+    state[0] = &z->weights.states[damacy__zstd_bits_read(&bits, log)];
+    state[1] = &z->weights.states[damacy__zstd_bits_read(&bits, log)];
+    for (uint32_t k = 0; n < 254; k ^= 1) {
+        const damacy__zstd_state* now = state[k];
+        weights[n++] = (uint8_t)now->base;
+        if (bits.left < now->n_bits) { /* the other state's weight is the last */
+            weights[n++] = (uint8_t)state[k ^ 1]->base;
+            return n;
+        }
+        state[k] = &z->weights.states[now->next + damacy__zstd_bits_read(&bits, now->n_bits)];
+    }
+    return 0;
+}
+
+/* Fills the tree from n weights and the one that follows from them. False: they make no tree. */
+static bool damacy__zstd_plant(damacy__zstd_scalar* z, uint8_t* weights, uint32_t n)
+{
+    uint32_t ranks[13] = {0};
+    uint32_t starts[13];
+    uint32_t sum = 0;
+    uint32_t rest;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (weights[i] > 11) {
+            return false;
+        }
+        ranks[weights[i]]++;
+        sum += weights[i] ? 1u << (weights[i] - 1) : 0;
+    }
+    if (sum == 0 || sum >= 2048) {
+        return false;
+    }
+    z->tree_log = 32 - (uint32_t)__builtin_clz(sum);
+    rest = (1u << z->tree_log) - sum;
+    if (rest & (rest - 1)) {
+        return false;
+    }
+    weights[n] = (uint8_t)(32 - __builtin_clz(rest));
+    ranks[weights[n]]++;
+    n++;
+    if (ranks[1] < 2 || ranks[1] & 1) {
+        return false;
+    }
+    starts[1] = 0;
+    for (uint32_t w = 1; w < 12; w++) {
+        starts[w + 1] = starts[w] + (ranks[w] << (w - 1));
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t w = weights[i];
+        for (uint32_t k = 0; w && k < 1u << (w - 1); k++) {
+            z->tree[starts[w]++] = (uint16_t)(i << 8 | (z->tree_log + 1 - w));
+        }
+    }
+    return true;
+}
+
+/* A tree description. Returns its bytes, 0 if it is broken. */
+static size_t damacy__zstd_tree_read(damacy__zstd_scalar* z, damacy__span src)
+{
+    uint8_t weights[257];
+    uint32_t n = 0;
+    size_t size;
+
+    if (src.size == 0) {
+        return 0;
+    }
+    if (src.ptr[0] >= 128) {
+        n = src.ptr[0] - 127u;
+        size = 1 + (n + 1) / 2;
+        for (uint32_t i = 0; i < n && size <= src.size; i++) {
+            weights[i] = src.ptr[1 + i / 2] >> (i % 2 ? 0 : 4) & 15;
+        }
+    } else {
+        size = 1 + (size_t)src.ptr[0];
+        if (size <= src.size) {
+            n = damacy__zstd_read_weights(z, damacy__span_of(src.ptr + 1, size - 1), weights);
+        }
+    }
+    return size <= src.size && n && damacy__zstd_plant(z, weights, n) ? size : 0;
+}
+
+/* Decodes one stream to exactly n symbols, using up all its bits. */
+static bool damacy__zstd_symbols(const damacy__zstd_scalar* z, const uint8_t* src, size_t size,
+                                 uint8_t* dst, size_t n)
+{
+    const uint32_t shift = 64 - z->tree_log;
+    damacy__zstd_bits bits = {NULL, 0};
+    size_t i = 0;
+
+    if (!damacy__zstd_bits_open(&bits, src, size)) {
+        return false;
+    }
+    for (; i + 5 <= n && bits.left >= 55; i += 5) { /* 5 codes of 11 bits */
+        uint64_t word = damacy__zstd_bits_word(&bits);
+        uint32_t used = 0;
+        for (uint32_t k = 0; k < 5; k++) {
+            const uint32_t code = z->tree[word >> shift];
+            dst[i + k] = (uint8_t)(code >> 8);
+            word <<= code & 15;
+            used += code & 15;
+        }
+        bits.left -= used;
+    }
+    for (; i < n && bits.left > 0; i++) {
+        const uint32_t code = z->tree[damacy__zstd_bits_word(&bits) >> shift];
+        dst[i] = (uint8_t)(code >> 8);
+        bits.left -= code & 15;
+    }
+    return i == n && bits.left == 0;
+}
+
+/* Four streams side by side, whose sizes the jump table gives (section 3.1.1.3.1.6). */
+static bool damacy__zstd_symbols_4(const damacy__zstd_scalar* z, damacy__span src, uint8_t* dst,
+                                   size_t n)
+{
+    const size_t part = (n + 3) / 4;
+    size_t at = 6;
+
+    if (src.size < 6 || 3 * part > n) {
+        return false;
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        const size_t rest = src.size - at;
+        const size_t size = i < 3 ? damacy__load_u16le(src.ptr + 2 * i) : rest;
+        if (size > rest || !damacy__zstd_symbols(z, src.ptr + at, size, dst + i * part,
+                                                 i < 3 ? part : n - 3 * part)) {
+            return false;
+        }
+        at += size;
+    }
+    return true;
+}
+
+/* The literals section at *at; leaves the literals in z and moves *at behind them. */
+static damacy_status damacy__zstd_literals(damacy__zstd_scalar* z, const uint8_t** at,
+                                           damacy_error* err)
+{
+    const uint8_t* const start = *at;
+    const uint32_t type = start[0] & 3;
+    const uint32_t format = start[0] >> 2 & 3;
+    const bool is_coded = type >= 2;
+    const uint32_t n_bits = format < 2 ? 10 : format == 2 ? 14 : 18;
+    const uint32_t n_header = is_coded ? (n_bits * 2 + 4) / 8 : format & 1 ? format / 2 + 2 : 1;
+    uint64_t header = 0;
+    damacy__span src;
+
+    for (uint32_t i = 0; i < n_header; i++) {
+        header |= (uint64_t)start[i] << (8 * i);
+    }
+    src.ptr = start + n_header;
+    z->literals = z->buffer;
+    if (!is_coded) {
+        z->n_literals = (size_t)(header >> (n_header == 1 ? 3 : 4));
+        src.size = type == 0 ? z->n_literals : 1;
+        if (type == 0) {
+            memcpy(z->buffer, src.ptr, z->n_literals);
+        } else {
+            memset(z->buffer, src.ptr[0], z->n_literals);
+        }
+        *at = src.ptr + src.size;
+        return DAMACY_OK;
+    }
+    z->n_literals = (size_t)(header >> 4 & ((1u << n_bits) - 1));
+    src.size = (size_t)(header >> (4 + n_bits));
+    *at = src.ptr + src.size;
+    if (type == 2) {
+        const size_t size = damacy__zstd_tree_read(z, src);
+        if (size == 0) {
+            return damacy__zstd_scalar_refuse(z, src.ptr, "a broken Huffman tree", err);
+        }
+        src = damacy__span_of(src.ptr + size, src.size - size);
+    }
+    if (format == 0 ? !damacy__zstd_symbols(z, src.ptr, src.size, z->buffer, z->n_literals)
+                    : !damacy__zstd_symbols_4(z, src, z->buffer, z->n_literals)) {
+        return damacy__zstd_scalar_refuse(z, src.ptr, "broken Huffman streams", err);
+    }
+    return DAMACY_OK;
+}
+
+/* ==== src/codec/zstd_decode.h ==== */
+/* A Zstandard decoder of our own (RFC 8878), one thread, for sources that zstd_walk.h has accepted:
+ * it decodes where libzstd is missing, and where libzstd fails it has the last word and says what
+ * is wrong at which byte. */
+
+static damacy_status damacy__zstd_scalar_decode(damacy__zstd_scalar* z, damacy__span src,
+                                                uint8_t* dst, uint64_t capacity,
+                                                bool skip_checksums, uint64_t* size,
+                                                damacy_error* err);
+
+static const uint8_t damacy__zstd_more_literals[36] = {0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0,
+                                                       0, 0, 0, 0, 1, 1,  1,  1,  2,  2,  3,  3,
+                                                       4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+static const uint8_t damacy__zstd_more_match[53] = {
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0, 0,
+    0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+
+/* Makes the table of one kind from counts: 0 literal lengths, 1 offsets, 2 match lengths. */
+static void damacy__zstd_table(damacy__zstd_scalar* z, uint32_t kind, const int16_t* counts,
+                               uint32_t n, uint32_t log)
+{
+    uint32_t bases[53];
+    uint8_t mores[53];
+    uint32_t base = kind == 2 ? 3 : 0;
+
+    for (uint32_t s = 0; s < n; s++) { /* each code starts where the one before ends */
+        mores[s] = kind == 0   ? damacy__zstd_more_literals[s]
+                   : kind == 2 ? damacy__zstd_more_match[s]
+                               : (uint8_t)s;
+        bases[s] = kind == 1 ? 1u << s : base;
+        base += 1u << (kind == 1 ? 0 : mores[s]);
+    }
+    damacy__zstd_spread(&z->tables[kind], counts, n, log, bases, mores);
+}
+
+/* Predefined distributions (section 3.1.1.3.2.2). */
+static void damacy__zstd_predefined(damacy__zstd_scalar* z, uint32_t kind)
+{
+    static const int8_t counts[3][53] = {
+        {4, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1,  1,  2,  2,
+         2, 2, 2, 2, 2, 2, 2, 3, 2, 1, 1, 1, 1, 1, -1, -1, -1, -1},
+        {1, 1, 1, 1, 1, 1, 2, 2, 2, 1,  1,  1,  1,  1, 1,
+         1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1},
+        {1, 4, 3, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,  1,  1,  1,  1,  1,  1, 1,
+         1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1}};
+    static const uint32_t n[3] = {36, 29, 53};
+    int16_t wide[53];
+
+    for (uint32_t s = 0; s < n[kind]; s++) {
+        wide[s] = counts[kind][s];
+    }
+    damacy__zstd_table(z, kind, wide, n[kind], kind == 1 ? 5 : 6);
+}
+
+/* Reads the three tables as the modes say; *at moves to the bitstream. */
+static damacy_status damacy__zstd_tables_read(damacy__zstd_scalar* z, uint32_t modes,
+                                              const uint8_t** at, const uint8_t* end,
+                                              damacy_error* err)
+{
+    static const uint32_t n_symbols[3] = {36, 32, 53};
+    static const uint32_t max_logs[3] = {9, 8, 9};
+
+    for (uint32_t kind = 0; kind < 3; kind++) {
+        const uint32_t mode = modes >> (6 - 2 * kind) & 3;
+        int16_t counts[53] = {0};
+        if (mode == 0) {
+            damacy__zstd_predefined(z, kind);
+        } else if (mode == 1) {
+            if (*at == end || **at >= n_symbols[kind]) {
+                return damacy__zstd_scalar_refuse(z, *at, "a code that does not exist", err);
+            }
+            counts[**at] = 1;
+            damacy__zstd_table(z, kind, counts, n_symbols[kind], 0);
+            ++*at;
+        } else if (mode == 2) {
+            uint32_t log = 0;
+            const size_t size =
+                damacy__zstd_read_counts(damacy__span_of(*at, (size_t)(end - *at)), max_logs[kind],
+                                         n_symbols[kind], counts, &log);
+            if (size == 0) {
+                return damacy__zstd_scalar_refuse(z, *at, "a broken FSE table", err);
+            }
+            damacy__zstd_table(z, kind, counts, n_symbols[kind], log);
+            *at += size;
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* The distance back that an offset value means (section 3.1.1.5); 0: none. */
+static inline uint64_t damacy__zstd_offset(uint64_t* repeats, uint64_t value, bool has_literals)
+{
+    uint64_t which;
+    uint64_t offset;
+
+    if (value > 3) {
+        which = 2;
+        offset = value - 3;
+    } else {
+        which = value - (has_literals ? 1 : 0);
+        offset = which == 3 ? repeats[0] - 1 : repeats[which];
+    }
+    if (which >= 2) {
+        repeats[2] = repeats[1];
+    }
+    if (which >= 1) {
+        repeats[1] = repeats[0];
+    }
+    repeats[0] = offset;
+    return offset;
+}
+
+/* Copies n bytes from `offset` back, which may overlap; may write up to 16 too many if there is
+ * room for them. */
+static inline void damacy__zstd_match(uint8_t* dst, uint64_t offset, size_t n, size_t room)
+{
+    const uint8_t* from = dst - offset;
+
+    if (room - n < 16) {
+        for (size_t i = 0; i < n; i++) {
+            dst[i] = from[i];
+        }
+    } else if (offset >= 16) {
+        for (size_t i = 0; i < n; i += 16) {
+            memcpy(dst + i, from + i, 16);
+        }
+    } else {
+        for (size_t i = 0; i < 8; i++) {
+            dst[i] = from[i];
+        }
+        /* after 8 bytes the same pattern lies a multiple of offset back */
+        from = dst - offset * (offset < 8 ? (7 + offset) / offset : 1);
+        for (size_t i = 8; i < n; i += 8) {
+            memcpy(dst + i, from + i, 8);
+        }
+    }
+}
+
+/* Decodes n sequences from the bitstream [at, end) into [*to, limit). `first` is the start of the
+ * frame's content. */
+static damacy_status damacy__zstd_sequences(damacy__zstd_scalar* z, const uint8_t* at,
+                                            const uint8_t* end, uint32_t n, uint8_t* first,
+                                            uint8_t** to, uint8_t* limit, damacy_error* err)
+{
+    const uint8_t* literals = z->literals;
+    const uint8_t* const literals_end = literals + z->n_literals;
+    const damacy__zstd_state* state[3];
+    damacy__zstd_bits bits = {NULL, 0};
+    uint8_t* out = *to;
+
+    if (!damacy__zstd_bits_open(&bits, at, (size_t)(end - at))) {
+        return damacy__zstd_scalar_refuse(z, end, "a sequence stream without end mark", err);
+    }
+    for (uint32_t k = 0; k < 3; k++) {
+        state[k] = &z->tables[k].states[damacy__zstd_bits_read(&bits, z->tables[k].log)];
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t value = state[1]->base + damacy__zstd_bits_read(&bits, state[1]->n_more);
+        const size_t match =
+            state[2]->base + (size_t)damacy__zstd_bits_read(&bits, state[2]->n_more);
+        const size_t length =
+            state[0]->base + (size_t)damacy__zstd_bits_read(&bits, state[0]->n_more);
+        const uint64_t offset = damacy__zstd_offset(z->repeats, value, length != 0);
+        if (bits.left < 0 || length > (size_t)(literals_end - literals) ||
+            length > (size_t)(limit - out) || match > (size_t)(limit - out) - length ||
+            offset - 1 >= (uint64_t)(out - first) + length) {
+            return damacy__zstd_scalar_refuse(z, at, "a sequence that does not fit", err);
+        }
+        if (length + 16 <= (size_t)(limit - out)) { /* literals have slack behind them */
+            for (size_t k = 0; k < length; k += 16) {
+                memcpy(out + k, literals + k, 16);
+            }
+        } else {
+            memcpy(out, literals, length);
+        }
+        out += length;
+        literals += length;
+        damacy__zstd_match(out, offset, match, (size_t)(limit - out));
+        out += match;
+        if (i + 1 < n) {
+            static const uint8_t order[3] = {0, 2, 1};
+            for (uint32_t k = 0; k < 3; k++) {
+                const uint32_t t = order[k];
+                state[t] =
+                    &z->tables[t]
+                         .states[state[t]->next + damacy__zstd_bits_read(&bits, state[t]->n_bits)];
+            }
+        }
+    }
+    if (bits.left != 0) {
+        return damacy__zstd_scalar_refuse(z, at, "a sequence stream of the wrong length", err);
+    }
+    z->literals = literals;
+    z->n_literals = (size_t)(literals_end - literals);
+    *to = out;
+    return DAMACY_OK;
+}
+
+/* A compressed block [at, end) into [*to, limit). */
+static damacy_status damacy__zstd_block_decode(damacy__zstd_scalar* z, const uint8_t* at,
+                                               const uint8_t* end, uint8_t* first, uint8_t** to,
+                                               uint8_t* limit, damacy_error* err)
+{
+    const uint8_t* const start = at;
+    uint32_t n;
+
+    if ((uint64_t)(limit - *to) > z->block_max) {
+        limit = *to + z->block_max;
+    }
+    DAMACY__TRY(damacy__zstd_literals(z, &at, err));
+    n = *at++;
+    if (n == 255) {
+        n = damacy__load_u16le(at) + 0x7f00u;
+        at += 2;
+    } else if (n >= 128) {
+        n = (n - 128) << 8 | *at++;
+    }
+    if (n > 0) {
+        const uint32_t modes = *at++;
+        DAMACY__TRY(damacy__zstd_tables_read(z, modes, &at, end, err));
+        DAMACY__TRY(damacy__zstd_sequences(z, at, end, n, first, to, limit, err));
+    }
+    if (z->n_literals > (size_t)(limit - *to)) {
+        return damacy__zstd_scalar_refuse(z, start, "a block larger than its room", err);
+    }
+    memcpy(*to, z->literals, z->n_literals);
+    *to += z->n_literals;
+    return DAMACY_OK;
+}
+
+static inline uint64_t damacy__zstd_hash_round(uint64_t sum, uint64_t lane)
+{
+    sum += lane * UINT64_C(0xc2b2ae3d27d4eb4f);
+    return (sum << 31 | sum >> 33) * UINT64_C(0x9e3779b185ebca87);
+}
+
+/* XXH64 with seed 0, of which a frame stores the low half. */
+static uint64_t damacy__zstd_hash(const uint8_t* src, uint64_t size)
+{
+    static const uint64_t prime[5] = {UINT64_C(0x9e3779b185ebca87), UINT64_C(0xc2b2ae3d27d4eb4f),
+                                      UINT64_C(0x165667b19e3779f9), UINT64_C(0x85ebca77c2b2ae63),
+                                      UINT64_C(0x27d4eb2f165667c5)};
+    uint64_t v[4] = {prime[0] + prime[1], prime[1], 0, 0 - prime[0]};
+    uint64_t n = size;
+    uint64_t h = prime[4];
+
+    for (; n >= 32; src += 32, n -= 32) {
+        for (uint32_t i = 0; i < 4; i++) {
+            v[i] = damacy__zstd_hash_round(v[i], damacy__load_u64le(src + 8 * i));
+        }
+    }
+    if (size >= 32) {
+        h = (v[0] << 1 | v[0] >> 63) + (v[1] << 7 | v[1] >> 57) + (v[2] << 12 | v[2] >> 52) +
+            (v[3] << 18 | v[3] >> 46);
+        for (uint32_t i = 0; i < 4; i++) {
+            h = (h ^ damacy__zstd_hash_round(0, v[i])) * prime[0] + prime[3];
+        }
+    }
+    h += size;
+    for (; n >= 8; src += 8, n -= 8) {
+        h ^= damacy__zstd_hash_round(0, damacy__load_u64le(src));
+        h = (h << 27 | h >> 37) * prime[0] + prime[3];
+    }
+    for (; n >= 4; src += 4, n -= 4) {
+        h ^= damacy__load_u32le(src) * prime[0];
+        h = (h << 23 | h >> 41) * prime[1] + prime[2];
+    }
+    for (; n > 0; src++, n--) {
+        h ^= *src * prime[4];
+        h = (h << 11 | h >> 53) * prime[0];
+    }
+    h = (h ^ h >> 33) * prime[1];
+    h = (h ^ h >> 29) * prime[2];
+    return h ^ h >> 32;
+}
+
+/* The blocks of a frame from *at, which moves behind them, into [*to, limit). */
+static damacy_status damacy__zstd_blocks_decode(damacy__zstd_scalar* z, const uint8_t** at,
+                                                uint8_t** to, uint8_t* limit, damacy_error* err)
+{
+    uint8_t* const first = *to;
+    bool is_last = false;
+
+    z->repeats[0] = 1;
+    z->repeats[1] = 4;
+    z->repeats[2] = 8;
+    while (!is_last) {
+        const uint8_t* const start = *at;
+        const uint32_t header =
+            (uint32_t)start[0] | (uint32_t)start[1] << 8 | (uint32_t)start[2] << 16;
+        const uint32_t type = header >> 1 & 3;
+        const size_t size = header >> 3;
+        is_last = header & 1;
+        *at += 3 + (type == 1 ? 1 : size);
+        if (type == 2) {
+            DAMACY__TRY(damacy__zstd_block_decode(z, start + 3, *at, first, to, limit, err));
+            continue;
+        }
+        if (size > (size_t)(limit - *to)) {
+            return damacy__zstd_scalar_refuse(z, start, "a block larger than its room", err);
+        }
+        if (type == 0) {
+            memcpy(*to, start + 3, size);
+        } else {
+            memset(*to, start[3], size);
+        }
+        *to += size;
+    }
+    return DAMACY_OK;
+}
+
+/* Decodes all frames of src, which damacy__zstd_check has accepted, to at most capacity bytes. */
+static damacy_status damacy__zstd_scalar_decode(damacy__zstd_scalar* z, damacy__span src,
+                                                uint8_t* dst, uint64_t capacity,
+                                                bool skip_checksums, uint64_t* size,
+                                                damacy_error* err)
+{
+    damacy__zstd_reader reader;
+    uint8_t* to = dst;
+
+    memset(&reader, 0, sizeof reader);
+    reader.src = src;
+    z->start = src.ptr;
+    while (reader.at < src.size) {
+        const uint8_t* const frame = src.ptr + reader.at;
+        uint8_t* const first = to;
+        const uint8_t* at;
+        if ((damacy__load_u32le(frame) & 0xfffffff0u) == 0x184d2a50u) {
+            reader.at += 8 + (size_t)damacy__load_u32le(frame + 4);
+            continue;
+        }
+        reader.at += 4;
+        reader.content = 0;
+        reader.is_known = true;
+        DAMACY__TRY(damacy__zstd_walk_header(&reader, err));
+        z->block_max = reader.block_max;
+        at = src.ptr + reader.at;
+        DAMACY__TRY(damacy__zstd_blocks_decode(z, &at, &to, dst + capacity, err));
+        if (reader.is_known && (uint64_t)(to - first) != reader.content) {
+            return damacy__zstd_scalar_refuse(z, frame, "a frame of the wrong content size", err);
+        }
+        if (reader.has_checksum) {
+            if (!skip_checksums && (uint32_t)damacy__zstd_hash(first, (uint64_t)(to - first)) !=
+                                       damacy__load_u32le(at)) {
+                return damacy__zstd_scalar_refuse(z, at, "a checksum that does not match", err);
+            }
+            at += 4;
+        }
+        reader.at = (size_t)(at - src.ptr);
+    }
+    *size = (uint64_t)(to - dst);
+    return DAMACY_OK;
+}
+
+/* ==== src/codec/zstd.h ==== */
+/* Zstandard on the host: our own walk over headers first, then libzstd, then, where libzstd is
+ * missing or refuses, our own decoder.
+ *
+ * Versions of libzstd disagree about malformed and about rare frames. The walk settles what headers
+ * can settle; a frame that a libzstd refuses is decoded again, so that the verdict and its place
+ * are ours. What an old libzstd accepts against the rules is not seen. Decoded sizes must match
+ * exactly. */
+
+/* One per worker. Zero: empty. */
+typedef struct damacy__zstd {
+    const damacy__zstd_library* library; /* NULL: missing */
+    damacy__zstd_context* context;
+    damacy__alloc* alloc;        /* for our own decoder; NULL: it is not used */
+    damacy__zstd_scalar* scalar; /* made when first needed */
+    bool is_open;
+    bool skip_checksums;
+} damacy__zstd;
+
+static damacy_status damacy__zstd_open(damacy__zstd* zstd, damacy__libraries* libraries,
+                                       bool skip_checksums, damacy_error* err);
+static void damacy__zstd_close(damacy__zstd* zstd);
+static damacy_status damacy__zstd_decode(damacy__zstd* zstd, damacy__span src, uint8_t* dst,
+                                         uint64_t expected, uint64_t* size, damacy_error* err);
+
 /* Makes the context at the first use. */
 static damacy_status damacy__zstd_open(damacy__zstd* zstd, damacy__libraries* libraries,
                                        bool skip_checksums, damacy_error* err)
 {
     enum { DAMACY__ZSTD_FORCE_IGNORE_CHECKSUM = 1002 };
+    const damacy__zstd_library* library = NULL;
+    damacy_status status;
 
-    if (zstd->context) {
+    if (zstd->is_open) {
         return DAMACY_OK;
     }
-    DAMACY__TRY(damacy__libraries_zstd(libraries, &zstd->library, err));
-    zstd->context = zstd->library->create();
-    if (!zstd->context) {
-        return damacy__fail(err, DAMACY_OOM, "zstd context");
+    status = damacy__libraries_zstd(libraries, &library, err);
+    if (status == DAMACY_OK) {
+        zstd->context = library->create();
+        if (!zstd->context) {
+            return damacy__fail(err, DAMACY_OOM, "zstd context");
+        }
+        zstd->library = library;
+        if (skip_checksums) {
+            (void)library->set_parameter(zstd->context, DAMACY__ZSTD_FORCE_IGNORE_CHECKSUM, 1);
+        }
+    } else if (!zstd->alloc) {
+        return status;
     }
-    if (skip_checksums) {
-        (void)zstd->library->set_parameter(zstd->context, DAMACY__ZSTD_FORCE_IGNORE_CHECKSUM, 1);
-    }
+    zstd->skip_checksums = skip_checksums;
+    zstd->is_open = true;
     return DAMACY_OK;
 }
 
@@ -5277,8 +6023,29 @@ static void damacy__zstd_close(damacy__zstd* zstd)
 {
     if (zstd->context) {
         (void)zstd->library->free(zstd->context);
-        zstd->context = NULL;
     }
+    if (zstd->scalar) {
+        damacy__free(zstd->alloc, zstd->scalar, 1);
+    }
+    zstd->context = NULL;
+    zstd->scalar = NULL;
+    zstd->is_open = false;
+}
+
+/* Our own decoder. */
+static damacy_status damacy__zstd_decode_scalar(damacy__zstd* zstd, damacy__span src, uint8_t* dst,
+                                                uint64_t capacity, uint64_t* size,
+                                                damacy_error* err)
+{
+    if (!zstd->scalar) {
+        zstd->scalar = damacy__new(zstd->alloc, 1, damacy__zstd_scalar);
+    }
+    if (!zstd->scalar) {
+        return damacy__fail(err, DAMACY_OOM, "zstd: %zu bytes to decode with",
+                            sizeof *zstd->scalar);
+    }
+    return damacy__zstd_scalar_decode(zstd->scalar, src, dst, capacity, zstd->skip_checksums, size,
+                                      err);
 }
 
 /* Decodes all frames of src into dst. size NULL: exactly `expected` bytes are demanded; else at
@@ -5286,18 +6053,26 @@ static void damacy__zstd_close(damacy__zstd* zstd)
 static damacy_status damacy__zstd_decode(damacy__zstd* zstd, damacy__span src, uint8_t* dst,
                                          uint64_t expected, uint64_t* size, damacy_error* err)
 {
-    size_t n;
+    uint64_t n = 0;
+    size_t code;
 
     DAMACY__TRY(damacy__zstd_check(src, size ? UINT64_MAX : expected, err));
-    n = zstd->library->decompress(zstd->context, dst, (size_t)expected, src.ptr, src.size);
-    if (zstd->library->is_error(n)) {
-        return damacy__fail(err, DAMACY_DECODE,
-                            "zstd: %zu stored bytes do not decode to %s%" PRIu64 ": %s", src.size,
-                            size ? "at most " : "", expected, zstd->library->error_name(n));
+    if (zstd->library) {
+        code = zstd->library->decompress(zstd->context, dst, (size_t)expected, src.ptr, src.size);
+        n = code;
+        if (zstd->library->is_error(code) && !zstd->alloc) {
+            return damacy__fail(
+                err, DAMACY_DECODE, "zstd: %zu stored bytes do not decode to %s%" PRIu64 ": %s",
+                src.size, size ? "at most " : "", expected, zstd->library->error_name(code));
+        }
+    }
+    if (!zstd->library || zstd->library->is_error((size_t)n)) {
+        DAMACY__TRY(damacy__zstd_decode_scalar(zstd, src, dst, expected, &n, err));
     }
     if (!size && n != expected) {
         return damacy__fail(err, DAMACY_DECODE,
-                            "zstd: decoded to %zu bytes, the chunk has %" PRIu64, n, expected);
+                            "zstd: decoded to %" PRIu64 " bytes, the chunk has %" PRIu64, n,
+                            expected);
     }
     if (size) {
         *size = n;
@@ -5376,8 +6151,8 @@ static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size
 
 /* Decodes sequences of few literals and short matches far from both ends, until one is not; these
  * need the fewest checks, and are most. */
-static inline void damacy__lz4_run(const uint8_t** in, const uint8_t* in_end, uint8_t** out,
-                                   const uint8_t* out_end, const uint8_t* dst)
+static inline void damacy__lz4_short_run(const uint8_t** in, const uint8_t* in_end, uint8_t** out,
+                                         const uint8_t* out_end, const uint8_t* dst)
 {
     enum { DAMACY__FAR = 320 }; /* a sequence takes at most 274 bytes and writes at most 304 */
     const uint8_t* at = *in;
@@ -5425,7 +6200,7 @@ static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t s
         uint32_t token;
         size_t n;
         size_t offset;
-        damacy__lz4_run(&in, in_end, &out, out_end, dst);
+        damacy__lz4_short_run(&in, in_end, &out, out_end, dst);
         token = *in++;
         n = token >> 4;
         if (n == 15 && !damacy__lz4_length(&in, in_end, &n)) {
@@ -12816,6 +13591,14 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    }\n"
     "}\n"
     "\n"
+    "// Where dynamic shared memory begins. On compute capability 9.0 it is known, if the kernel has no\n"
+    "// other shared memory, and as a constant it is part of every address: 3 to 4 % of the time.\n"
+    "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900\n"
+    "#define DAMACY__EXEC_BASE(shared) 1024u\n"
+    "#else\n"
+    "#define DAMACY__EXEC_BASE(shared) damacy__shared_address(shared)\n"
+    "#endif\n"
+    "\n"
     "// A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to\n"
     "// this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED bytes. Grid: any; best one CTA a frame.\n"
     "template <int THREADS, int SEGMENTS, int TILE>\n"
@@ -12823,14 +13606,17 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "                                            uint8_t* shared)\n"
     "{\n"
     "    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE> shape;\n"
-    "    const uint32_t n = damacy__zstd_counts(w)->n_execute;\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_execute, base = DAMACY__EXEC_BASE(shared);\n"
     "\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
     "        const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
+    "        if (base != damacy__shared_address(shared)) { // the constant is wrong: better no result\n"
+    "            damacy__zstd_fail_job(w, damacy__zstd_frames(w)[frame].job, 0, DAMACY__JOB_UNSUPPORTED);\n"
+    "            continue;\n"
+    "        }\n"
     "        if (damacy__exec_variant(w, i) != variant || damacy__exec_skip(w, frame))\n"
     "            continue;\n"
-    "        const uint32_t bad =\n"
-    "            damacy__exec_frame_run<shape>(w, frame, damacy__shared_address(shared));\n"
+    "        const uint32_t bad = damacy__exec_frame_run<shape>(w, frame, base);\n"
     "        if (bad != DAMACY__ZSTD_NONE && threadIdx.x == 0) {\n"
     "            const damacy__zstd_block& block = damacy__zstd_blocks(w)[bad];\n"
     "            damacy__zstd_fail(w, block, block.sequence_src, DAMACY__JOB_BAD_OFFSET);\n"
@@ -13415,6 +14201,13 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "    uint32_t capacity, walked, max_offset;\n"
     "};\n"
     "\n"
+    "// The end of a batch for a role. A warp comes to the barrier as one.\n"
+    "#define damacy__fse_batch_done()                      \\\n"
+    "    do {                                              \\\n"
+    "        damacy__sync_warp();                          \\\n"
+    "        damacy__sync_some(1, 32 * DAMACY__FSE_ROLES); \\\n"
+    "    } while (0)\n"
+    "\n"
     "// The pipeline of a group; n_batches is that of its largest block. All lanes stay to the end, as\n"
     "// the barrier counts them.\n"
     "template <class S>\n"
@@ -13429,7 +14222,7 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "        for (uint32_t i = 0; i < rounds; i++) {\n"
     "            if (here && i < n_batches)\n"
     "                damacy__fse_walk_batch<S>(&r->walk, shared, self, b->n, i, &r->walked);\n"
-    "            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);\n"
+    "            damacy__fse_batch_done();\n"
     "        }\n"
     "    } else if (warp == 1 || warp == 2) {\n"
     "        for (uint32_t i = 0; i < rounds; i++) {\n"
@@ -13443,7 +14236,7 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "            } else if (here && i - 2 < n_batches) {\n"
     "                damacy__fse_emit_batch<S>(&r->values, shared, b, r->records, r->capacity, i - 2);\n"
     "            }\n"
-    "            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);\n"
+    "            damacy__fse_batch_done();\n"
     "        }\n"
     "    } else if (warp == 3) {\n"
     "        for (uint32_t i = 0; i < rounds; i++) {\n"
@@ -13451,13 +14244,13 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "                const uint32_t position = shared + S::POSITION + (i & 1) * 4 * S::LANES + 4 * lane;\n"
     "                damacy__fse_feed_step<S>(&r->feed, damacy__lds32(position), self.ring);\n"
     "            }\n"
-    "            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);\n"
+    "            damacy__fse_batch_done();\n"
     "        }\n"
     "    } else if (warp >= 5) {\n"
     "        for (uint32_t i = 0; i < rounds; i++) {\n"
     "            if (i - 3 < n_batches)\n"
     "                damacy__fse_copy_out<S>(shared, i - 3, warp - 5);\n"
-    "            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);\n"
+    "            damacy__fse_batch_done();\n"
     "        }\n"
     "    }\n"
     "}\n"
@@ -15025,6 +15818,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    damacy__zstd_span n; // counts so far; first_* say where they go\n"
     "    uint64_t content;    // sum of the content sizes in frame headers\n"
     "    uint32_t known;      // every frame so far had a content size\n"
+    "    uint32_t n_headers;  // of blocks, frames and skippable frames\n"
     "    uint32_t max_size;   // block maximum of the current frame\n"
     "    uint32_t tree;       // tree that the last Huffman literals of the frame defined, or NONE\n"
     "    uint32_t tables[3];  // blocks that last defined LL, OF, ML, or NONE\n"
@@ -15042,6 +15836,14 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "DAMACY__INLINE bool damacy__zstd_has(const damacy__zstd_walk& k, uint32_t n)\n"
     "{\n"
     "    return n <= k.size - k.at;\n"
+    "}\n"
+    "\n"
+    "// Counts a header. A walk is serial, so hostile data must not make it long: above a bound that\n"
+    "// legal data in a wave of this size does not reach, the job does not fit. False then.\n"
+    "DAMACY__INLINE bool damacy__zstd_next(const damacy__zstd_wave& w, damacy__zstd_walk& k)\n"
+    "{\n"
+    "    const uint64_t most = 2ull * w.max_blocks + 8192;\n"
+    "    return ++k.n_headers <= most || damacy__zstd_stop(k, 0, DAMACY__JOB_NEED_SCRATCH);\n"
     "}\n"
     "\n"
     "// A frame header after the magic number (RFC 8878 section 3.1.1.1).\n"
@@ -15244,6 +16046,8 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    uint64_t n_literal_bytes = 0, n_records = 0;\n"
     "    bool own_tree = false;\n"
     "\n"
+    "    if (!damacy__zstd_next(w, k))\n"
+    "        return false;\n"
     "    if (!damacy__zstd_has(k, 3))\n"
     "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);\n"
     "    const uint32_t header = (uint32_t)damacy__load_le(k.src + k.at, 3);\n"
@@ -15325,6 +16129,8 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    while (k.at < k.size) { // every pass takes at least eight bytes\n"
     "        const uint32_t bad =\n"
     "            first ? (uint32_t)DAMACY__JOB_BAD_MAGIC : (uint32_t)DAMACY__JOB_TRAILING;\n"
+    "        if (!damacy__zstd_next(w, k))\n"
+    "            return false;\n"
     "        if (!damacy__zstd_has(k, 4))\n"
     "            return damacy__zstd_stop(k, k.at, first ? (uint32_t)DAMACY__JOB_TRUNCATED : bad);\n"
     "        const uint32_t magic = damacy__load_u32(k.src + k.at);\n"
@@ -15355,6 +16161,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    k.error = DAMACY__ZSTD_NO_ERROR;\n"
     "    k.content = 0;\n"
     "    k.known = 1;\n"
+    "    k.n_headers = 0;\n"
     "    k.max_size = 0;\n"
     "    k.n = damacy__zstd_span{};\n"
     "}\n"
@@ -21397,6 +22204,7 @@ static damacy_status damacy__decoder_init(damacy__decoder* decoder, damacy__libr
     memset(decoder, 0, sizeof *decoder);
     decoder->libraries = libraries;
     decoder->alloc = alloc;
+    decoder->zstd.alloc = alloc;
     decoder->skip_checksums = skip_checksums;
     return DAMACY_OK;
 }
@@ -23073,7 +23881,8 @@ static const damacy__source damacy__sources[] = {
  * Nothing is read back and nothing is allocated, so a launch may be captured in a graph. The
  * surprising rule: scratch is sized for typical data, not for the worst; a job that does not fit is
  * reported as DAMACY__JOB_NEED_SCRATCH and costs the others nothing, and every job of up to
- * largest_size whose blocks average at least 1 KiB of output fits in a wave of its own. */
+ * largest_size whose blocks average at least 1 KiB of output fits in a wave of its own. One that
+ * does not, or has more empty blocks than a wave may have blocks, is for the host. */
 
 /* What a wave may hold. */
 typedef struct damacy__zstd_limits {
@@ -26503,6 +27312,20 @@ static damacy_status damacy__pipeline_check(damacy__core* core, const damacy_sam
     return DAMACY_OK;
 }
 
+/* Whether a sample can be taken now. Holds the mutex. */
+static damacy_status damacy__pipeline_room(damacy__core* core, damacy_error* err)
+{
+    if (core->is_stopping || core->has_failed || core->is_finished) {
+        return damacy__fail(err, DAMACY_SHUTDOWN, "the pipeline %s",
+                            core->has_failed ? "has failed" : "takes no more samples");
+    }
+    if (core->queue_next - core->queue_first >= core->config.lookahead_samples) {
+        return damacy__fail(err, DAMACY_AGAIN, "%u samples are queued",
+                            core->config.lookahead_samples);
+    }
+    return DAMACY_OK;
+}
+
 /* Takes one sample; the caller kicks the scheduler afterwards. */
 static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_sample* sample,
                                            damacy_error* err)
@@ -26518,13 +27341,8 @@ static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_samp
                             sample->rank, DAMACY_MAX_RANK);
     }
     damacy__lock(&core->mutex);
-    if (core->is_stopping || core->has_failed || core->is_finished) {
-        status = damacy__fail(err, DAMACY_SHUTDOWN, "the pipeline %s",
-                              core->has_failed ? "has failed" : "takes no more samples");
-    } else if (core->queue_next - core->queue_first >= core->config.lookahead_samples) {
-        status = damacy__fail(err, DAMACY_AGAIN, "%u samples are queued",
-                              core->config.lookahead_samples);
-    } else {
+    status = damacy__pipeline_room(core, err);
+    if (status == DAMACY_OK) {
         status = damacy__pipeline_check(core, sample, err);
     }
     damacy__unlock(&core->mutex);
@@ -26533,10 +27351,8 @@ static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_samp
     }
     DAMACY__TRY(damacy__catalog_array(&core->catalog, sample->uri, &array, err));
     damacy__lock(&core->mutex);
-    if (core->queue_next - core->queue_first >= core->config.lookahead_samples) {
-        status = damacy__fail(err, DAMACY_AGAIN, "%u samples are queued",
-                              core->config.lookahead_samples);
-    } else {
+    status = damacy__pipeline_room(core, err); /* again: another thread may have been quicker */
+    if (status == DAMACY_OK) {
         damacy__crop* crop = &core->queue[core->queue_next % core->config.lookahead_samples];
         memset(&crop->error, 0, sizeof crop->error);
         crop->error.offset = UINT64_MAX;
@@ -26642,12 +27458,12 @@ static damacy_status damacy__pipeline_pop(damacy__core* core, bool wait,
             (void)damacy__condition_wait_until(&core->pop_wake, &core->mutex, *deadline_ns);
         }
     }
-    core->n_inside--;
+    damacy__metric_add(&core->counters.pop_wait, damacy__now_ns() - start, 0, 0);
+    core->n_inside--; /* from here on damacy_destroy may free the core */
     if (core->is_stopping) {
         damacy__broadcast(&core->pop_wake);
     }
     damacy__unlock(&core->mutex);
-    damacy__metric_add(&core->counters.pop_wait, damacy__now_ns() - start, 0, 0);
     return status;
 }
 

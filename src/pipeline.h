@@ -340,6 +340,20 @@ static damacy_status damacy__pipeline_check(damacy__core* core, const damacy_sam
     return DAMACY_OK;
 }
 
+/* Whether a sample can be taken now. Holds the mutex. */
+static damacy_status damacy__pipeline_room(damacy__core* core, damacy_error* err)
+{
+    if (core->is_stopping || core->has_failed || core->is_finished) {
+        return damacy__fail(err, DAMACY_SHUTDOWN, "the pipeline %s",
+                            core->has_failed ? "has failed" : "takes no more samples");
+    }
+    if (core->queue_next - core->queue_first >= core->config.lookahead_samples) {
+        return damacy__fail(err, DAMACY_AGAIN, "%u samples are queued",
+                            core->config.lookahead_samples);
+    }
+    return DAMACY_OK;
+}
+
 /* Takes one sample; the caller kicks the scheduler afterwards. */
 static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_sample* sample,
                                            damacy_error* err)
@@ -355,13 +369,8 @@ static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_samp
                             sample->rank, DAMACY_MAX_RANK);
     }
     damacy__lock(&core->mutex);
-    if (core->is_stopping || core->has_failed || core->is_finished) {
-        status = damacy__fail(err, DAMACY_SHUTDOWN, "the pipeline %s",
-                              core->has_failed ? "has failed" : "takes no more samples");
-    } else if (core->queue_next - core->queue_first >= core->config.lookahead_samples) {
-        status = damacy__fail(err, DAMACY_AGAIN, "%u samples are queued",
-                              core->config.lookahead_samples);
-    } else {
+    status = damacy__pipeline_room(core, err);
+    if (status == DAMACY_OK) {
         status = damacy__pipeline_check(core, sample, err);
     }
     damacy__unlock(&core->mutex);
@@ -370,10 +379,8 @@ static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_samp
     }
     DAMACY__TRY(damacy__catalog_array(&core->catalog, sample->uri, &array, err));
     damacy__lock(&core->mutex);
-    if (core->queue_next - core->queue_first >= core->config.lookahead_samples) {
-        status = damacy__fail(err, DAMACY_AGAIN, "%u samples are queued",
-                              core->config.lookahead_samples);
-    } else {
+    status = damacy__pipeline_room(core, err); /* again: another thread may have been quicker */
+    if (status == DAMACY_OK) {
         damacy__crop* crop = &core->queue[core->queue_next % core->config.lookahead_samples];
         memset(&crop->error, 0, sizeof crop->error);
         crop->error.offset = UINT64_MAX;
@@ -479,11 +486,11 @@ static damacy_status damacy__pipeline_pop(damacy__core* core, bool wait,
             (void)damacy__condition_wait_until(&core->pop_wake, &core->mutex, *deadline_ns);
         }
     }
-    core->n_inside--;
+    damacy__metric_add(&core->counters.pop_wait, damacy__now_ns() - start, 0, 0);
+    core->n_inside--; /* from here on damacy_destroy may free the core */
     if (core->is_stopping) {
         damacy__broadcast(&core->pop_wake);
     }
     damacy__unlock(&core->mutex);
-    damacy__metric_add(&core->counters.pop_wait, damacy__now_ns() - start, 0, 0);
     return status;
 }
