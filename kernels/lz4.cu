@@ -1,6 +1,5 @@
-// LZ4 blocks: parse lists the tokens, a thread per block; execute copies, one or four
-// warps per block. See
-// lz4_abi.h.
+// LZ4 blocks: parse lists the tokens, a warp per block; execute copies, one or four warps per
+// block. See lz4_abi.h.
 #include "kernels/lz4_execute.cuh"
 #include "kernels/lz4_parse.cuh"
 
@@ -18,19 +17,12 @@ extern "C" __global__ __launch_bounds__(32) void damacy_lz4_begin(damacy__lz4_wa
         *(uint64_t*)(uintptr_t)wave.n_tokens = 0;
 }
 
-// Grid: 32 jobs a CTA, which is one warp, so that few jobs still use all multiprocessors. Shared
-// memory: 16.5 KiB; rings are 16 bytes apart modulo 128, so that threads at the same place use
-// other banks.
+// Grid: a CTA, one warp, per entry of the job table. Shared memory: 19 KiB.
 extern "C" __global__ __launch_bounds__(32) void damacy_lz4_parse(damacy__lz4_wave wave)
 {
-    struct rings {
-        damacy__u32x4 ring[32][DAMACY__LZ4_WINDOW / 16 + 1];
-    };
-    DAMACY__SHARED(rings, shared);
-    const uint32_t n_jobs = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
-    if (blockIdx.x * 32 < n_jobs)
-        damacy__lz4_parse_job(&wave, blockIdx.x * 32 + threadIdx.x, n_jobs, threadIdx.x,
-                              (uint8_t*)shared.ring[threadIdx.x]);
+    DAMACY__SHARED(damacy__lz4_parse_shared, shared);
+    if (blockIdx.x < damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))
+        damacy__lz4_parse_job(&wave, &shared, blockIdx.x, threadIdx.x);
 }
 
 // Grid: a CTA, one warp, per entry of the job table. Shared memory: 1.5 KiB.

@@ -1,7 +1,8 @@
 // Executes the sequences of one LZ4 block with a CTA: a thread per sequence. Literals, and matches
 // that reach back before the tile, are gathered from global memory into a tile of shared memory
 // that holds the newest output; then one warp runs the matches that read the tile itself, in order;
-// then the tile goes out, 16 bytes a thread. parse has proved all but the offsets.
+// then the tile goes out, 16 bytes a thread. parse has proved all that concerns the
+// source only.
 #pragma once
 
 #include "kernels/bytes.cuh"
@@ -23,7 +24,7 @@ template <uint32_t WARPS> struct damacy__lz4_shared {
     uint32_t taken[WARPS];      // sequences of the batch
     uint32_t taken_size[WARPS]; // their bytes
     uint32_t n_near[WARPS];
-    uint32_t bad[WARPS]; // token of a match that starts before the data, or NONE
+    uint32_t bad[WARPS]; // the first bad sequence of a warp, or NONE
 };
 
 // Output positions count from the 16-byte boundary at or below the first output byte, which is
@@ -32,8 +33,9 @@ typedef struct damacy__lz4_state {
     const uint8_t* src;
     uint32_t size; // of the block
     uint8_t* origin;
-    uint8_t* high; // end of the output range
-    uint8_t* tile; // the current one
+    uint8_t* high;  // end of the output range
+    uint32_t limit; // position of it
+    uint8_t* tile;  // the current one
     uint32_t first;
     uint32_t begin; // a multiple of 16
     uint32_t end;
@@ -243,8 +245,15 @@ DAMACY__INLINE uint32_t damacy__lz4_token(const uint32_t* tokens, uint32_t n_tok
     return tokens[damacy__min(i + threadIdx.x, n_tokens - 1)];
 }
 
+// A bad sequence: twice its token, and 1 if it makes more than may be made, 0 if its match starts
+// before the data. The smallest counts.
+DAMACY__INLINE uint32_t damacy__lz4_bad(uint32_t token, bool is_over)
+{
+    return 2 * token + (is_over ? 1 : 0);
+}
+
 // Sequences [i, i + 32 * WARPS) as far as they fit the tile: returns how many were executed, or
-// NONE after a bad offset, whose token *bad then names. *next_token is this thread's, of this batch
+// NONE if one is bad, which *bad then names. *next_token is this thread's, of this batch
 // and then of the next, which is loaded ahead.
 template <uint32_t WARPS>
 DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared,
@@ -263,7 +272,7 @@ DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shar
     }
     // where its output starts
     const uint32_t size = q.n_literals + q.n_match;
-    uint32_t sum = size;
+    uint32_t sum = damacy__min(size, DAMACY__LZ4_LONG); // nothing after a longer one is looked at
     for (uint32_t d = 1; d < 32; d *= 2) {
         const uint32_t other = damacy__shfl_up(sum, d);
         if (lane >= d)
@@ -276,13 +285,14 @@ DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shar
         shared->first_long[warp] = first_long;
     }
     damacy__sync_block(); // also: the tile flushed before can be read in global memory
-    uint32_t x = s->end + sum - size;
+    uint32_t x = s->end + sum - damacy__min(size, DAMACY__LZ4_LONG);
     bool is_taken = is_valid && lane < first_long;
     for (uint32_t w = 0; w < warp; w++) {
         x += shared->size[w];
         is_taken = is_taken && shared->first_long[w] == 32;
     }
-    is_taken = is_taken && x + size - s->begin <= damacy__lz4_shared<WARPS>::tile_size;
+    const bool is_over = is_taken && x + size > s->limit;
+    is_taken = is_taken && !is_over && x + size - s->begin <= damacy__lz4_shared<WARPS>::tile_size;
     if (!is_taken)
         q.n_literals = q.n_match = 0;
 
@@ -299,15 +309,16 @@ DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shar
         shared->near_n[k] = q.n_match;
         shared->near_offset[k] = q.offset;
     }
-    const uint32_t takens = damacy__ballot(is_taken), bads = damacy__ballot(is_bad);
+    const uint32_t takens = damacy__ballot(is_taken), bads = damacy__ballot(is_bad || is_over);
     const uint32_t last = takens ? 31 - damacy__clz(takens) : 0;
     const uint32_t taken_size = damacy__shfl(sum, last);
-    const uint32_t bad_token = damacy__shfl(token, bads ? damacy__ctz(bads) : 0);
+    const uint32_t first_bad =
+        damacy__shfl(damacy__lz4_bad(token, is_over), bads ? damacy__ctz(bads) : 0);
     if (lane == 0) {
         shared->taken[warp] = damacy__popc(takens);
         shared->taken_size[warp] = takens ? taken_size : 0;
         shared->n_near[warp] = damacy__popc(nears);
-        shared->bad[warp] = bads ? bad_token : DAMACY__LZ4_NONE;
+        shared->bad[warp] = bads ? first_bad : DAMACY__LZ4_NONE;
     }
     damacy__sync_block();
     uint32_t n = 0, n_near = 0;
@@ -329,7 +340,7 @@ DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shar
     return n;
 }
 
-// All sequences of a block. Returns the token of the first bad offset, or NONE.
+// All sequences of a block. Returns the first bad one, or NONE.
 template <uint32_t WARPS>
 DAMACY__INLINE uint32_t damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared,
                                         const uint32_t* tokens, uint32_t n_tokens)
@@ -343,8 +354,10 @@ DAMACY__INLINE uint32_t damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared
             return bad;
         if (n == 0) { // the next one is long
             const damacy__lz4_sequence q = damacy__lz4_read(s, tokens[i]);
-            if (q.n_match != 0 && q.offset - 1 >= s->end + q.n_literals - s->first)
-                return tokens[i];
+            const bool is_over =
+                q.n_literals > s->limit - s->end || q.n_match > s->limit - s->end - q.n_literals;
+            if (is_over || (q.n_match != 0 && q.offset - 1 >= s->end + q.n_literals - s->first))
+                return damacy__lz4_bad(tokens[i], is_over);
             damacy__lz4_copy_long(s, &q);
             n = 1;
         }
@@ -367,25 +380,35 @@ DAMACY__INLINE void damacy__lz4_execute_job(const damacy__lz4_wave* wave,
     const uint32_t prefix = job->flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;
     uint32_t status = block.status;
     uint64_t at = block.error_offset;
+    uint32_t size = block.n; // the need, if it does not fit
     if (status == DAMACY__JOB_OK) {
         damacy__lz4_state s;
         s.src = (const uint8_t*)(uintptr_t)job->src + prefix;
         s.size = (uint32_t)job->src_size - prefix;
         s.first = (uint32_t)(job->dst & 15);
         s.origin = (uint8_t*)(uintptr_t)(job->dst - s.first);
-        s.high = s.origin + s.first + block.n;
+        s.limit = s.first + block.n;
+        s.high = s.origin + s.limit;
         s.begin = 0;
         s.end = s.first;
         const uint32_t bad = damacy__lz4_run<WARPS>(
             &s, shared, (const uint32_t*)(uintptr_t)wave->tokens + block.first, block.n_tokens);
+        size = s.end - s.first;
         if (bad != DAMACY__LZ4_NONE) {
-            status = DAMACY__JOB_BAD_OFFSET;
-            at = bad + prefix;
+            status = bad & 1 ? (uint32_t)DAMACY__JOB_NO_SPACE : (uint32_t)DAMACY__JOB_BAD_OFFSET;
+            at = bad / 2 + prefix;
+            size = 0;
+        }
+        if (block.is_exact &&
+            (status == DAMACY__JOB_NO_SPACE || (status == DAMACY__JOB_OK && size != block.n))) {
+            status = DAMACY__JOB_SIZE_MISMATCH;
+            at = bad == DAMACY__LZ4_NONE ? job->src_size : at;
+            size = 0;
         }
     }
     if (threadIdx.x == 0) {
         damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
-        result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? block.n : 0;
+        result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? size : 0;
         result->error_offset = status == DAMACY__JOB_OK ? 0 : at;
         result->zero = 0;
         result->status = status;

@@ -101,7 +101,7 @@ static bool damacy__lz4_layout_of(uint32_t max_jobs, uint64_t src_size, uint64_t
     const uint64_t tokens = DAMACY__MIN(src_size / 3, dst_size / 4);
 
     memset(out, 0, sizeof *out);
-    if (!damacy__add(tokens, 8ull * max_jobs, &w->max_tokens)) {
+    if (!damacy__add(tokens, 2ull * max_jobs, &w->max_tokens)) {
         return false;
     }
     w->max_jobs = max_jobs;
@@ -237,8 +237,8 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
     parameters[0] = &w;
     DAMACY__TRY(
         damacy__lz_step(&k[DAMACY__LZ4_BEGIN], device, call->stream, 1, 32, parameters, err));
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_PARSE], device, call->stream,
-                                damacy__div_up(w.max_jobs, 32), 32, parameters, err));
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_PARSE], device, call->stream, w.max_jobs, 32,
+                                parameters, err));
     return damacy__lz_step(&k[is_few ? DAMACY__LZ4_EXECUTE_FEW : DAMACY__LZ4_EXECUTE], device,
                            call->stream, w.max_jobs, is_few ? 128 : 32, parameters, err);
 }

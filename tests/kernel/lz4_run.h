@@ -22,7 +22,7 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
                 max_tokens += DAMACY__LZ4_TOKENS(jobs[i].src_size, n);
         }
     }
-    std::unique_ptr<damacy__u32x4[]> tokens(new damacy__u32x4[max_tokens / 4 + 1]);
+    std::unique_ptr<uint32_t[]> tokens(new uint32_t[max_tokens + 1]);
     memset(&wave, 0, sizeof wave);
     wave.jobs = (uint64_t)(uintptr_t)jobs;
     wave.n_jobs = (uint64_t)(uintptr_t)n_jobs;
@@ -33,7 +33,7 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
     wave.max_tokens = max_tokens;
     wave.max_jobs = max_jobs;
     simt::launch(dim3(1), dim3(32), [&] { damacy_lz4_begin(wave); });
-    simt::launch(dim3((max_jobs + 31) / 32), dim3(32), [&] { damacy_lz4_parse(wave); });
+    simt::launch(dim3(max_jobs), dim3(32), [&] { damacy_lz4_parse(wave); });
     if (few)
         simt::launch(dim3(max_jobs), dim3(128), [&] { damacy_lz4_execute_few(wave); });
     else

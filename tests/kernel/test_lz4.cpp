@@ -230,7 +230,7 @@ TEST(malformed_blocks_are_refused_by_name)
     } cases[] = {
         {DAMACY__JOB_BAD_OFFSET, 10, {0x10, 'x', 0, 0, 0x50, 1, 2, 3, 4, 5}}, // offset 0
         {DAMACY__JOB_BAD_OFFSET, 10, {0x10, 'x', 2, 0, 0x50, 1, 2, 3, 4, 5}}, // before the data
-        {DAMACY__JOB_BAD_OFFSET, 9, {0x00, 1, 0, 0x50, 1, 2, 3, 4, 5}},      // nothing there yet
+        {DAMACY__JOB_BAD_OFFSET, 9, {0x00, 1, 0, 0x50, 1, 2, 3, 4, 5}},       // nothing there yet
         {DAMACY__JOB_TRUNCATED, 40, {0x10, 'x', 1}},                          // half an offset
         {DAMACY__JOB_TRUNCATED, 40, {0x1f, 'x', 1, 0}},                       // match length
         {DAMACY__JOB_TRUNCATED, 4000, {0x1f, 'x', 1, 0, 255, 255}},
@@ -388,9 +388,13 @@ TEST(without_room_for_tokens_jobs_ask_for_scratch)
         jobs[i].dst = (uint64_t)(uintptr_t)out[i];
         jobs[i].dst_capacity = jobs[i].expected_size = 4;
     }
-    lz4_run(jobs, results, &n, 8, false, 4 * 5 + 3);
-    for (unsigned i = 0; i < 8; i++)
-        CHECK_EQ(results[i].status, i < 5 ? DAMACY__JOB_OK : DAMACY__JOB_NEED_SCRATCH);
+    lz4_run(jobs, results, &n, 8, false, 3 * 5 + 2);
+    unsigned n_ok = 0;
+    for (unsigned i = 0; i < 8; i++) {
+        n_ok += results[i].status == DAMACY__JOB_OK;
+        CHECK(results[i].status == DAMACY__JOB_OK || results[i].status == DAMACY__JOB_NEED_SCRATCH);
+    }
+    CHECK_EQ(n_ok, 5);
 }
 
 TEST_MAIN
