@@ -70,8 +70,8 @@ static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size
 
 /* Decodes sequences of few literals and short matches far from both ends, until one is not; these
  * need the fewest checks, and are most. */
-static inline void damacy__lz4_run(const uint8_t** in, const uint8_t* in_end, uint8_t** out,
-                                   const uint8_t* out_end, const uint8_t* dst)
+static inline void damacy__lz4_short_run(const uint8_t** in, const uint8_t* in_end, uint8_t** out,
+                                         const uint8_t* out_end, const uint8_t* dst)
 {
     enum { DAMACY__FAR = 320 }; /* a sequence takes at most 274 bytes and writes at most 304 */
     const uint8_t* at = *in;
@@ -119,7 +119,7 @@ static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t s
         uint32_t token;
         size_t n;
         size_t offset;
-        damacy__lz4_run(&in, in_end, &out, out_end, dst);
+        damacy__lz4_short_run(&in, in_end, &out, out_end, dst);
         token = *in++;
         n = token >> 4;
         if (n == 15 && !damacy__lz4_length(&in, in_end, &n)) {

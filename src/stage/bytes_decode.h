@@ -40,6 +40,7 @@ static damacy_status damacy__decoder_init(damacy__decoder* decoder, damacy__libr
     memset(decoder, 0, sizeof *decoder);
     decoder->libraries = libraries;
     decoder->alloc = alloc;
+    decoder->zstd.alloc = alloc;
     decoder->skip_checksums = skip_checksums;
     return DAMACY_OK;
 }

@@ -1,0 +1,355 @@
+/* A Zstandard decoder of our own (RFC 8878), one thread, for sources that zstd_walk.h has accepted:
+ * it decodes where libzstd is missing, and where libzstd fails it has the last word and says what
+ * is wrong at which byte. */
+#pragma once
+#include "codec/zstd_entropy.h"
+#include "codec/zstd_walk.h"
+
+static damacy_status damacy__zstd_scalar_decode(damacy__zstd_scalar* z, damacy__span src,
+                                                uint8_t* dst, uint64_t capacity,
+                                                bool skip_checksums, uint64_t* size,
+                                                damacy_error* err);
+
+static const uint8_t damacy__zstd_more_literals[36] = {0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0,
+                                                       0, 0, 0, 0, 1, 1,  1,  1,  2,  2,  3,  3,
+                                                       4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+static const uint8_t damacy__zstd_more_match[53] = {
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0, 0,
+    0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+
+/* Makes the table of one kind from counts: 0 literal lengths, 1 offsets, 2 match lengths. */
+static void damacy__zstd_table(damacy__zstd_scalar* z, uint32_t kind, const int16_t* counts,
+                               uint32_t n, uint32_t log)
+{
+    uint32_t bases[53];
+    uint8_t mores[53];
+    uint32_t base = kind == 2 ? 3 : 0;
+
+    for (uint32_t s = 0; s < n; s++) { /* each code starts where the one before ends */
+        mores[s] = kind == 0   ? damacy__zstd_more_literals[s]
+                   : kind == 2 ? damacy__zstd_more_match[s]
+                               : (uint8_t)s;
+        bases[s] = kind == 1 ? 1u << s : base;
+        base += 1u << (kind == 1 ? 0 : mores[s]);
+    }
+    damacy__zstd_spread(&z->tables[kind], counts, n, log, bases, mores);
+}
+
+/* Predefined distributions (section 3.1.1.3.2.2). */
+static void damacy__zstd_predefined(damacy__zstd_scalar* z, uint32_t kind)
+{
+    static const int8_t counts[3][53] = {
+        {4, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1,  1,  2,  2,
+         2, 2, 2, 2, 2, 2, 2, 3, 2, 1, 1, 1, 1, 1, -1, -1, -1, -1},
+        {1, 1, 1, 1, 1, 1, 2, 2, 2, 1,  1,  1,  1,  1, 1,
+         1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1},
+        {1, 4, 3, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,  1,  1,  1,  1,  1,  1, 1,
+         1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1}};
+    static const uint32_t n[3] = {36, 29, 53};
+    int16_t wide[53];
+
+    for (uint32_t s = 0; s < n[kind]; s++) {
+        wide[s] = counts[kind][s];
+    }
+    damacy__zstd_table(z, kind, wide, n[kind], kind == 1 ? 5 : 6);
+}
+
+/* Reads the three tables as the modes say; *at moves to the bitstream. */
+static damacy_status damacy__zstd_tables_read(damacy__zstd_scalar* z, uint32_t modes,
+                                              const uint8_t** at, const uint8_t* end,
+                                              damacy_error* err)
+{
+    static const uint32_t n_symbols[3] = {36, 32, 53};
+    static const uint32_t max_logs[3] = {9, 8, 9};
+
+    for (uint32_t kind = 0; kind < 3; kind++) {
+        const uint32_t mode = modes >> (6 - 2 * kind) & 3;
+        int16_t counts[53] = {0};
+        if (mode == 0) {
+            damacy__zstd_predefined(z, kind);
+        } else if (mode == 1) {
+            if (*at == end || **at >= n_symbols[kind]) {
+                return damacy__zstd_scalar_refuse(z, *at, "a code that does not exist", err);
+            }
+            counts[**at] = 1;
+            damacy__zstd_table(z, kind, counts, n_symbols[kind], 0);
+            ++*at;
+        } else if (mode == 2) {
+            uint32_t log = 0;
+            const size_t size =
+                damacy__zstd_read_counts(damacy__span_of(*at, (size_t)(end - *at)), max_logs[kind],
+                                         n_symbols[kind], counts, &log);
+            if (size == 0) {
+                return damacy__zstd_scalar_refuse(z, *at, "a broken FSE table", err);
+            }
+            damacy__zstd_table(z, kind, counts, n_symbols[kind], log);
+            *at += size;
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* The distance back that an offset value means (section 3.1.1.5); 0: none. */
+static inline uint64_t damacy__zstd_offset(uint64_t* repeats, uint64_t value, bool has_literals)
+{
+    uint64_t which;
+    uint64_t offset;
+
+    if (value > 3) {
+        which = 2;
+        offset = value - 3;
+    } else {
+        which = value - (has_literals ? 1 : 0);
+        offset = which == 3 ? repeats[0] - 1 : repeats[which];
+    }
+    if (which >= 2) {
+        repeats[2] = repeats[1];
+    }
+    if (which >= 1) {
+        repeats[1] = repeats[0];
+    }
+    repeats[0] = offset;
+    return offset;
+}
+
+/* Copies n bytes from `offset` back, which may overlap; may write up to 16 too many if there is
+ * room for them. */
+static inline void damacy__zstd_match(uint8_t* dst, uint64_t offset, size_t n, size_t room)
+{
+    const uint8_t* from = dst - offset;
+
+    if (room - n < 16) {
+        for (size_t i = 0; i < n; i++) {
+            dst[i] = from[i];
+        }
+    } else if (offset >= 16) {
+        for (size_t i = 0; i < n; i += 16) {
+            memcpy(dst + i, from + i, 16);
+        }
+    } else {
+        for (size_t i = 0; i < 8; i++) {
+            dst[i] = from[i];
+        }
+        /* after 8 bytes the same pattern lies a multiple of offset back */
+        from = dst - offset * (offset < 8 ? (7 + offset) / offset : 1);
+        for (size_t i = 8; i < n; i += 8) {
+            memcpy(dst + i, from + i, 8);
+        }
+    }
+}
+
+/* Decodes n sequences from the bitstream [at, end) into [*to, limit). `first` is the start of the
+ * frame's content. */
+static damacy_status damacy__zstd_sequences(damacy__zstd_scalar* z, const uint8_t* at,
+                                            const uint8_t* end, uint32_t n, uint8_t* first,
+                                            uint8_t** to, uint8_t* limit, damacy_error* err)
+{
+    const uint8_t* literals = z->literals;
+    const uint8_t* const literals_end = literals + z->n_literals;
+    const damacy__zstd_state* state[3];
+    damacy__zstd_bits bits = {NULL, 0};
+    uint8_t* out = *to;
+
+    if (!damacy__zstd_bits_open(&bits, at, (size_t)(end - at))) {
+        return damacy__zstd_scalar_refuse(z, end, "a sequence stream without end mark", err);
+    }
+    for (uint32_t k = 0; k < 3; k++) {
+        state[k] = &z->tables[k].states[damacy__zstd_bits_read(&bits, z->tables[k].log)];
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t value = state[1]->base + damacy__zstd_bits_read(&bits, state[1]->n_more);
+        const size_t match =
+            state[2]->base + (size_t)damacy__zstd_bits_read(&bits, state[2]->n_more);
+        const size_t length =
+            state[0]->base + (size_t)damacy__zstd_bits_read(&bits, state[0]->n_more);
+        const uint64_t offset = damacy__zstd_offset(z->repeats, value, length != 0);
+        if (bits.left < 0 || length > (size_t)(literals_end - literals) ||
+            length > (size_t)(limit - out) || match > (size_t)(limit - out) - length ||
+            offset - 1 >= (uint64_t)(out - first) + length) {
+            return damacy__zstd_scalar_refuse(z, at, "a sequence that does not fit", err);
+        }
+        if (length + 16 <= (size_t)(limit - out)) { /* literals have slack behind them */
+            for (size_t k = 0; k < length; k += 16) {
+                memcpy(out + k, literals + k, 16);
+            }
+        } else {
+            memcpy(out, literals, length);
+        }
+        out += length;
+        literals += length;
+        damacy__zstd_match(out, offset, match, (size_t)(limit - out));
+        out += match;
+        if (i + 1 < n) {
+            static const uint8_t order[3] = {0, 2, 1};
+            for (uint32_t k = 0; k < 3; k++) {
+                const uint32_t t = order[k];
+                state[t] =
+                    &z->tables[t]
+                         .states[state[t]->next + damacy__zstd_bits_read(&bits, state[t]->n_bits)];
+            }
+        }
+    }
+    if (bits.left != 0) {
+        return damacy__zstd_scalar_refuse(z, at, "a sequence stream of the wrong length", err);
+    }
+    z->literals = literals;
+    z->n_literals = (size_t)(literals_end - literals);
+    *to = out;
+    return DAMACY_OK;
+}
+
+/* A compressed block [at, end) into [*to, limit). */
+static damacy_status damacy__zstd_block_decode(damacy__zstd_scalar* z, const uint8_t* at,
+                                               const uint8_t* end, uint8_t* first, uint8_t** to,
+                                               uint8_t* limit, damacy_error* err)
+{
+    const uint8_t* const start = at;
+    uint32_t n;
+
+    if ((uint64_t)(limit - *to) > z->block_max) {
+        limit = *to + z->block_max;
+    }
+    DAMACY__TRY(damacy__zstd_literals(z, &at, err));
+    n = *at++;
+    if (n == 255) {
+        n = damacy__load_u16le(at) + 0x7f00u;
+        at += 2;
+    } else if (n >= 128) {
+        n = (n - 128) << 8 | *at++;
+    }
+    if (n > 0) {
+        const uint32_t modes = *at++;
+        DAMACY__TRY(damacy__zstd_tables_read(z, modes, &at, end, err));
+        DAMACY__TRY(damacy__zstd_sequences(z, at, end, n, first, to, limit, err));
+    }
+    if (z->n_literals > (size_t)(limit - *to)) {
+        return damacy__zstd_scalar_refuse(z, start, "a block larger than its room", err);
+    }
+    memcpy(*to, z->literals, z->n_literals);
+    *to += z->n_literals;
+    return DAMACY_OK;
+}
+
+static inline uint64_t damacy__zstd_hash_round(uint64_t sum, uint64_t lane)
+{
+    sum += lane * UINT64_C(0xc2b2ae3d27d4eb4f);
+    return (sum << 31 | sum >> 33) * UINT64_C(0x9e3779b185ebca87);
+}
+
+/* XXH64 with seed 0, of which a frame stores the low half. */
+static uint64_t damacy__zstd_hash(const uint8_t* src, uint64_t size)
+{
+    static const uint64_t prime[5] = {UINT64_C(0x9e3779b185ebca87), UINT64_C(0xc2b2ae3d27d4eb4f),
+                                      UINT64_C(0x165667b19e3779f9), UINT64_C(0x85ebca77c2b2ae63),
+                                      UINT64_C(0x27d4eb2f165667c5)};
+    uint64_t v[4] = {prime[0] + prime[1], prime[1], 0, 0 - prime[0]};
+    uint64_t n = size;
+    uint64_t h = prime[4];
+
+    for (; n >= 32; src += 32, n -= 32) {
+        for (uint32_t i = 0; i < 4; i++) {
+            v[i] = damacy__zstd_hash_round(v[i], damacy__load_u64le(src + 8 * i));
+        }
+    }
+    if (size >= 32) {
+        h = (v[0] << 1 | v[0] >> 63) + (v[1] << 7 | v[1] >> 57) + (v[2] << 12 | v[2] >> 52) +
+            (v[3] << 18 | v[3] >> 46);
+        for (uint32_t i = 0; i < 4; i++) {
+            h = (h ^ damacy__zstd_hash_round(0, v[i])) * prime[0] + prime[3];
+        }
+    }
+    h += size;
+    for (; n >= 8; src += 8, n -= 8) {
+        h ^= damacy__zstd_hash_round(0, damacy__load_u64le(src));
+        h = (h << 27 | h >> 37) * prime[0] + prime[3];
+    }
+    for (; n >= 4; src += 4, n -= 4) {
+        h ^= damacy__load_u32le(src) * prime[0];
+        h = (h << 23 | h >> 41) * prime[1] + prime[2];
+    }
+    for (; n > 0; src++, n--) {
+        h ^= *src * prime[4];
+        h = (h << 11 | h >> 53) * prime[0];
+    }
+    h = (h ^ h >> 33) * prime[1];
+    h = (h ^ h >> 29) * prime[2];
+    return h ^ h >> 32;
+}
+
+/* The blocks of a frame from *at, which moves behind them, into [*to, limit). */
+static damacy_status damacy__zstd_blocks_decode(damacy__zstd_scalar* z, const uint8_t** at,
+                                                uint8_t** to, uint8_t* limit, damacy_error* err)
+{
+    uint8_t* const first = *to;
+    bool is_last = false;
+
+    z->repeats[0] = 1;
+    z->repeats[1] = 4;
+    z->repeats[2] = 8;
+    while (!is_last) {
+        const uint8_t* const start = *at;
+        const uint32_t header =
+            (uint32_t)start[0] | (uint32_t)start[1] << 8 | (uint32_t)start[2] << 16;
+        const uint32_t type = header >> 1 & 3;
+        const size_t size = header >> 3;
+        is_last = header & 1;
+        *at += 3 + (type == 1 ? 1 : size);
+        if (type == 2) {
+            DAMACY__TRY(damacy__zstd_block_decode(z, start + 3, *at, first, to, limit, err));
+            continue;
+        }
+        if (size > (size_t)(limit - *to)) {
+            return damacy__zstd_scalar_refuse(z, start, "a block larger than its room", err);
+        }
+        if (type == 0) {
+            memcpy(*to, start + 3, size);
+        } else {
+            memset(*to, start[3], size);
+        }
+        *to += size;
+    }
+    return DAMACY_OK;
+}
+
+/* Decodes all frames of src, which damacy__zstd_check has accepted, to at most capacity bytes. */
+static damacy_status damacy__zstd_scalar_decode(damacy__zstd_scalar* z, damacy__span src,
+                                                uint8_t* dst, uint64_t capacity,
+                                                bool skip_checksums, uint64_t* size,
+                                                damacy_error* err)
+{
+    damacy__zstd_reader reader;
+    uint8_t* to = dst;
+
+    memset(&reader, 0, sizeof reader);
+    reader.src = src;
+    z->start = src.ptr;
+    while (reader.at < src.size) {
+        const uint8_t* const frame = src.ptr + reader.at;
+        uint8_t* const first = to;
+        const uint8_t* at;
+        if ((damacy__load_u32le(frame) & 0xfffffff0u) == 0x184d2a50u) {
+            reader.at += 8 + (size_t)damacy__load_u32le(frame + 4);
+            continue;
+        }
+        reader.at += 4;
+        reader.content = 0;
+        reader.is_known = true;
+        DAMACY__TRY(damacy__zstd_walk_header(&reader, err));
+        z->block_max = reader.block_max;
+        at = src.ptr + reader.at;
+        DAMACY__TRY(damacy__zstd_blocks_decode(z, &at, &to, dst + capacity, err));
+        if (reader.is_known && (uint64_t)(to - first) != reader.content) {
+            return damacy__zstd_scalar_refuse(z, frame, "a frame of the wrong content size", err);
+        }
+        if (reader.has_checksum) {
+            if (!skip_checksums && (uint32_t)damacy__zstd_hash(first, (uint64_t)(to - first)) !=
+                                       damacy__load_u32le(at)) {
+                return damacy__zstd_scalar_refuse(z, at, "a checksum that does not match", err);
+            }
+            at += 4;
+        }
+        reader.at = (size_t)(at - src.ptr);
+    }
+    *size = (uint64_t)(to - dst);
+    return DAMACY_OK;
+}
