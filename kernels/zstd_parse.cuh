@@ -15,6 +15,7 @@ typedef struct damacy__zstd_walk {
     damacy__zstd_span n; // counts so far; first_* say where they go
     uint64_t content;    // sum of the content sizes in frame headers
     uint32_t known;      // every frame so far had a content size
+    uint32_t n_headers;  // of blocks, frames and skippable frames
     uint32_t max_size;   // block maximum of the current frame
     uint32_t tree;       // tree that the last Huffman literals of the frame defined, or NONE
     uint32_t tables[3];  // blocks that last defined LL, OF, ML, or NONE
@@ -32,6 +33,14 @@ DAMACY__INLINE bool damacy__zstd_stop(damacy__zstd_walk& k, uint64_t offset, uin
 DAMACY__INLINE bool damacy__zstd_has(const damacy__zstd_walk& k, uint32_t n)
 {
     return n <= k.size - k.at;
+}
+
+// Counts a header. A walk is serial, so hostile data must not make it long: above a bound that
+// legal data in a wave of this size does not reach, the job does not fit. False then.
+DAMACY__INLINE bool damacy__zstd_next(const damacy__zstd_wave& w, damacy__zstd_walk& k)
+{
+    const uint64_t most = 2ull * w.max_blocks + 8192;
+    return ++k.n_headers <= most || damacy__zstd_stop(k, 0, DAMACY__JOB_NEED_SCRATCH);
 }
 
 // A frame header after the magic number (RFC 8878 section 3.1.1.1).
@@ -234,6 +243,8 @@ static __device__ bool damacy__zstd_block_step(const damacy__zstd_wave& w, damac
     uint64_t n_literal_bytes = 0, n_records = 0;
     bool own_tree = false;
 
+    if (!damacy__zstd_next(w, k))
+        return false;
     if (!damacy__zstd_has(k, 3))
         return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);
     const uint32_t header = (uint32_t)damacy__load_le(k.src + k.at, 3);
@@ -315,6 +326,8 @@ static __device__ bool damacy__zstd_walk_job(const damacy__zstd_wave& w, damacy_
     while (k.at < k.size) { // every pass takes at least eight bytes
         const uint32_t bad =
             first ? (uint32_t)DAMACY__JOB_BAD_MAGIC : (uint32_t)DAMACY__JOB_TRAILING;
+        if (!damacy__zstd_next(w, k))
+            return false;
         if (!damacy__zstd_has(k, 4))
             return damacy__zstd_stop(k, k.at, first ? (uint32_t)DAMACY__JOB_TRUNCATED : bad);
         const uint32_t magic = damacy__load_u32(k.src + k.at);
@@ -345,6 +358,7 @@ DAMACY__INLINE void damacy__zstd_walk_begin(damacy__zstd_walk& k, const damacy__
     k.error = DAMACY__ZSTD_NO_ERROR;
     k.content = 0;
     k.known = 1;
+    k.n_headers = 0;
     k.max_size = 0;
     k.n = damacy__zstd_span{};
 }

@@ -4,7 +4,8 @@
  * Nothing is read back and nothing is allocated, so a launch may be captured in a graph. The
  * surprising rule: scratch is sized for typical data, not for the worst; a job that does not fit is
  * reported as DAMACY__JOB_NEED_SCRATCH and costs the others nothing, and every job of up to
- * largest_size whose blocks average at least 1 KiB of output fits in a wave of its own. */
+ * largest_size whose blocks average at least 1 KiB of output fits in a wave of its own. One that
+ * does not, or has more empty blocks than a wave may have blocks, is for the host. */
 #pragma once
 #include "gpu/program.h"
 #include "kernels/zstd_abi.h"
@@ -65,6 +66,7 @@ enum {
 typedef struct damacy__zstd_kernels {
     damacy__program front, back;
     bool has_split128; /* the device has the shared memory for it */
+    uint32_t tiles;    /* DAMACY__ZSTD_EXECUTE_*: shapes that it has the shared memory for */
     damacy__stream side[2];
     damacy__event fork;
     damacy__event join[2];
@@ -326,8 +328,12 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE], device,
                                             device->shared_per_block, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
-        DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,
-                                                damacy__zstd_tile_of(i).shared, err));
+        const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
+        if (tile.shared <= device->shared_per_block) {
+            DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,
+                                                    tile.shared, err));
+            kernels->tiles |= tile.flag;
+        }
     }
     for (uint32_t i = 0; i < 2; i++) {
         DAMACY__TRY(damacy__stream_open(device, false, &kernels->side[i], err));
@@ -413,13 +419,10 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
         }
     }
-    if (!has_links) {
-        o->execute &= ~DAMACY__ZSTD_EXECUTE_LINKS;
-    }
+    o->execute &= run->kernels->tiles | (has_links ? DAMACY__ZSTD_EXECUTE_LINKS : 0);
     /* Links take what fits; every frame has to find some kernel. */
-    if (!(o->execute & (DAMACY__ZSTD_EXECUTE_1024X2 | DAMACY__ZSTD_EXECUTE_256X4 |
-                        DAMACY__ZSTD_EXECUTE_256X2 | DAMACY__ZSTD_EXECUTE_128X2))) {
-        o->execute |= DAMACY__ZSTD_EXECUTE_1024X2;
+    if (!(o->execute & run->kernels->tiles)) {
+        o->execute |= DAMACY__ZSTD_EXECUTE_256X2;
     }
     run->wave.flags = o->execute | o->fse;
 }

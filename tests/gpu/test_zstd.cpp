@@ -3,6 +3,7 @@
 #include "tests/gpu/zstd_device.h"
 #include "tests/kernel/zstd_corpus.h"
 #include "tests/test.h"
+#include <thread>
 
 static zstd_device* gpu()
 {
@@ -310,6 +311,271 @@ TEST(zstd_gpu_repeats_itself)
             CHECK(jobs[i].out == first[i].out);
         }
     }
+}
+
+// A wave that stays on the device, to be launched again and again.
+struct resident {
+    std::vector<corpus_file> files;
+    damacy__zstd_layout layout = {};
+    damacy__zstd_call call = {};
+    std::vector<uint64_t> at, held, held_size;
+    uint64_t dst = 0, dst_size = 0;
+
+    uint64_t take(zstd_device& g, uint64_t size)
+    {
+        held.push_back(g.take(size));
+        held_size.push_back(size);
+        return held.back();
+    }
+
+    void open(zstd_device& g, const std::vector<corpus_file>& all)
+    {
+        damacy__zstd_limits limits = {};
+        std::vector<damacy__job> jobs;
+        bytes in;
+        files = all;
+        for (const corpus_file& f : files) {
+            damacy__job j = {};
+            j.src = in.size();
+            j.src_size = f.content.size();
+            j.dst = dst_size;
+            j.dst_capacity = j.expected_size = number(f.row, "bytes", 10);
+            limits.largest_size = std::max(limits.largest_size, j.dst_capacity);
+            at.push_back(dst_size);
+            dst_size += j.dst_capacity;
+            in.insert(in.end(), f.content.begin(), f.content.end());
+            jobs.push_back(j);
+        }
+        const uint64_t src = take(g, in.size());
+        const uint32_t n = (uint32_t)jobs.size();
+        dst = take(g, dst_size);
+        for (damacy__job& j : jobs) {
+            j.src += src;
+            j.dst += dst;
+        }
+        limits.max_jobs = n;
+        limits.dst_size = 3 * dst_size; // frames of a generator need more than typical data
+        limits.largest_size = 8 << 20;
+        g.check(damacy__zstd_layout_of(&limits, &layout, &g.err));
+        call.jobs = take(g, n * sizeof(damacy__job));
+        call.n_jobs = take(g, 4);
+        call.results = take(g, n * sizeof(damacy__job_result));
+        call.scratch = take(g, layout.size);
+        g.check(damacy__stream_open(&g.device, false, &call.stream, &g.err));
+        g.upload(src, in.data(), in.size());
+        g.upload(call.jobs, jobs.data(), n * sizeof(damacy__job));
+        g.upload(call.n_jobs, &n, 4);
+    }
+
+    // Forgets the last output.
+    void reset(zstd_device& g)
+    {
+        g.check(damacy__fill_device(&g.device, dst, 0xa5, dst_size, call.stream, &g.err));
+        g.check(damacy__fill_device(&g.device, call.results, 0xee,
+                                    files.size() * sizeof(damacy__job_result), call.stream,
+                                    &g.err));
+    }
+
+    void launch(zstd_device& g)
+    {
+        g.check(damacy__zstd_launch(&g.kernels, &g.device, &layout, &call, &g.err));
+    }
+
+    bool is_right(zstd_device& g)
+    {
+        bytes out(dst_size);
+        std::vector<damacy__job_result> results(files.size());
+        CHECK_EQ(g.driver.stream_synchronize(call.stream), 0);
+        g.fetch(out.data(), dst, dst_size);
+        g.fetch(results.data(), call.results, results.size() * sizeof(damacy__job_result));
+        for (size_t i = 0; i < files.size(); i++) {
+            if (results[i].status != DAMACY__JOB_OK ||
+                corpus_crc32c(&out[at[i]], results[i].size) != number(files[i].row, "crc32c", 16)) {
+                printf("# %s: status %u\n", files[i].name.c_str(), results[i].status);
+                return false;
+            }
+        }
+        return true;
+    }
+
+    void close(zstd_device& g)
+    {
+        for (size_t i = 0; i < held.size(); i++) {
+            g.give(held[i], held_size[i]);
+        }
+        damacy__stream_close(&g.device, call.stream);
+    }
+};
+
+TEST(zstd_gpu_runs_in_a_captured_graph)
+{
+    if (!gpu()) {
+        SKIP("no CUDA device");
+    }
+    zstd_device& g = *gpu();
+    void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+    int (*begin)(damacy__stream, int) = nullptr;
+    int (*end)(damacy__stream, void**) = nullptr;
+    int (*instantiate)(void**, void*, unsigned long long) = nullptr;
+    int (*run)(void*, damacy__stream) = nullptr;
+    CHECK(damacy__driver_symbol(library, "cuStreamBeginCapture_v2", (void*)&begin) &&
+          damacy__driver_symbol(library, "cuStreamEndCapture", (void*)&end) &&
+          damacy__driver_symbol(library, "cuGraphInstantiateWithFlags", (void*)&instantiate) &&
+          damacy__driver_symbol(library, "cuGraphLaunch", (void*)&run));
+    for (uint32_t literals = DAMACY__ZSTD_LANES; literals <= DAMACY__ZSTD_SPLIT128; literals++) {
+        void *graph = nullptr, *executable = nullptr;
+        resident r;
+        r.open(g, valid_frames(30));
+        r.call.options.literals = literals;
+        CHECK_EQ(begin(r.call.stream, 0), 0); // global mode: any forbidden call fails
+        r.launch(g);
+        CHECK_EQ(end(r.call.stream, &graph), 0);
+        CHECK_EQ(instantiate(&executable, graph, 0), 0);
+        for (int k = 0; k < 3; k++) {
+            r.reset(g);
+            CHECK_EQ(run(executable, r.call.stream), 0);
+            CHECK(r.is_right(g));
+        }
+        r.close(g);
+    }
+}
+
+TEST(zstd_gpu_keeps_waves_on_four_streams_apart)
+{
+    if (!gpu()) {
+        SKIP("no CUDA device");
+    }
+    zstd_device& g = *gpu();
+    resident waves[4];
+    for (size_t i = 0; i < 4; i++) {
+        std::vector<corpus_file> files = valid_frames(60);
+        std::rotate(files.begin(), files.begin() + (long)(i * 17), files.end());
+        waves[i].open(g, files);
+        waves[i].call.options.literals = 1 + (uint32_t)i % 3;
+    }
+    for (int k = 0; k < 20; k++) {
+        for (resident& w : waves) {
+            w.reset(g);
+            w.launch(g);
+        }
+        for (resident& w : waves) {
+            CHECK(k % 5 || w.is_right(g));
+        }
+    }
+    for (resident& w : waves) {
+        w.close(g);
+    }
+}
+
+static uint32_t noise_state = 12345;
+static uint32_t noise()
+{
+    noise_state = noise_state * 1664525u + 1013904223u;
+    return noise_state >> 8;
+}
+
+// Flips, changed bytes, splices, cuts.
+static bytes mutated(const bytes& frame, const bytes& other)
+{
+    bytes b = frame;
+    for (uint32_t n = 1 + noise() % 3; n; n--) {
+        const size_t at =
+            noise() % 4 ? noise() % b.size() : noise() % std::min<size_t>(b.size(), 40);
+        switch (noise() % 4) {
+        case 0:
+            b[at] ^= (uint8_t)(1 << noise() % 8);
+            break;
+        case 1:
+            b[at] = (uint8_t)noise();
+            break;
+        case 2:
+            for (size_t k = at; k < std::min(at + 4, b.size()); k++) {
+                b[k] = other[k % other.size()];
+            }
+            break;
+        default:
+            if (noise() % 4 == 0 && b.size() > 8) {
+                b.resize(4 + noise() % (b.size() - 4));
+            }
+        }
+    }
+    return b;
+}
+
+// DAMACY_TEST_MUTATIONS says how many.
+TEST(zstd_gpu_accepts_no_mutation_that_libzstd_refuses)
+{
+    if (!gpu()) {
+        SKIP("no CUDA device");
+    }
+    const char* const wanted = getenv("DAMACY_TEST_MUTATIONS");
+    const uint64_t n = wanted ? strtoull(wanted, nullptr, 10) : 8192;
+    std::vector<corpus_file> seeds = corpus_load("C_cs14_s1001");
+    const std::vector<corpus_file> more = corpus_load("zstd_crafted");
+    uint64_t n_ok = 0, n_lax = 0;
+    seeds.insert(seeds.end(), more.begin(), more.end());
+    seeds.erase(std::remove_if(seeds.begin(), seeds.end(),
+                               [](const corpus_file& f) { // libzstd before 1.5.6 refuses the second
+                                   return f.content.size() < 10 ||
+                                          f.name.find("seq_0_2byte") != std::string::npos;
+                               }),
+                seeds.end());
+    for (uint64_t done = 0; done < n; done += 4096) {
+        std::vector<device_job> jobs(4096);
+        damacy__zstd_options o = {};
+        o.literals = 1 + (uint32_t)(done / 4096 % 3);
+        o.fse = (uint32_t)(done / 4096 % 2 + 1) * DAMACY__ZSTD_FLAG_FSE_LATENCY;
+        for (size_t i = 0; i < jobs.size(); i++) {
+            const bytes frame = corpus_without_checksum(seeds[noise() % seeds.size()].content);
+            jobs[i].src = mutated(frame, seeds[noise() % seeds.size()].content);
+            jobs[i].capacity = 20000;
+        }
+        decode(*gpu(), jobs, o, (unsigned)done / 4096, false);
+        std::vector<int> verdicts(jobs.size()); // 1 wrong, 2 ok, 3 laxer
+        std::vector<std::thread> threads;
+        for (size_t t = 0; t < 16; t++) {
+            threads.emplace_back([&, t] {
+                bytes out(20000);
+                for (size_t i = t; i < jobs.size(); i += 16) {
+                    const device_job& j = jobs[i];
+                    const size_t size =
+                        ZSTD_decompress(out.data(), out.size(), j.src.data(), j.src.size());
+                    const bool ok = !ZSTD_isError(size);
+                    if (j.result.status == DAMACY__JOB_OK) {
+                        verdicts[i] = ok && size == j.out.size() &&
+                                              memcmp(out.data(), j.out.data(), size) == 0
+                                          ? 2
+                                          : 1;
+                    } else if (ok && j.result.status != DAMACY__JOB_BAD_LITERALS) {
+                        verdicts[i] = 3;
+                    }
+                    if (!j.canary) {
+                        verdicts[i] = 1;
+                    }
+                }
+            });
+        }
+        for (std::thread& t : threads) {
+            t.join();
+        }
+        for (size_t i = 0; i < jobs.size(); i++) {
+            if (verdicts[i] == 1) {
+                FILE* const f = fopen("mutation.zst", "wb");
+                if (f) {
+                    fwrite(jobs[i].src.data(), 1, jobs[i].src.size(), f);
+                    fclose(f);
+                }
+                printf("# mutation.zst: status %u, %zu bytes, canary %d\n", jobs[i].result.status,
+                       jobs[i].out.size(), (int)jobs[i].canary);
+            }
+            CHECK(verdicts[i] != 1);
+            n_ok += verdicts[i] == 2;
+            n_lax += verdicts[i] == 3;
+        }
+    }
+    printf("# %llu mutations, %llu decoded, libzstd %s laxer on %llu\n", (unsigned long long)n,
+           (unsigned long long)n_ok, ZSTD_versionString(), (unsigned long long)n_lax);
+    CHECK(n_lax * 20 <= n);
 }
 
 TEST_MAIN

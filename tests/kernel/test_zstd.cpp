@@ -364,6 +364,26 @@ TEST(zstd_reports_what_does_not_fit_scratch_and_decodes_the_rest)
     CHECK(refused != 0 && refused != 4095);
 }
 
+TEST(zstd_bounds_the_walk_over_headers)
+{
+    bytes bomb = {0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58}; // a frame of empty raw blocks
+    for (int i = 0; i < 30000; i++) {
+        bomb.insert(bomb.end(), {0, 0, 0});
+    }
+    bomb.insert(bomb.end(), {1, 0, 0});
+    const bytes content = volume(3000, 50);
+    std::vector<wave_job> jobs = {job_of(bomb, 10), job_of(compressed(content, 3, true), 3000)};
+    wave_options o;
+    o.max_blocks = 100;
+    CHECK(wave_run(jobs, o).empty());
+    CHECK_EQ(jobs[0].result.status, DAMACY__JOB_NEED_SCRATCH);
+    CHECK_EQ(jobs[1].result.status, DAMACY__JOB_OK);
+    o.max_blocks = 20000;
+    CHECK(wave_run(jobs, o).empty());
+    CHECK_EQ(jobs[0].result.status, DAMACY__JOB_OK);
+    CHECK_EQ(jobs[0].result.size, 0);
+}
+
 // ---- broken data --------------------------------------------------------------------------------
 
 // Whatever we accept libzstd accepts with the same bytes. It is laxer in one way that is common:

@@ -204,6 +204,28 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
     close_all();
 }
 
+TEST(zstd_launch_works_with_the_shared_memory_of_small_devices)
+{
+    for (const uint32_t size : {65536u, 101376u}) {
+        wave w;
+        open_all(size);
+        device.shared_per_block = size;
+        CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
+        CHECK_EQ(damacy__zstd_kernels_finish(&kernels, &device, &err), DAMACY_OK);
+        device.shared_per_block = 232448; // the sequence stage here is that of the largest device
+        CHECK_EQ(damacy__kernel_allow_shared(&kernels.back.kernels[DAMACY__ZSTD_FSE], &device,
+                                             232448, &err),
+                 DAMACY_OK);
+        w.open(some("D_smallblk_s2001", 3, 6), false);
+        w.call.options.literals = DAMACY__ZSTD_SPLIT128; // not there: another is taken
+        w.call.options.execute = DAMACY__ZSTD_EXECUTE_1024X2;
+        w.launch();
+        w.check();
+        w.close();
+        close_all();
+    }
+}
+
 TEST(zstd_launch_keeps_waves_on_two_streams_apart)
 {
     open_all(4);
