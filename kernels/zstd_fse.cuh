@@ -185,6 +185,13 @@ template <class S> struct damacy__fse_role {
     uint32_t capacity, walked, max_offset;
 };
 
+// The end of a batch for a role. A warp comes to the barrier as one.
+#define damacy__fse_batch_done()                      \
+    do {                                              \
+        damacy__sync_warp();                          \
+        damacy__sync_some(1, 32 * DAMACY__FSE_ROLES); \
+    } while (0)
+
 // The pipeline of a group; n_batches is that of its largest block. All lanes stay to the end, as
 // the barrier counts them.
 template <class S>
@@ -199,7 +206,7 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
         for (uint32_t i = 0; i < rounds; i++) {
             if (here && i < n_batches)
                 damacy__fse_walk_batch<S>(&r->walk, shared, self, b->n, i, &r->walked);
-            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);
+            damacy__fse_batch_done();
         }
     } else if (warp == 1 || warp == 2) {
         for (uint32_t i = 0; i < rounds; i++) {
@@ -213,7 +220,7 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
             } else if (here && i - 2 < n_batches) {
                 damacy__fse_emit_batch<S>(&r->values, shared, b, r->records, r->capacity, i - 2);
             }
-            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);
+            damacy__fse_batch_done();
         }
     } else if (warp == 3) {
         for (uint32_t i = 0; i < rounds; i++) {
@@ -221,13 +228,13 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
                 const uint32_t position = shared + S::POSITION + (i & 1) * 4 * S::LANES + 4 * lane;
                 damacy__fse_feed_step<S>(&r->feed, damacy__lds32(position), self.ring);
             }
-            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);
+            damacy__fse_batch_done();
         }
     } else if (warp >= 5) {
         for (uint32_t i = 0; i < rounds; i++) {
             if (i - 3 < n_batches)
                 damacy__fse_copy_out<S>(shared, i - 3, warp - 5);
-            damacy__sync_some(1, 32 * DAMACY__FSE_ROLES);
+            damacy__fse_batch_done();
         }
     }
 }
