@@ -23264,6 +23264,7 @@ static void damacy__crop_inherit(damacy__crop* crop, const damacy_error* error)
         crop->error = *error;
     } else {
         (void)damacy__fail(&crop->error, DAMACY_OOM, "no memory for a shard index");
+        damacy__error_where(&crop->error, DAMACY_STAGE_INDEX, crop->array->uri, NULL);
     }
     crop->error.sample = crop->number;
     crop->state = DAMACY__SAMPLE_SETTLED;
@@ -24492,10 +24493,10 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
                                          const damacy__lz_call* call, uint32_t max_moves,
                                          damacy_error* err);
-static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
                                           const damacy__lz_call* call, uint32_t max_jobs,
                                           damacy_error* err);
-static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
+DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
                                            damacy__device* device, const damacy__lz_call* call,
                                            uint32_t max_jobs, damacy_error* err);
 
@@ -24754,7 +24755,7 @@ static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, dama
 }
 
 /* Zeroes the outputs of jobs that failed. */
-static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
                                           const damacy__lz_call* call, uint32_t max_jobs,
                                           damacy_error* err)
 {
@@ -24772,7 +24773,7 @@ static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, dam
 }
 
 /* Compares the checksum at the end of every source. Nothing is decoded. */
-static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
+DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
                                            damacy__device* device, const damacy__lz_call* call,
                                            uint32_t max_jobs, damacy_error* err)
 {

@@ -148,6 +148,7 @@ static void damacy__crop_inherit(damacy__crop* crop, const damacy_error* error)
         crop->error = *error;
     } else {
         (void)damacy__fail(&crop->error, DAMACY_OOM, "no memory for a shard index");
+        damacy__error_where(&crop->error, DAMACY_STAGE_INDEX, crop->array->uri, NULL);
     }
     crop->error.sample = crop->number;
     crop->state = DAMACY__SAMPLE_SETTLED;

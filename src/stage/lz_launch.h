@@ -70,10 +70,10 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
                                          const damacy__lz_call* call, uint32_t max_moves,
                                          damacy_error* err);
-static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
                                           const damacy__lz_call* call, uint32_t max_jobs,
                                           damacy_error* err);
-static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
+DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
                                            damacy__device* device, const damacy__lz_call* call,
                                            uint32_t max_jobs, damacy_error* err);
 
@@ -332,7 +332,7 @@ static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, dama
 }
 
 /* Zeroes the outputs of jobs that failed. */
-static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
                                           const damacy__lz_call* call, uint32_t max_jobs,
                                           damacy_error* err)
 {
@@ -350,7 +350,7 @@ static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, dam
 }
 
 /* Compares the checksum at the end of every source. Nothing is decoded. */
-static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
+DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
                                            damacy__device* device, const damacy__lz_call* call,
                                            uint32_t max_jobs, damacy_error* err)
 {

@@ -7,14 +7,14 @@
 
 /* Threads cost more under the thread sanitizer: fewer calls are tried. */
 #if defined(__SANITIZE_THREAD__)
-#define STRIDE 5
+#define STRIDE 5u
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
-#define STRIDE 5
+#define STRIDE 5u
 #endif
 #endif
 #if !defined(STRIDE)
-#define STRIDE 1
+#define STRIDE 1u
 #endif
 
 enum { N_SAMPLES = 24, PER_BATCH = 3, SIDE = 16, VOXELS = SIDE * SIDE * SIDE, FILL = 9 };
@@ -374,7 +374,7 @@ static uint64_t every_call(const world* w, int is_open, int is_persistent)
 
     for (size_t i = 0; i < n_kinds; i++) {
         const fault_kind kind = is_open ? open_kinds[i] : read_kinds[i];
-        for (uint64_t k = 1;; k += (is_persistent ? 7 : 3) * STRIDE) {
+        for (uint64_t k = 1;; k += (is_persistent ? 7u : 3u) * STRIDE) {
             faults f = faults_of(w);
             outcome o;
             int is_invisible = kind == FAULT_SHORT || kind == FAULT_ONE_BYTE;
@@ -505,7 +505,7 @@ TEST(every_allocation_that_fails_is_survived_with_nothing_left_behind)
 
     world_make(&w);
     for (int is_persistent = 0; is_persistent < 2; is_persistent++) {
-        for (uint64_t k = 1;; k += 3 * STRIDE) {
+        for (uint64_t k = 1;; k += 3u * STRIDE) {
             faults f = faults_of(&w);
             outcome o;
             f.alloc_at = k;
@@ -534,7 +534,7 @@ TEST(failing_allocations_and_reads_together_lose_and_leak_nothing)
     world w;
 
     world_make(&w);
-    for (int i = 0; i < 300 / STRIDE; i++) {
+    for (uint32_t i = 0; i < 300u / STRIDE; i++) {
         faults f = faults_of(&w);
         outcome o;
         f.alloc_at = 1 + test_random(&seed) % 400;
