@@ -215,12 +215,12 @@ def cxx(tmp):
 
 
 def symbols(tmp):
-    allowed = re.compile(r"damacy__\w+(\.\w+)*$|(__PRETTY_FUNCTION__|__func__)\.\d+$|\.L")
+    allowed = re.compile(r"damacy_\w+\.\w+$|\w+\.\d+$|damacy__\w+(\.\w+)*$|(__PRETTY_FUNCTION__|__func__)\.\d+$|\.L")
 
     def check(name, static):
         def run():
             unit = pathlib.Path(tmp) / "unit.o"
-            need(*flags(name, "c11"), "-O1", "-c", *(["-DDAMACY_STATIC"] if static else []), HERE / "unit_a.c", "-o", unit)
+            need(*flags(name, "c11"), "-O1", "-fno-pie", "-c", *(["-DDAMACY_STATIC"] if static else []), HERE / "unit_a.c", "-o", unit)
             n_global = 0
             for line in need("nm", unit).splitlines():
                 kind, symbol = line.split()[-2:]
