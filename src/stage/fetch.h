@@ -9,6 +9,7 @@
 #include "format/ngff.h"
 #include "format/shard.h"
 #include "format/zarr.h"
+#include "format/zarr2.h"
 #include "stage/plan.h"
 #include "store/store.h"
 
@@ -18,7 +19,7 @@ typedef struct damacy__fetch_options {
 
 enum {
     DAMACY__METADATA_MAX = 1 << 20, /* bytes of one document */
-    DAMACY__FETCH_KEY = DAMACY__NGFF_MAX_PATH + DAMACY__KEY_CAPACITY + 2
+    DAMACY__FETCH_KEY = (int)DAMACY__NGFF_MAX_PATH + (int)DAMACY__KEY_CAPACITY + 2
 };
 
 /* What there is to know about an array before its chunks are read. */
@@ -70,64 +71,103 @@ static damacy_status damacy__fetch_open(damacy__store* store, const damacy__fetc
     return damacy__store_open(store, fetched->root, key, out, err);
 }
 
-/* Says what is there instead of zarr.json, if that is known. */
-static damacy_status damacy__fetch_explain(damacy__store* store, const damacy__fetched* fetched,
-                                           damacy_error* err)
+/* The bytes of prefix + name, to be freed by the caller also on failure. */
+static damacy_status damacy__fetch_text(damacy__store* store, damacy__alloc* alloc,
+                                        const damacy__fetched* fetched, const char* name,
+                                        uint8_t** text, uint64_t* size, damacy_error* err)
 {
-    static const char* const names[] = {".zarray", ".zgroup"};
+    damacy__object* object = NULL;
+    damacy_status status = damacy__fetch_open(store, fetched, name, &object, err);
 
-    for (uint32_t i = 0; i < 2; i++) {
-        damacy_error ignored;
-        damacy__object* object = NULL;
-        memset(&ignored, 0, sizeof ignored);
-        if (damacy__fetch_open(store, fetched, names[i], &object, &ignored) == DAMACY_OK) {
-            damacy__store_close(store, object);
-            return damacy__fail(err, DAMACY_UNSUPPORTED,
-                                "unsupported zarr_format 2: there is a %s and no zarr.json",
-                                names[i]);
+    *size = 0;
+    if (status == DAMACY_OK) {
+        *size = damacy__object_size(object);
+        if (*size > DAMACY__METADATA_MAX) {
+            status = damacy__fail(err, DAMACY_UNSUPPORTED,
+                                  "%s of %" PRIu64 " bytes; at most %d are read", name, *size,
+                                  DAMACY__METADATA_MAX);
+            *size = 0;
         }
     }
-    return DAMACY_NOTFOUND;
+    *text = status == DAMACY_OK ? damacy__new(alloc, *size, uint8_t) : NULL;
+    if (status == DAMACY_OK && !*text) {
+        status = damacy__fail(err, DAMACY_OOM, "%s of %" PRIu64 " bytes", name, *size);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__store_read(store, object, 0, *text, (size_t)*size, err);
+    }
+    if (object) {
+        damacy__store_close(store, object);
+    }
+    if (status != DAMACY_OK) {
+        damacy__error_where(err, DAMACY_STAGE_METADATA, NULL, name);
+    }
+    return status;
 }
 
-/* Reads and parses prefix + "zarr.json". */
+/* Version 2 keeps attributes beside the node's document, in a file that need not be there. */
+static damacy_status damacy__fetch_version2(damacy__store* store, damacy__alloc* alloc,
+                                            damacy__fetched* fetched, const char* name,
+                                            damacy_error* err)
+{
+    uint8_t* text = NULL;
+    uint8_t* attributes = NULL;
+    uint64_t size = 0;
+    uint64_t attributes_size = 0;
+    const damacy_error before = *err;
+    damacy_status status = damacy__fetch_text(store, alloc, fetched, name, &text, &size, err);
+
+    if (status == DAMACY_OK) {
+        status = damacy__fetch_text(store, alloc, fetched, ".zattrs", &attributes, &attributes_size,
+                                    err);
+        if (status == DAMACY_NOTFOUND) {
+            *err = before;
+            status = DAMACY_OK;
+        }
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__zarr2_parse(alloc, damacy__span_of(text, (size_t)size),
+                                     damacy__span_of(attributes, (size_t)attributes_size),
+                                     &fetched->document, err);
+        if (status != DAMACY_OK) {
+            damacy__error_where(err, DAMACY_STAGE_METADATA, NULL, name);
+        }
+        fetched->document_size += size + attributes_size;
+    }
+    damacy__free(alloc, text, size);
+    damacy__free(alloc, attributes, attributes_size);
+    return status;
+}
+
+/* Reads and parses the node at prefix: zarr.json, else .zarray, else .zgroup (Zarr v2, "Metadata").
+ */
 static damacy_status damacy__fetch_document(damacy__store* store, damacy__alloc* alloc,
                                             damacy__fetched* fetched, damacy_error* err)
 {
-    damacy__object* object = NULL;
+    static const char* const names[] = {".zarray", ".zgroup"};
+    const damacy_error before = *err;
+    damacy_error missing;
     uint8_t* text = NULL;
     uint64_t size = 0;
-    damacy_status status = damacy__fetch_open(store, fetched, "zarr.json", &object, err);
+    damacy_status status =
+        damacy__fetch_text(store, alloc, fetched, "zarr.json", &text, &size, err);
 
-    if (status == DAMACY_NOTFOUND) {
-        return damacy__fetch_explain(store, fetched, err);
-    }
-    if (status != DAMACY_OK) {
-        return status;
-    }
-    size = damacy__object_size(object);
-    if (size > DAMACY__METADATA_MAX) {
-        status = damacy__fail(err, DAMACY_UNSUPPORTED,
-                              "zarr.json of %" PRIu64 " bytes; at most %d are read", size,
-                              DAMACY__METADATA_MAX);
-        goto done;
-    }
-    text = damacy__new(alloc, size, uint8_t);
-    if (!text) {
-        status = damacy__fail(err, DAMACY_OOM, "zarr.json of %" PRIu64 " bytes", size);
-        goto done;
-    }
-    status = damacy__store_read(store, object, 0, text, (size_t)size, err);
     if (status == DAMACY_OK) {
+        fetched->document_size += size;
         status =
             damacy__zarr_parse(alloc, damacy__span_of(text, (size_t)size), &fetched->document, err);
-        fetched->document_size += size;
+        if (status != DAMACY_OK) {
+            damacy__error_where(err, DAMACY_STAGE_METADATA, NULL, "zarr.json");
+        }
     }
-done:
     damacy__free(alloc, text, size);
-    damacy__store_close(store, object);
-    if (status != DAMACY_OK) {
-        damacy__error_where(err, DAMACY_STAGE_METADATA, NULL, "zarr.json");
+    missing = *err; /* what is said when there is none of them */
+    for (uint32_t i = 0; i < DAMACY__COUNT(names) && status == DAMACY_NOTFOUND; i++) {
+        *err = before;
+        status = damacy__fetch_version2(store, alloc, fetched, names[i], err);
+        if (status == DAMACY_NOTFOUND) {
+            *err = missing;
+        }
     }
     return status;
 }

@@ -147,7 +147,7 @@ static damacy_status damacy__key_check(const char* key, damacy_error* err)
 {
     const char* part = key;
 
-    if (strnlen(key, DAMACY__PATH_SIZE) == DAMACY__PATH_SIZE) {
+    if (strlen(key) >= DAMACY__PATH_SIZE) {
         return damacy__fail(err, DAMACY_INVAL, "key %.60s... is longer than %d bytes", key,
                             DAMACY__PATH_SIZE - 1);
     }

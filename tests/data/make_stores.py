@@ -204,6 +204,20 @@ class Maker:
         else:
             self.expect(path, name, x)
 
+    def v2(self, what, name, shape, chunk, typestr=None, missing=False, **options):
+        if self.skipped(shape):
+            return
+        path = f"{self.number:04d}-v2-{what}-{name}"
+        x = content(name, shape, self.number)
+        options.setdefault("fill_value", 0)
+        array = zarr.create(shape=shape, chunks=chunk, dtype=typestr or DTYPES[name], store=self.folder / path, zarr_format=2, **options)
+        if missing:
+            x[chunk[0]:] = options["fill_value"] or 0
+            array[:chunk[0]] = x[:chunk[0]]
+        else:
+            array[...] = x
+        self.expect(path, name, x)
+
     def refuse(self, what, word, change, base=None):
         """A valid document whose feature is not covered."""
         self.number += 1
@@ -347,6 +361,25 @@ def fills(make):
                 fill(str(value).replace("-", "m"), name, int(value), int(value) % (1 << size))
 
 
+def v2(make):
+    import numcodecs
+
+    compressors = {"none": None, "zstd": numcodecs.Zstd(3), "gzip": numcodecs.GZip(5), "zlib": numcodecs.Zlib(1), "lz4": numcodecs.LZ4(),
+                   **{f"blosc-{cname}{shuffle}": numcodecs.Blosc(cname, 5, shuffle) for cname in ("lz4", "zstd", "zlib", "lz4hc")
+                      for shuffle in (0, 1, 2)}, "blosc-auto": numcodecs.Blosc("lz4", 5, -1)}
+    for what, compressor in compressors.items():
+        for name in ("uint8", "uint16", "float32"):
+            make.v2(what, name, (9, 10, 7), (5, 6, 4), compressor=compressor, filters=None)
+    for name in DTYPES:
+        if name != "bfloat16":
+            typestr = np.dtype(DTYPES[name]).newbyteorder(">").str
+            make.v2("big", name, (9, 10), (5, 4), typestr=typestr, compressor=None, filters=None)
+            make.v2("forder", name, (9, 10, 7), (5, 6, 4), order="F", compressor=numcodecs.Zstd(1), filters=None, dimension_separator="/")
+            make.v2("missing", name, (9, 10), (5, 4), missing=True, fill_value=1, compressor=numcodecs.Blosc("lz4", 5, 1), filters=None)
+    make.v2("null", "uint16", (9, 10), (5, 4), missing=True, fill_value=None, compressor=None, filters=None)
+    make.v2("rank1", "uint16", (19,), (5,), compressor=None, filters=None, dimension_separator="/")
+
+
 def refusals(make):
     u2 = bytes_codec("uint16")
     for dtype in ("complex64", "complex128", "r24", "float8_e4m3", "int4", "string"):
@@ -360,7 +393,11 @@ def refusals(make):
     make.refuse("transformer", "transformer", {"storage_transformers": [{"name": "indirection", "configuration": {}}]})
     make.refuse("member", "frobnicate", {"frobnicate": {"must_understand": True}})
     two = {"zarr_format": 2, "shape": [4], "chunks": [4], "dtype": "<u2", "compressor": None, "fill_value": 0, "order": "C", "filters": None}
-    make.refuse("v2", "zarr_format 2", {}, two)
+    make.refuse("v2-bz2", "bz2", {"compressor": {"id": "bz2", "level": 1}}, two)
+    make.refuse("v2-lzma", "lzma", {"compressor": {"id": "lzma", "format": 1}}, two)
+    make.refuse("v2-fixed", "fixedscaleoffset", {"filters": [{"id": "fixedscaleoffset", "scale": 1, "offset": 0, "dtype": "<f4"}]}, two)
+    make.refuse("v2-complex", "<c8", {"dtype": "<c8"}, two)
+    make.refuse("v2-text", "<U4", {"dtype": "<U4", "fill_value": ""}, two)
     # The inner codec of blosc is known only from the chunks.
     for clevel in (3, 5, 9):  # one voxel in a chunk of zeros, so that it is really compressed
         make.v3(f"blosclz{clevel}", "uint16", (50, 50), (50, 50), [u2, blosc("blosclz", "shuffle", 2, clevel)],
@@ -372,7 +409,7 @@ def main():
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     make = Maker(folder, "--golden" in sys.argv)
-    for group in (dtypes_and_codecs, blocks, transposes, shards, layouts, fills, refusals):
+    for group in (dtypes_and_codecs, blocks, transposes, shards, layouts, fills, v2, refusals):
         before = len(make.lines)
         group(make)
         print(f"# {group.__name__}: {len(make.lines) - before} stores", flush=True)
