@@ -1,21 +1,24 @@
 /* Compares what the library reads from stores with what their writers put in, voxel for voxel:
  *
- *     check_stores [--gpu] [--only=TEXT] FOLDER      FOLDER from tests/data/make_stores.py
+ *     check_stores [--gpu] [--only=TEXT] [--part=K/N] FOLDER      FOLDER from
+ * tests/data/make_stores.py
  *
- * Each store is read whole and in random boxes, as its own type, f32, bf16 and one more, by
- * damacy_read, and once more through a pipeline, on the CPU or on GPU 0. Refused stores must be
- * refused by name. */
+ * Each store is read whole and in random boxes, as its own type, f32, bf16, f16, u8 and one more,
+ * by damacy_read, and once more through a pipeline, on the CPU or on GPU 0. Refused stores must be
+ * refused by name. --part: only every Nth store, so that several processes share the work. */
 #define DAMACY_IMPLEMENTATION
 #include "damacy.h"
 #include "tests/test.h"
 #include "tools/host_copy.h"
 
+enum { N_KINDS = 6 };
+
 typedef struct store {
     char path[1024];
     char word[128];     /* what the error's message must hold; empty: the store is fine */
     bool is_unreadable; /* the error comes from reading, not from opening */
-    damacy_dtype dtypes[4];
-    uint8_t* voxels[4]; /* as dtypes[i], C order */
+    damacy_dtype dtypes[N_KINDS];
+    uint8_t* voxels[N_KINDS]; /* as dtypes[i], C order */
     uint32_t rank;
     int64_t shape[DAMACY_MAX_RANK];
     size_t n; /* voxels */
@@ -146,7 +149,7 @@ static void check_info(const store* s)
 
 static void check_reads(const store* s, uint64_t* random)
 {
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < N_KINDS; kind++) {
         for (int round = 0; round < 4; round++) {
             damacy_sample sample;
             const size_t n = pick(s, random, round, &sample);
@@ -269,7 +272,7 @@ static void check_store(const store* s)
     if (!gpu.context) {
         check_reads(s, &random);
     }
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < N_KINDS; kind++) {
         check_pipeline(s, kind, &random);
     }
 }
@@ -301,7 +304,9 @@ static bool parse(const char* folder, char* line, store* s)
     s->dtypes[0] = dtype_of(field[2]);
     s->dtypes[1] = DAMACY_F32;
     s->dtypes[2] = DAMACY_BF16;
-    s->dtypes[3] = dtype_of(field[3]);
+    s->dtypes[3] = DAMACY_F16;
+    s->dtypes[4] = DAMACY_U8;
+    s->dtypes[5] = dtype_of(field[3]);
     s->n = 1;
     for (char* part = field[4]; *part && *part != '-';) {
         s->shape[s->rank] = strtoll(part, &part, 10);
@@ -313,11 +318,14 @@ static bool parse(const char* folder, char* line, store* s)
 
 int main(int argc, char** argv)
 {
-    static const char* const suffixes[4] = {"native", "f32", "bf16", "extra"};
+    static const char* const suffixes[N_KINDS] = {"native", "f32", "bf16", "f16", "u8", "extra"};
     static store s;
     static volatile int number, failed;
     const char* folder = NULL;
     const char* only = "";
+    int part = 0;
+    int n_parts = 1;
+    int seen = 0;
     char name[1100];
     char line[2048];
     FILE* list;
@@ -325,6 +333,8 @@ int main(int argc, char** argv)
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--only=", 7) == 0) {
             only = argv[i] + 7;
+        } else if (strncmp(argv[i], "--part=", 7) == 0) {
+            CHECK(sscanf(argv[i], "--part=%d/%d", &part, &n_parts) == 2 && n_parts > 0);
         } else if (strcmp(argv[i], "--gpu") != 0) {
             folder = argv[i];
         } else if (!host_copy_open(&gpu, 0)) {
@@ -340,13 +350,13 @@ int main(int argc, char** argv)
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, list)) {
-        if (!strstr(line, only)) {
+        if (!strstr(line, only) || seen++ % n_parts != part) {
             continue;
         }
         number++;
         if (setjmp(test_jump) == 0) {
             CHECK(parse(folder, line, &s));
-            for (int kind = 0; kind < 4 && !s.word[0]; kind++) {
+            for (int kind = 0; kind < N_KINDS && !s.word[0]; kind++) {
                 s.voxels[kind] =
                     load(s.path, suffixes[kind], s.n * damacy_dtype_size(s.dtypes[kind]));
             }
@@ -356,7 +366,7 @@ int main(int argc, char** argv)
             failed++;
             printf("not ok %d - %s\n", number, strrchr(s.path, '/') + 1);
         }
-        for (int kind = 0; kind < 4; kind++) {
+        for (int kind = 0; kind < N_KINDS; kind++) {
             free(s.voxels[kind]);
         }
     }

@@ -7,7 +7,7 @@ FOLDER/list.txt has one line per store, tab-separated:
     ok      path  dtype  extra-dtype  shape ("3,4"; "-" for rank 0)
     refuse  path  word that the error message of opening it must hold
     unreadable  path  word that the error message of reading it must hold
-Beside each store lie its voxels in C order, little-endian: path.native, path.f32, path.bf16, path.extra.
+Beside each store lie its voxels in C order, little-endian: path.native, path.f32, path.bf16, path.f16, path.u8, path.extra.
 The values are numpy's and the casts are computed here, from the rules, not by the library under test.
 """
 import itertools
@@ -161,7 +161,8 @@ class Maker:
     def expect(self, path, name, x):
         extra = list(DTYPES)[self.number % len(DTYPES)]
         flat = np.ascontiguousarray(x).reshape(-1)
-        for suffix, y in (("native", flat), ("f32", cast(flat, np.float32)), ("bf16", cast(flat, BF16)), ("extra", cast(flat, DTYPES[extra]))):
+        for suffix, y in (("native", flat), ("f32", cast(flat, np.float32)), ("bf16", cast(flat, BF16)),
+                          ("f16", cast(flat, np.float16)), ("u8", cast(flat, np.uint8)), ("extra", cast(flat, DTYPES[extra]))):
             (self.folder / f"{path}.{suffix}").write_bytes(y.tobytes())
         shape = ",".join(map(str, x.shape)) or "-"
         self.lines.append(f"ok\t{path}\t{name}\t{extra}\t{shape}")
