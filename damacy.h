@@ -243,7 +243,7 @@ typedef struct damacy_config {
     damacy_log_level log_level; /* messages below it are not made; 0: all */
 
     void* cuda_context;    /* CUcontext to use; NULL: as device says */
-    void* cuda_stream;     /* CUstream whose work precedes and follows batches; NULL: own streams */
+    void* cuda_stream;     /* CUstream that uses the batches: damacy_release waits for its work */
     const char* cache_dir; /* of compiled kernels; NULL: $XDG_CACHE_HOME/damacy; "": none */
 
     damacy_numa numa;
@@ -354,8 +354,10 @@ DAMACY_API damacy_status damacy_batch_read(damacy_batch batch, void* dst, size_t
 DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch);
 
 /* Drops a reference; with the last one the slot is reused. INVAL, and no effect, when the batch was
- * released already. The event and stream forms reuse the slot only after the CUevent, or after what
- * is queued in the CUstream now; on the CPU they are plain releases. */
+ * released already. The slot is reused only after the CUevent, after what is queued in the CUstream
+ * now, and for the plain form after what is queued in config.cuda_stream now, if that is set:
+ * without it the GPU must have read the batch already. Only this slot waits. On the CPU all are the
+ * same. */
 DAMACY_API damacy_status damacy_release(damacy_batch batch);
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event);
 DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream);
@@ -406,9 +408,10 @@ typedef struct damacy_dl_managed_versioned {
 #define DAMACY_STREAM_NONE ((void*)(intptr_t)-1) /* no ordering wanted */
 
 /* Exports a batch without a copy. The tensor holds a reference of its own and outlives the batch's
- * release and damacy_destroy; its deleter, callable from any thread, drops it. `stream` is the
- * consumer's CUstream by the DLPack protocol (NULL or 1 legacy default, 2 per-thread default,
- * DAMACY_STREAM_NONE): it is made to wait for the batch; ignored on the CPU. INVAL, OOM, CUDA. */
+ * release and damacy_destroy; its deleter, callable from any thread, does as damacy_release.
+ * `stream` is the consumer's CUstream by the DLPack protocol (NULL or 1 legacy default, 2
+ * per-thread default, DAMACY_STREAM_NONE): it is made to wait for the batch; ignored on the CPU.
+ * INVAL, OOM, CUDA. */
 DAMACY_API damacy_status damacy_batch_dlpack(damacy_batch batch, void* stream,
                                              damacy_dl_managed_versioned** out, damacy_error* err);
 DAMACY_API damacy_status damacy_batch_dlpack_legacy(damacy_batch batch, void* stream,
@@ -23329,8 +23332,9 @@ typedef struct damacy__slot {
     damacy__units fill_units;
     damacy__unit finish_unit;
     uint64_t ready_event; /* GPU: CUevent behind the batch's last work */
-    uint64_t gate_event;  /* GPU: CUevent that the next batch in this slot waits for */
-    bool has_gate;        /* guarded by core.mutex */
+    uint64_t gate_stream; /* GPU: CUstream that waits for what its last consumers asked for */
+    uint64_t gate_event;  /* GPU: CUevent of that stream */
+    bool has_gate;        /* the next batch here waits; guarded by core.mutex */
     uint64_t next_read;   /* scheduler only: reads that have been issued */
     uint64_t n_pending;   /* atomic: tasks that must end before the batch is ready */
 } damacy__slot;
@@ -25601,9 +25605,10 @@ typedef struct damacy__wave {
     uint64_t output;
     uint64_t scratch; /* of zstd, then of LZ4, then of blosc */
     uint64_t tables;
-    damacy__pinned host; /* the tables' twin */
-    damacy__event sent;  /* the host's bytes are on the device */
-    damacy__event done;  /* everything */
+    damacy__pinned host;   /* the tables' twin */
+    damacy__stream stream; /* its decoding and assembling; waves overlap */
+    damacy__event sent;    /* the host's bytes are on the device */
+    damacy__event done;    /* everything */
     damacy__assemble_list list;
     damacy__unit** units; /* WAVE_UNITS */
     uint32_t n_units;
@@ -25643,7 +25648,8 @@ typedef struct damacy__gpu {
     bool is_compiled; /* GPU thread only */
     damacy__stream copy_stream;
     damacy__stream stream;
-    damacy__stream gate_stream; /* passes consumers' events on */
+    damacy__stream read_stream; /* of damacy_batch_read */
+    damacy__mutex gate_mutex;
     damacy__pinned staging;
     uint64_t affine; /* device address of scale and offset */
     uint64_t affine_size;
@@ -25701,11 +25707,14 @@ static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir
     return damacy__program_start(&gpu->assemble, &gpu->compiler, &spec, err);
 }
 
-/* Scale and offset of the channels, on the device. */
+/* Scale and offset of the channels, on the device; waits for them, since every stream reads them.
+ */
 static damacy_status damacy__gpu_send_affine(damacy__gpu* gpu, damacy_error* err)
 {
     const damacy__affine* affine = &gpu->core->affine;
     const uint64_t size = affine->n_channels * sizeof(float);
+    damacy__event event = NULL;
+    damacy_status status;
 
     if (affine->n_channels == 0) {
         return DAMACY_OK;
@@ -25715,8 +25724,15 @@ static damacy_status damacy__gpu_send_affine(damacy__gpu* gpu, damacy_error* err
                                      &gpu->affine, err));
     DAMACY__TRY(
         damacy__copy_to_device(&gpu->device, gpu->affine, affine->scale, size, gpu->stream, err));
-    return damacy__copy_to_device(&gpu->device, gpu->affine + gpu->affine_size / 2, affine->offset,
-                                  size, gpu->stream, err);
+    DAMACY__TRY(damacy__copy_to_device(&gpu->device, gpu->affine + gpu->affine_size / 2,
+                                       affine->offset, size, gpu->stream, err));
+    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
+    status = damacy__event_record(&gpu->device, event, gpu->stream, err);
+    if (status == DAMACY_OK) {
+        status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
+    }
+    damacy__event_close(&gpu->device, event);
+    return status;
 }
 
 /* Streams, pinned staging, and the start of all compilations. The context is current. */
@@ -25727,7 +25743,7 @@ static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir
     DAMACY__TRY(damacy__gpu_compile(gpu, cache_dir, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
-    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->gate_stream, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->read_stream, err));
     core->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
     core->decoded_size = DAMACY__MIN(core->decoded_size, UINT64_C(1) << 30);
     core->plan_options.max_read = DAMACY__MIN(core->config.max_read_bytes, core->staging_size / 4);
@@ -25754,6 +25770,9 @@ static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
     config.stream = core->config.cuda_stream;
     config.max_bytes = core->config.max_gpu_bytes;
     status = damacy__mutex_init(&gpu->mutex, err);
+    if (status == DAMACY_OK) {
+        status = damacy__mutex_init(&gpu->gate_mutex, err);
+    }
     if (status == DAMACY_OK) {
         status = damacy__condition_init(&gpu->wake, err);
     }
@@ -25828,6 +25847,7 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
         damacy__device_alloc(device, gpu->tables.size, "tables of a wave", &wave->tables, err));
     DAMACY__TRY(
         damacy__pinned_alloc(device, gpu->tables.size, "tables of a wave", &wave->host, err));
+    DAMACY__TRY(damacy__stream_open(device, false, &wave->stream, err));
     DAMACY__TRY(damacy__event_open(device, false, &wave->sent, err));
     DAMACY__TRY(damacy__event_open(device, false, &wave->done, err));
     damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, DAMACY__WAVE_COPIES,
@@ -25901,6 +25921,7 @@ static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot,
 {
     uint64_t address = 0;
     damacy__event event = NULL;
+    damacy__stream stream = NULL;
 
     DAMACY__TRY(damacy__device_alloc(&gpu->device, size, "a batch", &address, err));
     slot->ptr = (uint8_t*)(uintptr_t)address;
@@ -25909,6 +25930,8 @@ static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot,
     slot->ready_event = (uint64_t)(uintptr_t)event;
     DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
     slot->gate_event = (uint64_t)(uintptr_t)event;
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &stream, err));
+    slot->gate_stream = (uint64_t)(uintptr_t)stream;
     return DAMACY_OK;
 }
 
@@ -25941,13 +25964,43 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
     return status;
 }
 
-/* Makes a slot's gate event follow an event of the consumer's, through the stream of gates. */
-static damacy_status damacy__gpu_follow(damacy__gpu* gpu, damacy__event event, damacy__slot* slot,
-                                        damacy_error* err)
+/* Makes a slot wait for an event of a consumer's, or for what is queued in a consumer's stream now.
+ * Gates of one slot add up, and hold up no other slot. */
+static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void* event,
+                                      void* stream, damacy_error* err)
 {
-    DAMACY__TRY(damacy__stream_await(&gpu->device, gpu->gate_stream, event, err));
-    return damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event,
-                                gpu->gate_stream, err);
+    damacy__event const follow =
+        (damacy__event)(event ? event : (void*)(uintptr_t)slot->gate_event);
+    damacy_status status = DAMACY_OK;
+
+    damacy__lock(&gpu->gate_mutex); /* two consumers of a batch share its event */
+    if (!event) {
+        status = damacy__event_record(&gpu->device, follow, (damacy__stream)stream, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__stream_await(&gpu->device, (damacy__stream)(uintptr_t)slot->gate_stream,
+                                      follow, err);
+    }
+    damacy__unlock(&gpu->gate_mutex);
+    return status;
+}
+
+/* Makes a stream of ours wait for all gates of a slot that was free and is used again. */
+static damacy_status damacy__gpu_pass_gates(damacy__gpu* gpu, damacy__slot* slot,
+                                            damacy__stream stream, damacy_error* err)
+{
+    damacy__event const event = (damacy__event)(uintptr_t)slot->gate_event;
+    bool has_gate;
+
+    damacy__lock(&gpu->core->mutex);
+    has_gate = slot->has_gate;
+    damacy__unlock(&gpu->core->mutex);
+    if (!has_gate) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__event_record(&gpu->device, event,
+                                     (damacy__stream)(uintptr_t)slot->gate_stream, err));
+    return damacy__stream_await(&gpu->device, stream, event, err);
 }
 
 /* ---- closing ---- */
@@ -25960,11 +26013,14 @@ static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot)
     if (slot->gate_event) {
         damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event);
     }
+    if (slot->gate_stream) {
+        damacy__stream_close(&gpu->device, (damacy__stream)(uintptr_t)slot->gate_stream);
+    }
     if (slot->ptr) {
         damacy__device_free(&gpu->device, (uint64_t)(uintptr_t)slot->ptr, slot->size);
     }
     slot->ptr = NULL;
-    slot->ready_event = slot->gate_event = 0;
+    slot->ready_event = slot->gate_event = slot->gate_stream = 0;
 }
 
 static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
@@ -25976,6 +26032,9 @@ static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
     }
     if (wave->done) {
         damacy__event_close(device, wave->done);
+    }
+    if (wave->stream) {
+        damacy__stream_close(device, wave->stream);
     }
     damacy__pinned_free(device, &wave->host);
     if (wave->tables) {
@@ -26045,14 +26104,15 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
 static void damacy__gpu_close(damacy__gpu* gpu)
 {
     damacy__gpu_stop(gpu);
-    if (gpu->gate_stream) {
-        damacy__stream_close(&gpu->device, gpu->gate_stream);
+    if (gpu->read_stream) {
+        damacy__stream_close(&gpu->device, gpu->read_stream);
     }
     if (gpu->stream) {
         damacy__stream_close(&gpu->device, gpu->stream);
     }
     damacy__device_close(&gpu->device);
     damacy__condition_deinit(&gpu->wake);
+    damacy__mutex_deinit(&gpu->gate_mutex);
     damacy__mutex_deinit(&gpu->mutex);
     damacy__free(&gpu->core->alloc, gpu, 1);
 }
@@ -26226,7 +26286,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
     }
     DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->copy_stream, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
-    return damacy__stream_await(&gpu->device, gpu->stream, wave->sent, err);
+    return damacy__stream_await(&gpu->device, wave->stream, wave->sent, err);
 }
 
 /* Decodes the first max_jobs of a table of Zstandard jobs. */
@@ -26243,7 +26303,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.scratch = wave->scratch;
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
-    call.stream = gpu->stream;
+    call.stream = wave->stream;
     return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
 }
 
@@ -26262,11 +26322,11 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     call.results = wave->tables + gpu->tables.blosc_results;
     call.scratch = scratch;
     call.likely_jobs = wave->n_blosc;
-    call.stream = gpu->stream;
+    call.stream = wave->stream;
     if (wave->n_zstd) {
         DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + layout.wave.zstd_jobs,
                                            wave->tables + gpu->tables.zstd_jobs,
-                                           wave->n_zstd * sizeof(damacy__job), gpu->stream, err));
+                                           wave->n_zstd * sizeof(damacy__job), wave->stream, err));
     }
     DAMACY__TRY(damacy__blosc_launch_open(&gpu->lz, &gpu->device, &layout, &call, err));
     lz4 = call;
@@ -26285,7 +26345,7 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     }
     return damacy__copy_on_device(&gpu->device, wave->tables + gpu->tables.zstd_results,
                                   scratch + layout.wave.zstd_results,
-                                  wave->n_zstd * sizeof(damacy__job_result), gpu->stream, err);
+                                  wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
 /* Decodes all chunks of a wave, and sends what became of each back. */
@@ -26295,7 +26355,7 @@ static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, d
         DAMACY__TRY(damacy__wave_blosc(gpu, wave, err));
         DAMACY__TRY(damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.blosc_results,
                                          wave->tables + gpu->tables.blosc_results,
-                                         wave->n_blosc * sizeof(damacy__job_result), gpu->stream,
+                                         wave->n_blosc * sizeof(damacy__job_result), wave->stream,
                                          err));
     } else if (wave->n_zstd) {
         DAMACY__TRY(damacy__wave_zstd(gpu, wave, wave->tables + gpu->tables.zstd_jobs,
@@ -26307,7 +26367,7 @@ static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, d
     }
     return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.zstd_results,
                                 wave->tables + gpu->tables.zstd_results,
-                                wave->n_zstd * sizeof(damacy__job_result), gpu->stream, err);
+                                wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
 /* The kernel for a pair of types: its own program once that is compiled, else the one for any. */
@@ -26360,7 +26420,7 @@ static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, da
     call.scale = gpu->affine;
     call.offset = gpu->affine ? gpu->affine + gpu->affine_size / 2 : 0;
     call.n_blocks = gpu->device.n_multiprocessors * 16;
-    call.stream = gpu->stream;
+    call.stream = wave->stream;
     DAMACY__TRY(damacy__assemble_upload(&wave->list, &gpu->device, &call, err));
     for (uint32_t i = 0; i < wave->list.n_segments; i++) {
         if (wave->list.segments[i].n_jobs) {
@@ -26388,7 +26448,7 @@ static damacy_status damacy__wave_copy(damacy__gpu* gpu, damacy__wave* wave,
         return DAMACY_OK;
     }
     DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
-    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
     DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
     damacy__wave_clear_list(gpu, wave);
     damacy__assemble_begin(&wave->list, (damacy_dtype)copy->src_dtype);
@@ -26450,26 +26510,17 @@ static damacy_status damacy__wave_assemble(damacy__gpu* gpu, damacy__wave* wave,
     return damacy__wave_flush(gpu, wave, err);
 }
 
-/* The stream waits for what consumers of earlier batches in these slots asked for. */
+/* The wave's stream waits for what consumers of earlier batches in these slots asked for. */
 static damacy_status damacy__wave_gates(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
-    const damacy__slot* seen = NULL;
+    damacy__slot* seen = NULL;
 
     for (uint32_t i = 0; i < wave->n_units; i++) {
         damacy__slot* slot = wave->units[i]->slot;
-        bool has_gate;
-        if (slot == seen) {
-            continue;
+        if (slot != seen) {
+            DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
         }
         seen = slot;
-        damacy__lock(&gpu->core->mutex);
-        has_gate = slot->has_gate;
-        slot->has_gate = false;
-        damacy__unlock(&gpu->core->mutex);
-        if (has_gate) {
-            DAMACY__TRY(damacy__stream_await(&gpu->device, gpu->stream,
-                                             (damacy__event)(uintptr_t)slot->gate_event, err));
-        }
     }
     return DAMACY_OK;
 }
@@ -26483,7 +26534,7 @@ static damacy_status damacy__wave_launch(damacy__gpu* gpu, damacy__wave* wave, d
     }
     DAMACY__TRY(damacy__wave_gates(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
-    return damacy__event_record(&gpu->device, wave->done, gpu->stream, err);
+    return damacy__event_record(&gpu->device, wave->done, wave->stream, err);
 }
 
 /* ==== src/stage/gpu_run.h ==== */
@@ -26665,10 +26716,10 @@ static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, da
         wave->output_zstd += jobs[*n].dst_capacity;
         unit->number = (*n)++;
     }
-    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->stream, err));
+    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, wave->stream, err));
     DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
-    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
     return damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err);
 }
 
@@ -26780,6 +26831,8 @@ static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, da
     if (wave->is_running) { /* its list is in use until the stream is empty */
         DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
     }
+    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
+    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, gpu->stream, err));
     for (uint32_t i = 0; i < slot->n_samples; i++) {
         damacy__axis axis;
         damacy__copy copy;
@@ -26795,7 +26848,7 @@ static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, da
         damacy__assemble_begin(&wave->list, (damacy_dtype)copy.src_dtype);
         DAMACY__TRY(damacy__wave_copy(gpu, wave, &copy, &axis, err));
         DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
-        DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+        DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
         DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
     }
     for (uint32_t i = 0; i < slot->n_delivered; i++) {
@@ -26845,6 +26898,9 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot)
         }
         damacy__unlock(&gpu->core->mutex);
     }
+    damacy__lock(&gpu->core->mutex);
+    slot->has_gate = false; /* every wave of this batch has waited for it */
+    damacy__unlock(&gpu->core->mutex);
     damacy__slot_publish(slot);
 }
 
@@ -27092,13 +27148,7 @@ static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* s
     memset(&ignored, 0, sizeof ignored);
     status = damacy__device_enter(&gpu->device, &ignored);
     if (status == DAMACY_OK) {
-        if (event) { /* the event may be destroyed after this call: an event of ours takes its place
-                      */
-            status = damacy__gpu_follow(gpu, (damacy__event)event, slot, &ignored);
-        } else {
-            status = damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event,
-                                          (damacy__stream)stream, &ignored);
-        }
+        status = damacy__gpu_gate(gpu, slot, event, stream, &ignored);
         damacy__device_leave(&gpu->device);
     }
     if (status == DAMACY_OK) {
@@ -27108,6 +27158,21 @@ static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* s
     }
     (void)damacy__batch_drop(batch);
     return status;
+}
+
+/* Drops a reference whose holder names no event: the stream of the configuration, if there is one,
+ * is the consumer's. */
+static damacy_status damacy__batch_release(damacy_batch batch)
+{
+    damacy__core* core = batch.core;
+
+    if (core && core->gpu && core->config.cuda_stream) {
+        const damacy_status status = damacy__batch_gate(batch, NULL, core->config.cuda_stream);
+        if (status != DAMACY_OK && status != DAMACY_DEVICE_LOST) {
+            return status;
+        }
+    }
+    return damacy__batch_drop(batch);
 }
 
 /* Makes a consumer's stream wait for the batch, as DLPack's protocol asks of the producer. */
@@ -27177,13 +27242,13 @@ static damacy_status damacy__batch_fetch(damacy__gpu* gpu, const damacy_batch_in
 
     DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
     status =
-        damacy__stream_await(&gpu->device, gpu->gate_stream, (damacy__event)info->ready_event, err);
+        damacy__stream_await(&gpu->device, gpu->read_stream, (damacy__event)info->ready_event, err);
     if (status == DAMACY_OK) {
         status = damacy__copy_to_host(&gpu->device, dst, (uint64_t)(uintptr_t)info->ptr, info->size,
-                                      gpu->gate_stream, err);
+                                      gpu->read_stream, err);
     }
     if (status == DAMACY_OK) {
-        status = damacy__event_record(&gpu->device, event, gpu->gate_stream, err);
+        status = damacy__event_record(&gpu->device, event, gpu->read_stream, err);
     }
     if (status == DAMACY_OK) {
         status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
@@ -27237,7 +27302,9 @@ static void damacy__export_free(damacy__export* tensor)
     damacy__lock(&core->mutex);
     core->n_refs++; /* the allocator lives in the core */
     damacy__unlock(&core->mutex);
-    (void)damacy__batch_drop(batch);
+    if (damacy__batch_release(batch) != DAMACY_OK) {
+        (void)damacy__batch_drop(batch); /* a deleter cannot say so */
+    }
     damacy__free(&core->alloc, tensor, 1);
     damacy__core_unref(core);
 }
@@ -28401,7 +28468,7 @@ DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch)
 
 DAMACY_API damacy_status damacy_release(damacy_batch batch)
 {
-    return damacy__batch_drop(batch);
+    return damacy__batch_release(batch);
 }
 
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event)

@@ -235,7 +235,7 @@ typedef struct damacy_config {
     damacy_log_level log_level; /* messages below it are not made; 0: all */
 
     void* cuda_context;    /* CUcontext to use; NULL: as device says */
-    void* cuda_stream;     /* CUstream whose work precedes and follows batches; NULL: own streams */
+    void* cuda_stream;     /* CUstream that uses the batches: damacy_release waits for its work */
     const char* cache_dir; /* of compiled kernels; NULL: $XDG_CACHE_HOME/damacy; "": none */
 
     damacy_numa numa;
@@ -346,8 +346,10 @@ DAMACY_API damacy_status damacy_batch_read(damacy_batch batch, void* dst, size_t
 DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch);
 
 /* Drops a reference; with the last one the slot is reused. INVAL, and no effect, when the batch was
- * released already. The event and stream forms reuse the slot only after the CUevent, or after what
- * is queued in the CUstream now; on the CPU they are plain releases. */
+ * released already. The slot is reused only after the CUevent, after what is queued in the CUstream
+ * now, and for the plain form after what is queued in config.cuda_stream now, if that is set:
+ * without it the GPU must have read the batch already. Only this slot waits. On the CPU all are the
+ * same. */
 DAMACY_API damacy_status damacy_release(damacy_batch batch);
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event);
 DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream);
@@ -398,9 +400,10 @@ typedef struct damacy_dl_managed_versioned {
 #define DAMACY_STREAM_NONE ((void*)(intptr_t)-1) /* no ordering wanted */
 
 /* Exports a batch without a copy. The tensor holds a reference of its own and outlives the batch's
- * release and damacy_destroy; its deleter, callable from any thread, drops it. `stream` is the
- * consumer's CUstream by the DLPack protocol (NULL or 1 legacy default, 2 per-thread default,
- * DAMACY_STREAM_NONE): it is made to wait for the batch; ignored on the CPU. INVAL, OOM, CUDA. */
+ * release and damacy_destroy; its deleter, callable from any thread, does as damacy_release.
+ * `stream` is the consumer's CUstream by the DLPack protocol (NULL or 1 legacy default, 2
+ * per-thread default, DAMACY_STREAM_NONE): it is made to wait for the batch; ignored on the CPU.
+ * INVAL, OOM, CUDA. */
 DAMACY_API damacy_status damacy_batch_dlpack(damacy_batch batch, void* stream,
                                              damacy_dl_managed_versioned** out, damacy_error* err);
 DAMACY_API damacy_status damacy_batch_dlpack_legacy(damacy_batch batch, void* stream,

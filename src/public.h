@@ -261,7 +261,7 @@ DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch)
 
 DAMACY_API damacy_status damacy_release(damacy_batch batch)
 {
-    return damacy__batch_drop(batch);
+    return damacy__batch_release(batch);
 }
 
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event)

@@ -96,13 +96,7 @@ static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* s
     memset(&ignored, 0, sizeof ignored);
     status = damacy__device_enter(&gpu->device, &ignored);
     if (status == DAMACY_OK) {
-        if (event) { /* the event may be destroyed after this call: an event of ours takes its place
-                      */
-            status = damacy__gpu_follow(gpu, (damacy__event)event, slot, &ignored);
-        } else {
-            status = damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event,
-                                          (damacy__stream)stream, &ignored);
-        }
+        status = damacy__gpu_gate(gpu, slot, event, stream, &ignored);
         damacy__device_leave(&gpu->device);
     }
     if (status == DAMACY_OK) {
@@ -112,6 +106,21 @@ static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* s
     }
     (void)damacy__batch_drop(batch);
     return status;
+}
+
+/* Drops a reference whose holder names no event: the stream of the configuration, if there is one,
+ * is the consumer's. */
+static damacy_status damacy__batch_release(damacy_batch batch)
+{
+    damacy__core* core = batch.core;
+
+    if (core && core->gpu && core->config.cuda_stream) {
+        const damacy_status status = damacy__batch_gate(batch, NULL, core->config.cuda_stream);
+        if (status != DAMACY_OK && status != DAMACY_DEVICE_LOST) {
+            return status;
+        }
+    }
+    return damacy__batch_drop(batch);
 }
 
 /* Makes a consumer's stream wait for the batch, as DLPack's protocol asks of the producer. */
@@ -181,13 +190,13 @@ static damacy_status damacy__batch_fetch(damacy__gpu* gpu, const damacy_batch_in
 
     DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
     status =
-        damacy__stream_await(&gpu->device, gpu->gate_stream, (damacy__event)info->ready_event, err);
+        damacy__stream_await(&gpu->device, gpu->read_stream, (damacy__event)info->ready_event, err);
     if (status == DAMACY_OK) {
         status = damacy__copy_to_host(&gpu->device, dst, (uint64_t)(uintptr_t)info->ptr, info->size,
-                                      gpu->gate_stream, err);
+                                      gpu->read_stream, err);
     }
     if (status == DAMACY_OK) {
-        status = damacy__event_record(&gpu->device, event, gpu->gate_stream, err);
+        status = damacy__event_record(&gpu->device, event, gpu->read_stream, err);
     }
     if (status == DAMACY_OK) {
         status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
@@ -241,7 +250,9 @@ static void damacy__export_free(damacy__export* tensor)
     damacy__lock(&core->mutex);
     core->n_refs++; /* the allocator lives in the core */
     damacy__unlock(&core->mutex);
-    (void)damacy__batch_drop(batch);
+    if (damacy__batch_release(batch) != DAMACY_OK) {
+        (void)damacy__batch_drop(batch); /* a deleter cannot say so */
+    }
     damacy__free(&core->alloc, tensor, 1);
     damacy__core_unref(core);
 }

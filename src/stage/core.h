@@ -106,8 +106,9 @@ typedef struct damacy__slot {
     damacy__units fill_units;
     damacy__unit finish_unit;
     uint64_t ready_event; /* GPU: CUevent behind the batch's last work */
-    uint64_t gate_event;  /* GPU: CUevent that the next batch in this slot waits for */
-    bool has_gate;        /* guarded by core.mutex */
+    uint64_t gate_stream; /* GPU: CUstream that waits for what its last consumers asked for */
+    uint64_t gate_event;  /* GPU: CUevent of that stream */
+    bool has_gate;        /* the next batch here waits; guarded by core.mutex */
     uint64_t next_read;   /* scheduler only: reads that have been issued */
     uint64_t n_pending;   /* atomic: tasks that must end before the batch is ready */
 } damacy__slot;

@@ -39,9 +39,10 @@ typedef struct damacy__wave {
     uint64_t output;
     uint64_t scratch; /* of zstd, then of LZ4, then of blosc */
     uint64_t tables;
-    damacy__pinned host; /* the tables' twin */
-    damacy__event sent;  /* the host's bytes are on the device */
-    damacy__event done;  /* everything */
+    damacy__pinned host;   /* the tables' twin */
+    damacy__stream stream; /* its decoding and assembling; waves overlap */
+    damacy__event sent;    /* the host's bytes are on the device */
+    damacy__event done;    /* everything */
     damacy__assemble_list list;
     damacy__unit** units; /* WAVE_UNITS */
     uint32_t n_units;
@@ -81,7 +82,8 @@ typedef struct damacy__gpu {
     bool is_compiled; /* GPU thread only */
     damacy__stream copy_stream;
     damacy__stream stream;
-    damacy__stream gate_stream; /* passes consumers' events on */
+    damacy__stream read_stream; /* of damacy_batch_read */
+    damacy__mutex gate_mutex;
     damacy__pinned staging;
     uint64_t affine; /* device address of scale and offset */
     uint64_t affine_size;
@@ -139,11 +141,14 @@ static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir
     return damacy__program_start(&gpu->assemble, &gpu->compiler, &spec, err);
 }
 
-/* Scale and offset of the channels, on the device. */
+/* Scale and offset of the channels, on the device; waits for them, since every stream reads them.
+ */
 static damacy_status damacy__gpu_send_affine(damacy__gpu* gpu, damacy_error* err)
 {
     const damacy__affine* affine = &gpu->core->affine;
     const uint64_t size = affine->n_channels * sizeof(float);
+    damacy__event event = NULL;
+    damacy_status status;
 
     if (affine->n_channels == 0) {
         return DAMACY_OK;
@@ -153,8 +158,15 @@ static damacy_status damacy__gpu_send_affine(damacy__gpu* gpu, damacy_error* err
                                      &gpu->affine, err));
     DAMACY__TRY(
         damacy__copy_to_device(&gpu->device, gpu->affine, affine->scale, size, gpu->stream, err));
-    return damacy__copy_to_device(&gpu->device, gpu->affine + gpu->affine_size / 2, affine->offset,
-                                  size, gpu->stream, err);
+    DAMACY__TRY(damacy__copy_to_device(&gpu->device, gpu->affine + gpu->affine_size / 2,
+                                       affine->offset, size, gpu->stream, err));
+    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
+    status = damacy__event_record(&gpu->device, event, gpu->stream, err);
+    if (status == DAMACY_OK) {
+        status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
+    }
+    damacy__event_close(&gpu->device, event);
+    return status;
 }
 
 /* Streams, pinned staging, and the start of all compilations. The context is current. */
@@ -165,7 +177,7 @@ static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir
     DAMACY__TRY(damacy__gpu_compile(gpu, cache_dir, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
-    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->gate_stream, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->read_stream, err));
     core->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
     core->decoded_size = DAMACY__MIN(core->decoded_size, UINT64_C(1) << 30);
     core->plan_options.max_read = DAMACY__MIN(core->config.max_read_bytes, core->staging_size / 4);
@@ -192,6 +204,9 @@ static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
     config.stream = core->config.cuda_stream;
     config.max_bytes = core->config.max_gpu_bytes;
     status = damacy__mutex_init(&gpu->mutex, err);
+    if (status == DAMACY_OK) {
+        status = damacy__mutex_init(&gpu->gate_mutex, err);
+    }
     if (status == DAMACY_OK) {
         status = damacy__condition_init(&gpu->wake, err);
     }
@@ -266,6 +281,7 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
         damacy__device_alloc(device, gpu->tables.size, "tables of a wave", &wave->tables, err));
     DAMACY__TRY(
         damacy__pinned_alloc(device, gpu->tables.size, "tables of a wave", &wave->host, err));
+    DAMACY__TRY(damacy__stream_open(device, false, &wave->stream, err));
     DAMACY__TRY(damacy__event_open(device, false, &wave->sent, err));
     DAMACY__TRY(damacy__event_open(device, false, &wave->done, err));
     damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, DAMACY__WAVE_COPIES,
@@ -339,6 +355,7 @@ static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot,
 {
     uint64_t address = 0;
     damacy__event event = NULL;
+    damacy__stream stream = NULL;
 
     DAMACY__TRY(damacy__device_alloc(&gpu->device, size, "a batch", &address, err));
     slot->ptr = (uint8_t*)(uintptr_t)address;
@@ -347,6 +364,8 @@ static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot,
     slot->ready_event = (uint64_t)(uintptr_t)event;
     DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
     slot->gate_event = (uint64_t)(uintptr_t)event;
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &stream, err));
+    slot->gate_stream = (uint64_t)(uintptr_t)stream;
     return DAMACY_OK;
 }
 
@@ -379,13 +398,43 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
     return status;
 }
 
-/* Makes a slot's gate event follow an event of the consumer's, through the stream of gates. */
-static damacy_status damacy__gpu_follow(damacy__gpu* gpu, damacy__event event, damacy__slot* slot,
-                                        damacy_error* err)
+/* Makes a slot wait for an event of a consumer's, or for what is queued in a consumer's stream now.
+ * Gates of one slot add up, and hold up no other slot. */
+static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void* event,
+                                      void* stream, damacy_error* err)
 {
-    DAMACY__TRY(damacy__stream_await(&gpu->device, gpu->gate_stream, event, err));
-    return damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event,
-                                gpu->gate_stream, err);
+    damacy__event const follow =
+        (damacy__event)(event ? event : (void*)(uintptr_t)slot->gate_event);
+    damacy_status status = DAMACY_OK;
+
+    damacy__lock(&gpu->gate_mutex); /* two consumers of a batch share its event */
+    if (!event) {
+        status = damacy__event_record(&gpu->device, follow, (damacy__stream)stream, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__stream_await(&gpu->device, (damacy__stream)(uintptr_t)slot->gate_stream,
+                                      follow, err);
+    }
+    damacy__unlock(&gpu->gate_mutex);
+    return status;
+}
+
+/* Makes a stream of ours wait for all gates of a slot that was free and is used again. */
+static damacy_status damacy__gpu_pass_gates(damacy__gpu* gpu, damacy__slot* slot,
+                                            damacy__stream stream, damacy_error* err)
+{
+    damacy__event const event = (damacy__event)(uintptr_t)slot->gate_event;
+    bool has_gate;
+
+    damacy__lock(&gpu->core->mutex);
+    has_gate = slot->has_gate;
+    damacy__unlock(&gpu->core->mutex);
+    if (!has_gate) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__event_record(&gpu->device, event,
+                                     (damacy__stream)(uintptr_t)slot->gate_stream, err));
+    return damacy__stream_await(&gpu->device, stream, event, err);
 }
 
 /* ---- closing ---- */
@@ -398,11 +447,14 @@ static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot)
     if (slot->gate_event) {
         damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event);
     }
+    if (slot->gate_stream) {
+        damacy__stream_close(&gpu->device, (damacy__stream)(uintptr_t)slot->gate_stream);
+    }
     if (slot->ptr) {
         damacy__device_free(&gpu->device, (uint64_t)(uintptr_t)slot->ptr, slot->size);
     }
     slot->ptr = NULL;
-    slot->ready_event = slot->gate_event = 0;
+    slot->ready_event = slot->gate_event = slot->gate_stream = 0;
 }
 
 static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
@@ -414,6 +466,9 @@ static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
     }
     if (wave->done) {
         damacy__event_close(device, wave->done);
+    }
+    if (wave->stream) {
+        damacy__stream_close(device, wave->stream);
     }
     damacy__pinned_free(device, &wave->host);
     if (wave->tables) {
@@ -483,14 +538,15 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
 static void damacy__gpu_close(damacy__gpu* gpu)
 {
     damacy__gpu_stop(gpu);
-    if (gpu->gate_stream) {
-        damacy__stream_close(&gpu->device, gpu->gate_stream);
+    if (gpu->read_stream) {
+        damacy__stream_close(&gpu->device, gpu->read_stream);
     }
     if (gpu->stream) {
         damacy__stream_close(&gpu->device, gpu->stream);
     }
     damacy__device_close(&gpu->device);
     damacy__condition_deinit(&gpu->wake);
+    damacy__mutex_deinit(&gpu->gate_mutex);
     damacy__mutex_deinit(&gpu->mutex);
     damacy__free(&gpu->core->alloc, gpu, 1);
 }

@@ -178,10 +178,10 @@ static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, da
         wave->output_zstd += jobs[*n].dst_capacity;
         unit->number = (*n)++;
     }
-    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->stream, err));
+    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, wave->stream, err));
     DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
-    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
     return damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err);
 }
 
@@ -293,6 +293,8 @@ static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, da
     if (wave->is_running) { /* its list is in use until the stream is empty */
         DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
     }
+    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
+    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, gpu->stream, err));
     for (uint32_t i = 0; i < slot->n_samples; i++) {
         damacy__axis axis;
         damacy__copy copy;
@@ -308,7 +310,7 @@ static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, da
         damacy__assemble_begin(&wave->list, (damacy_dtype)copy.src_dtype);
         DAMACY__TRY(damacy__wave_copy(gpu, wave, &copy, &axis, err));
         DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
-        DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+        DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
         DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
     }
     for (uint32_t i = 0; i < slot->n_delivered; i++) {
@@ -358,6 +360,9 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot)
         }
         damacy__unlock(&gpu->core->mutex);
     }
+    damacy__lock(&gpu->core->mutex);
+    slot->has_gate = false; /* every wave of this batch has waited for it */
+    damacy__unlock(&gpu->core->mutex);
     damacy__slot_publish(slot);
 }
 

@@ -169,7 +169,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
     }
     DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->copy_stream, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
-    return damacy__stream_await(&gpu->device, gpu->stream, wave->sent, err);
+    return damacy__stream_await(&gpu->device, wave->stream, wave->sent, err);
 }
 
 /* Decodes the first max_jobs of a table of Zstandard jobs. */
@@ -186,7 +186,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.scratch = wave->scratch;
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
-    call.stream = gpu->stream;
+    call.stream = wave->stream;
     return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
 }
 
@@ -205,11 +205,11 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     call.results = wave->tables + gpu->tables.blosc_results;
     call.scratch = scratch;
     call.likely_jobs = wave->n_blosc;
-    call.stream = gpu->stream;
+    call.stream = wave->stream;
     if (wave->n_zstd) {
         DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + layout.wave.zstd_jobs,
                                            wave->tables + gpu->tables.zstd_jobs,
-                                           wave->n_zstd * sizeof(damacy__job), gpu->stream, err));
+                                           wave->n_zstd * sizeof(damacy__job), wave->stream, err));
     }
     DAMACY__TRY(damacy__blosc_launch_open(&gpu->lz, &gpu->device, &layout, &call, err));
     lz4 = call;
@@ -228,7 +228,7 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     }
     return damacy__copy_on_device(&gpu->device, wave->tables + gpu->tables.zstd_results,
                                   scratch + layout.wave.zstd_results,
-                                  wave->n_zstd * sizeof(damacy__job_result), gpu->stream, err);
+                                  wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
 /* Decodes all chunks of a wave, and sends what became of each back. */
@@ -238,7 +238,7 @@ static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, d
         DAMACY__TRY(damacy__wave_blosc(gpu, wave, err));
         DAMACY__TRY(damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.blosc_results,
                                          wave->tables + gpu->tables.blosc_results,
-                                         wave->n_blosc * sizeof(damacy__job_result), gpu->stream,
+                                         wave->n_blosc * sizeof(damacy__job_result), wave->stream,
                                          err));
     } else if (wave->n_zstd) {
         DAMACY__TRY(damacy__wave_zstd(gpu, wave, wave->tables + gpu->tables.zstd_jobs,
@@ -250,7 +250,7 @@ static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, d
     }
     return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.zstd_results,
                                 wave->tables + gpu->tables.zstd_results,
-                                wave->n_zstd * sizeof(damacy__job_result), gpu->stream, err);
+                                wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
 /* The kernel for a pair of types: its own program once that is compiled, else the one for any. */
@@ -303,7 +303,7 @@ static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, da
     call.scale = gpu->affine;
     call.offset = gpu->affine ? gpu->affine + gpu->affine_size / 2 : 0;
     call.n_blocks = gpu->device.n_multiprocessors * 16;
-    call.stream = gpu->stream;
+    call.stream = wave->stream;
     DAMACY__TRY(damacy__assemble_upload(&wave->list, &gpu->device, &call, err));
     for (uint32_t i = 0; i < wave->list.n_segments; i++) {
         if (wave->list.segments[i].n_jobs) {
@@ -331,7 +331,7 @@ static damacy_status damacy__wave_copy(damacy__gpu* gpu, damacy__wave* wave,
         return DAMACY_OK;
     }
     DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
-    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, gpu->stream, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
     DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
     damacy__wave_clear_list(gpu, wave);
     damacy__assemble_begin(&wave->list, (damacy_dtype)copy->src_dtype);
@@ -393,26 +393,17 @@ static damacy_status damacy__wave_assemble(damacy__gpu* gpu, damacy__wave* wave,
     return damacy__wave_flush(gpu, wave, err);
 }
 
-/* The stream waits for what consumers of earlier batches in these slots asked for. */
+/* The wave's stream waits for what consumers of earlier batches in these slots asked for. */
 static damacy_status damacy__wave_gates(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
-    const damacy__slot* seen = NULL;
+    damacy__slot* seen = NULL;
 
     for (uint32_t i = 0; i < wave->n_units; i++) {
         damacy__slot* slot = wave->units[i]->slot;
-        bool has_gate;
-        if (slot == seen) {
-            continue;
+        if (slot != seen) {
+            DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
         }
         seen = slot;
-        damacy__lock(&gpu->core->mutex);
-        has_gate = slot->has_gate;
-        slot->has_gate = false;
-        damacy__unlock(&gpu->core->mutex);
-        if (has_gate) {
-            DAMACY__TRY(damacy__stream_await(&gpu->device, gpu->stream,
-                                             (damacy__event)(uintptr_t)slot->gate_event, err));
-        }
     }
     return DAMACY_OK;
 }
@@ -426,5 +417,5 @@ static damacy_status damacy__wave_launch(damacy__gpu* gpu, damacy__wave* wave, d
     }
     DAMACY__TRY(damacy__wave_gates(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
-    return damacy__event_record(&gpu->device, wave->done, gpu->stream, err);
+    return damacy__event_record(&gpu->device, wave->done, wave->stream, err);
 }
