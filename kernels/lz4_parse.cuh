@@ -15,6 +15,8 @@
 
 #define DAMACY__LZ4_SEGMENT 512u // bytes, a multiple of 32
 #define DAMACY__LZ4_PART    (32 * DAMACY__LZ4_SEGMENT)
+#define DAMACY__LZ4_PROBE   8u          // tokens
+#define DAMACY__LZ4_SPARSE  256u        // bytes from token to token, on average, or more
 #define DAMACY__LZ4_BAD     0xffffffffu // in place of a token: the source ends too early
 #define DAMACY__LZ4_LARGE   0xfffffffeu // or a match is larger than the output
 
@@ -35,6 +37,7 @@ typedef struct damacy__lz4_part {
     uint32_t* marks;
 } damacy__lz4_part;
 
+// A byte at or behind the token of a sequence.
 DAMACY__INLINE uint32_t damacy__lz4_byte(const damacy__lz4_part* part, uint32_t at)
 {
     return at < part->end ? part->bytes[at - part->begin] : part->src[at];
@@ -42,11 +45,13 @@ DAMACY__INLINE uint32_t damacy__lz4_byte(const damacy__lz4_part* part, uint32_t 
 
 // The token after the one at `at`, which is inside the block; the block's size if that is the last;
 // BAD if the source ends inside it or behind its match; LARGE.
-DAMACY__INLINE uint32_t damacy__lz4_next(const damacy__lz4_part* part, uint32_t at)
+DAMACY__INLINE uint32_t damacy__lz4_next(const damacy__lz4_part* part, uint32_t at, uint32_t token)
 {
     const uint32_t size = part->size;
-    const uint32_t token = damacy__lz4_byte(part, at++);
     uint32_t n = token >> 4, byte = 255;
+    at++;
+    if (n != 15 && (token & 15) != 15 && at + n + 2 < size)
+        return at + n + 2;
     if (n == 15)
         while (byte == 255) {
             if (at >= size)
@@ -76,60 +81,55 @@ DAMACY__INLINE uint32_t damacy__lz4_next(const damacy__lz4_part* part, uint32_t 
     return at < size ? at : DAMACY__LZ4_BAD;
 }
 
-DAMACY__INLINE bool damacy__lz4_is_marked(const damacy__lz4_part* part, uint32_t at)
-{
-    const uint32_t bit = at - part->begin;
-    return part->marks[bit / 32] >> (bit % 32) & 1;
-}
-
-DAMACY__INLINE void damacy__lz4_mark(const damacy__lz4_part* part, uint32_t at)
-{
-    const uint32_t bit = at - part->begin;
-    part->marks[bit / 32] |= 1u << (bit % 32);
-}
-
-// Takes marks away from [from, to).
-DAMACY__INLINE void damacy__lz4_unmark(const damacy__lz4_part* part, uint32_t from, uint32_t to)
-{
-    uint32_t bit = from - part->begin;
-    const uint32_t end = to - part->begin;
-    while (bit < end) {
-        const uint32_t next = damacy__min((bit | 31) + 1, end);
-        const uint32_t above = ~0u << (bit % 32), below = ~0u >> (31 - (next - 1) % 32);
-        part->marks[bit / 32] &= ~(above & below);
-        bit = next;
-    }
-}
-
 // One lane's segment, and what its walk found.
 typedef struct damacy__lz4_segment {
-    uint32_t begin, end;
+    uint32_t first; // a multiple of SEGMENT bytes into the part
+    uint32_t end;   // at or below first: there is nothing
     uint32_t entry; // where the walk began; at or above end: it passes the segment by
     uint32_t exit;  // the first token at or above end, or the block's size, BAD or LARGE
     uint32_t last;  // if BAD or LARGE: the token at fault
 } damacy__lz4_segment;
 
-// Walks from `entry` until the end or, if there are marks of an earlier walk, until one of them.
+// Walks from `entry` until the end of the segment or a mark of an earlier walk; then that one's
+// exit holds. Marks below are replaced. The segment's words of marks are its lane's alone.
 DAMACY__INLINE void damacy__lz4_walk(const damacy__lz4_part* part, damacy__lz4_segment* s,
                                      uint32_t entry)
 {
+    uint32_t* const marks = part->marks + (s->first - part->begin) / 32;
+    const uint32_t n_words = DAMACY__LZ4_SEGMENT / 32;
+    uint32_t word = entry >= s->end ? n_words : (entry - s->first) / 32, bits = 0;
     s->entry = entry;
+    for (uint32_t i = 0; i < word; i++)
+        marks[i] = 0;
     if (entry >= s->end) {
-        damacy__lz4_unmark(part, s->begin, s->end);
         s->exit = entry;
         return;
     }
-    damacy__lz4_unmark(part, s->begin, entry);
-    for (uint32_t at = entry; !damacy__lz4_is_marked(part, at);) {
-        const uint32_t next = damacy__lz4_next(part, at);
-        damacy__lz4_mark(part, at);
+    uint32_t before = marks[word]; // of the earlier walk
+    for (uint32_t at = entry;;) {
+        const uint32_t token = part->bytes[at - part->begin];
+        const uint32_t place = at - s->first, mark = 1u << (place % 32);
+        if (place / 32 != word) {
+            marks[word] = bits;
+            for (word++; word < place / 32; word++)
+                marks[word] = 0;
+            before = marks[word];
+            bits = 0;
+        }
+        if (before & mark) {
+            marks[word] = bits | (before & (0 - mark));
+            return;
+        }
+        bits |= mark;
+        const uint32_t next = damacy__lz4_next(part, at, token);
         if (next >= s->end) {
-            damacy__lz4_unmark(part, at + 1, s->end);
+            marks[word] = bits;
+            for (word++; word < n_words; word++)
+                marks[word] = 0;
             s->exit = next;
             s->last = at;
             return;
         }
-        damacy__lz4_unmark(part, at + 1, next);
         at = next;
     }
 }
@@ -140,13 +140,13 @@ DAMACY__INLINE uint32_t damacy__lz4_mark_part(const damacy__lz4_part* part, uint
                                               uint32_t* fault)
 {
     damacy__lz4_segment s;
-    s.begin = damacy__min(part->begin + lane * DAMACY__LZ4_SEGMENT, part->end);
-    s.end = damacy__min(s.begin + DAMACY__LZ4_SEGMENT, part->end);
+    s.first = part->begin + lane * DAMACY__LZ4_SEGMENT;
+    s.end = damacy__min(s.first + DAMACY__LZ4_SEGMENT, part->end);
     s.last = 0;
     for (uint32_t i = lane; i < DAMACY__LZ4_PART / 32; i += 32)
         part->marks[i] = 0;
     damacy__sync_warp();
-    damacy__lz4_walk(part, &s, s.begin);
+    damacy__lz4_walk(part, &s, s.first);
     for (uint32_t round = 0; round < 32; round++) {
         const uint32_t before = damacy__shfl_up(s.exit, 1);
         const uint32_t entry = lane == 0 ? part->begin : before;
@@ -192,36 +192,75 @@ DAMACY__INLINE uint32_t damacy__lz4_list_part(const damacy__lz4_part* part,
     return n;
 }
 
+// Walks a few tokens in global memory, all lanes alike: for where literals are long. *begin
+// advances, to BAD or LARGE with the token at fault. Returns the new length of the list, or BAD.
+DAMACY__INLINE uint32_t damacy__lz4_list_few(damacy__lz4_part* part, uint32_t* begin,
+                                             uint32_t* fault, uint32_t* tokens, uint32_t n,
+                                             uint32_t max, uint32_t lane)
+{
+    uint32_t k = 0, mine = 0;
+    part->begin = part->end = *begin;
+    for (; k < DAMACY__LZ4_PROBE && *begin < part->size; k++) {
+        *fault = *begin;
+        if (lane == k)
+            mine = *begin;
+        *begin = damacy__lz4_next(part, *begin, part->src[*begin]);
+    }
+    if (k > max - n)
+        return DAMACY__LZ4_BAD;
+    if (lane < k)
+        tokens[n + lane] = mine;
+    return n + k;
+}
+
+// Brings a part of the block into shared memory.
+DAMACY__INLINE void damacy__lz4_load_part(damacy__lz4_part* part, uint32_t begin,
+                                          damacy__lz4_parse_shared* shared, uint32_t lane)
+{
+    const uint64_t low = (uint64_t)(uintptr_t)part->src, high = low + part->size;
+    const uint64_t base = (low + begin) & ~15ull;
+    part->begin = begin;
+    part->end = begin + damacy__min(part->size - begin, DAMACY__LZ4_PART);
+    part->bytes = (const uint8_t*)shared->bytes + (low + begin - base);
+    const uint32_t n_units = (uint32_t)((low + part->end - base + 15) / 16);
+#pragma unroll 8
+    for (uint32_t i = lane; i < n_units; i += 32)
+        shared->bytes[i] = damacy__load_u32x4_within(base + 16 * i, low, high);
+    damacy__sync_warp();
+}
+
 // Lists the tokens of a block of `size` bytes, at most max of them.
 DAMACY__INLINE void damacy__lz4_list(const uint8_t* src, uint32_t size, uint32_t* tokens,
                                      uint32_t max, damacy__lz4_parse_shared* shared,
                                      damacy__lz4_block* block, uint32_t lane)
 {
-    const uint64_t low = (uint64_t)(uintptr_t)src, high = low + size;
     damacy__lz4_part part;
+    bool is_sparse = true; // tokens are far apart, as far as one can tell
     part.src = src;
     part.size = size;
     part.most = block->n;
+    part.bytes = (const uint8_t*)shared->bytes;
     part.marks = shared->marks;
     for (uint32_t begin = 0; begin < size;) {
-        const uint64_t base = (low + begin) & ~15ull;
-        part.begin = begin;
-        part.end = begin + damacy__min(size - begin, DAMACY__LZ4_PART);
-        part.bytes = (const uint8_t*)shared->bytes + (low + begin - base);
-        const uint32_t n_units = (uint32_t)((low + part.end - base + 15) / 16);
-#pragma unroll 8
-        for (uint32_t i = lane; i < n_units; i += 32)
-            shared->bytes[i] = damacy__load_u32x4_within(base + 16 * i, low, high);
-        damacy__sync_warp();
-        begin = damacy__lz4_mark_part(&part, lane, &block->error_offset);
+        const uint32_t start = begin, n_before = block->n_tokens;
+        if (is_sparse) {
+            block->n_tokens = damacy__lz4_list_few(&part, &begin, &block->error_offset, tokens,
+                                                   n_before, max, lane);
+            is_sparse = begin - start >= DAMACY__LZ4_SPARSE * DAMACY__LZ4_PROBE;
+        } else {
+            damacy__lz4_load_part(&part, begin, shared, lane);
+            begin = damacy__lz4_mark_part(&part, lane, &block->error_offset);
+            if (begin < DAMACY__LZ4_LARGE)
+                block->n_tokens = damacy__lz4_list_part(&part, shared, tokens, n_before, max, lane);
+            is_sparse = block->n_tokens - n_before < DAMACY__LZ4_PART / DAMACY__LZ4_SPARSE;
+        }
         if (begin >= DAMACY__LZ4_LARGE) {
             block->status = begin == DAMACY__LZ4_BAD ? DAMACY__JOB_TRUNCATED : DAMACY__JOB_NO_SPACE;
             return;
         }
-        block->n_tokens = damacy__lz4_list_part(&part, shared, tokens, block->n_tokens, max, lane);
         if (block->n_tokens == DAMACY__LZ4_BAD) { // each makes 4 bytes at least
             block->status = DAMACY__JOB_NO_SPACE;
-            block->error_offset = part.begin;
+            block->error_offset = start;
             return;
         }
     }
