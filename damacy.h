@@ -782,6 +782,7 @@ typedef struct damacy__alloc {
     uint64_t live_bytes;   /* atomic */
     uint64_t live_blocks;  /* atomic */
     uint64_t n_calls;      /* atomic: allocations asked for; steady state leaves it unchanged */
+    uint64_t n_refused;    /* atomic: of these, how many the budget refused */
 } damacy__alloc;
 
 #define damacy__new(alloc, n, type) \
@@ -792,6 +793,7 @@ static void* damacy__alloc_take(damacy__alloc* alloc, uint64_t n, uint64_t size,
                                 uint64_t alignment);
 static void damacy__alloc_give(damacy__alloc* alloc, void* ptr, uint64_t size);
 static char* damacy__alloc_text(damacy__alloc* alloc, const char* text, size_t len);
+static damacy_status damacy__alloc_explain(const damacy__alloc* alloc, damacy_error* err);
 
 /* Takes size bytes off the budget; false when it is reached. */
 static bool damacy__alloc_charge(damacy__alloc* alloc, uint64_t size)
@@ -800,6 +802,7 @@ static bool damacy__alloc_charge(damacy__alloc* alloc, uint64_t size)
 
     if (alloc->budget != 0 && live > alloc->budget) {
         __atomic_sub_fetch(&alloc->live_bytes, size, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&alloc->n_refused, 1, __ATOMIC_RELAXED);
         return false;
     }
     return true;
@@ -872,6 +875,23 @@ static char* damacy__alloc_text(damacy__alloc* alloc, const char* text, size_t l
         memcpy(copy, text, len);
     }
     return copy;
+}
+
+/* Out of memory where the budget has refused something is DAMACY_BUDGET, with the sum; returns
+ * err->status. */
+static damacy_status damacy__alloc_explain(const damacy__alloc* alloc, damacy_error* err)
+{
+    char cause[sizeof err->message];
+
+    if (err->status == DAMACY_OOM && __atomic_load_n(&alloc->n_refused, __ATOMIC_RELAXED) > 0) {
+        memcpy(cause, err->message, sizeof cause);
+        (void)damacy__fail(err, DAMACY_BUDGET,
+                           "%.240s: does not fit beside the %" PRIu64
+                           " bytes that are in use of max_host_bytes %" PRIu64,
+                           cause, __atomic_load_n(&alloc->live_bytes, __ATOMIC_RELAXED),
+                           alloc->budget);
+    }
+    return err->status;
 }
 
 /* ==== src/base/arena.h ==== */
@@ -21256,6 +21276,7 @@ static void damacy__array_fetch(void* context, uint32_t worker)
     status = damacy__fetch_array(catalog->store, catalog->alloc, entry->uri, &catalog->options,
                                  &entry->fetched, &entry->error);
     if (status != DAMACY_OK) {
+        (void)damacy__alloc_explain(catalog->alloc, &entry->error);
         damacy__error_where(&entry->error, DAMACY_STAGE_METADATA, entry->uri, NULL);
     }
     damacy__metric_add(catalog->clock, damacy__now_ns() - start, entry->fetched.document_size, 0);
@@ -21279,33 +21300,33 @@ static damacy__array_entry* damacy__catalog_find_array(damacy__catalog* catalog,
     return NULL;
 }
 
-/* Pins the array of a uri, starting its fetch if it is new. OOM only; other failures are the
- * entry's. */
-static damacy_status damacy__catalog_array(damacy__catalog* catalog, const char* uri,
-                                           damacy__array_entry** out, damacy_error* err)
+/* An array that is known, pinned; NULL: it is not. Holds the mutex. */
+static damacy__array_entry* damacy__catalog_pin_array(damacy__catalog* catalog, const char* uri,
+                                                      size_t len, uint64_t hash)
 {
-    const size_t len = strlen(uri);
-    const uint64_t hash = damacy__hash(uri, len, 1);
-    damacy__array_entry* entry;
+    damacy__array_entry* entry = damacy__catalog_find_array(catalog, uri, len, hash);
 
-    damacy__lock(&catalog->mutex);
-    entry = damacy__catalog_find_array(catalog, uri, len, hash);
     if (entry) {
         entry->n_pins++;
         catalog->array_hits++;
         damacy__table_touch(&catalog->arrays, &entry->entry);
-        damacy__unlock(&catalog->mutex);
-        *out = entry;
-        return DAMACY_OK;
     }
-    entry = damacy__new(catalog->alloc, 1, damacy__array_entry);
-    if (entry) {
-        entry->uri = damacy__alloc_text(catalog->alloc, uri, len);
+    return entry;
+}
+
+/* An entry that is in no table yet; NULL: no memory. */
+static damacy__array_entry* damacy__array_entry_new(damacy__catalog* catalog, const char* uri,
+                                                    size_t len)
+{
+    damacy__array_entry* entry = damacy__new(catalog->alloc, 1, damacy__array_entry);
+
+    if (!entry) {
+        return NULL;
     }
-    if (!entry || !entry->uri) {
+    entry->uri = damacy__alloc_text(catalog->alloc, uri, len);
+    if (!entry->uri) {
         damacy__free(catalog->alloc, entry, 1);
-        damacy__unlock(&catalog->mutex);
-        return damacy__fail(err, DAMACY_OOM, "%.100s: no memory for its metadata", uri);
+        return NULL;
     }
     entry->catalog = catalog;
     entry->uri_len = len;
@@ -21313,10 +21334,45 @@ static damacy_status damacy__catalog_array(damacy__catalog* catalog, const char*
     entry->error.sample = entry->error.offset = UINT64_MAX;
     entry->task.function = damacy__array_fetch;
     entry->task.context = entry;
-    catalog->array_misses++;
-    damacy__table_insert(&catalog->arrays, &entry->entry, hash);
+    return entry;
+}
+
+/* Pins the array of a uri, starting its fetch if it is new. OOM only; other failures are the
+ * entry's. Memory is taken without the lock: of two threads that ask for a new array at once, the
+ * second throws its entry away. */
+static damacy_status damacy__catalog_array(damacy__catalog* catalog, const char* uri,
+                                           damacy__array_entry** out, damacy_error* err)
+{
+    const size_t len = strlen(uri);
+    const uint64_t hash = damacy__hash(uri, len, 1);
+    damacy__array_entry* fresh;
+    damacy__array_entry* entry;
+
+    damacy__lock(&catalog->mutex);
+    entry = damacy__catalog_pin_array(catalog, uri, len, hash);
     damacy__unlock(&catalog->mutex);
-    damacy__pool_submit(catalog->pool, &entry->task, DAMACY__URGENT);
+    if (entry) {
+        *out = entry;
+        return DAMACY_OK;
+    }
+    fresh = damacy__array_entry_new(catalog, uri, len);
+    if (!fresh) {
+        (void)damacy__fail(err, DAMACY_OOM, "%.100s: no memory for its metadata", uri);
+        return damacy__alloc_explain(catalog->alloc, err);
+    }
+    damacy__lock(&catalog->mutex);
+    entry = damacy__catalog_pin_array(catalog, uri, len, hash);
+    if (!entry) {
+        catalog->array_misses++;
+        damacy__table_insert(&catalog->arrays, &fresh->entry, hash);
+    }
+    damacy__unlock(&catalog->mutex);
+    if (entry) {
+        damacy__array_entry_free(catalog, fresh);
+    } else {
+        entry = fresh;
+        damacy__pool_submit(catalog->pool, &entry->task, DAMACY__URGENT);
+    }
     *out = entry;
     return DAMACY_OK;
 }
@@ -21336,6 +21392,7 @@ static void damacy__index_fetch(void* context, uint32_t worker)
     status = damacy__fetch_index(catalog->store, catalog->alloc, &entry->array->fetched,
                                  entry->number, &entry->index, &error);
     if (status != DAMACY_OK) {
+        (void)damacy__alloc_explain(catalog->alloc, &error);
         damacy__error_where(&error, DAMACY_STAGE_INDEX, entry->array->uri, NULL);
         entry->error = damacy__new(catalog->alloc, 1, damacy_error);
         if (entry->error) {
@@ -21353,46 +21410,70 @@ static void damacy__index_fetch(void* context, uint32_t worker)
     catalog->notify(catalog->notify_context);
 }
 
-/* Pins the index of an object; the array is READY. OOM only; other failures are the entry's. */
+/* An index that is known, pinned; NULL: it is not. Holds the mutex. */
+static damacy__index_entry* damacy__catalog_pin_index(damacy__catalog* catalog,
+                                                      const damacy__array_entry* array,
+                                                      uint64_t number, uint64_t hash)
+{
+    damacy__entry* at = damacy__table_first(&catalog->indexes, hash);
+
+    for (; at; at = damacy__table_next(at)) {
+        damacy__index_entry* entry = (damacy__index_entry*)(void*)at;
+        if (entry->array == array && entry->number == number) {
+            entry->n_pins++;
+            catalog->index_hits++;
+            damacy__table_touch(&catalog->indexes, &entry->entry);
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+/* Pins the index of an object; the array is READY. OOM only; other failures are the entry's. Memory
+ * is taken without the lock, as for arrays. */
 static damacy_status damacy__catalog_index(damacy__catalog* catalog, damacy__array_entry* array,
                                            uint64_t number, damacy__index_entry** out,
                                            damacy_error* err)
 {
     const uint64_t hash = damacy__hash(&number, sizeof number, (uint64_t)(uintptr_t)array);
-    damacy__index_entry* entry = NULL;
-    damacy__entry* at;
+    damacy__index_entry* fresh;
+    damacy__index_entry* entry;
 
     damacy__lock(&catalog->mutex);
-    for (at = damacy__table_first(&catalog->indexes, hash); at; at = damacy__table_next(at)) {
-        entry = (damacy__index_entry*)(void*)at;
-        if (entry->array == array && entry->number == number) {
-            entry->n_pins++;
-            catalog->index_hits++;
-            damacy__table_touch(&catalog->indexes, &entry->entry);
-            damacy__unlock(&catalog->mutex);
-            *out = entry;
-            return DAMACY_OK;
-        }
-    }
-    entry = damacy__new(catalog->alloc, 1, damacy__index_entry);
-    if (!entry) {
-        damacy__unlock(&catalog->mutex);
-        return damacy__fail(err, DAMACY_OOM, "%.100s: no memory for a shard index", array->uri);
-    }
-    entry->catalog = catalog;
-    entry->array = array;
-    entry->number = number;
-    entry->n_pins = 2; /* the caller's and the fetch's */
-    entry->n_bytes = sizeof *entry;
-    entry->task.function = damacy__index_fetch;
-    entry->task.context = entry;
-    array->n_pins++;
-    catalog->index_misses++;
-    catalog->n_bytes += sizeof *entry;
-    damacy__table_insert(&catalog->indexes, &entry->entry, hash);
+    entry = damacy__catalog_pin_index(catalog, array, number, hash);
     damacy__unlock(&catalog->mutex);
-    damacy__pool_submit(catalog->pool, &entry->task, DAMACY__URGENT);
-    damacy__catalog_keep_limits(catalog);
+    if (entry) {
+        *out = entry;
+        return DAMACY_OK;
+    }
+    fresh = damacy__new(catalog->alloc, 1, damacy__index_entry);
+    if (!fresh) {
+        (void)damacy__fail(err, DAMACY_OOM, "%.100s: no memory for a shard index", array->uri);
+        return damacy__alloc_explain(catalog->alloc, err);
+    }
+    fresh->catalog = catalog;
+    fresh->array = array;
+    fresh->number = number;
+    fresh->n_pins = 2; /* the caller's and the fetch's */
+    fresh->n_bytes = sizeof *fresh;
+    fresh->task.function = damacy__index_fetch;
+    fresh->task.context = fresh;
+    damacy__lock(&catalog->mutex);
+    entry = damacy__catalog_pin_index(catalog, array, number, hash);
+    if (!entry) {
+        array->n_pins++;
+        catalog->index_misses++;
+        catalog->n_bytes += sizeof *fresh;
+        damacy__table_insert(&catalog->indexes, &fresh->entry, hash);
+    }
+    damacy__unlock(&catalog->mutex);
+    if (entry) {
+        damacy__index_entry_free(catalog, fresh);
+    } else {
+        entry = fresh;
+        damacy__pool_submit(catalog->pool, &entry->task, DAMACY__URGENT);
+        damacy__catalog_keep_limits(catalog);
+    }
     *out = entry;
     return DAMACY_OK;
 }
@@ -23269,6 +23350,205 @@ static damacy_status damacy__config_fill(const damacy_config* config, damacy_con
     return DAMACY_OK;
 }
 
+/* ==== src/stage/numa.h ==== */
+/* A NUMA node to the CPUs that its threads run on, as Linux tells it beneath /sys.
+ *
+ * Asking for a node that cannot be had is an error; AUTO takes the node of the GPU where that is
+ * known and the machine has several, and else pins nothing. The thread that creates a pipeline
+ * stays on the node meanwhile: the threads that it starts and the pages that it touches inherit
+ * that. */
+
+enum { DAMACY__NUMA_TEXT = 4096 };
+
+typedef struct damacy__numa {
+    cpu_set_t cpus;   /* of the node */
+    cpu_set_t before; /* where the calling thread ran */
+    bool pins;        /* false: threads run wherever they like */
+    bool is_wish;     /* AUTO: no error if it cannot be */
+} damacy__numa;
+
+static damacy_status damacy__numa_choose(const damacy_config* config, const char* bus_id,
+                                         const char* sys, damacy__numa* numa, damacy_error* err);
+static damacy_status damacy__numa_enter(damacy__numa* numa, damacy_error* err);
+static void damacy__numa_leave(const damacy__numa* numa);
+
+/* The text of a small file, without the final newline; 0 or errno. */
+static int damacy__numa_file(const char* path, char text[DAMACY__NUMA_TEXT])
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t len = 0;
+    ssize_t n = 0;
+    int code = 0;
+
+    if (fd < 0) {
+        return errno;
+    }
+    while (code == 0 && len + 1 < DAMACY__NUMA_TEXT) {
+        n = read(fd, text + len, DAMACY__NUMA_TEXT - 1 - len);
+        if (n == 0) {
+            break;
+        }
+        if (n > 0) {
+            len += (size_t)n;
+        } else if (errno != EINTR) {
+            code = errno;
+        }
+    }
+    close(fd);
+    while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == ' ')) {
+        len--;
+    }
+    text[len] = '\0';
+    return code;
+}
+
+/* A decimal number at *at, which moves on; false when there is none below a million. */
+static bool damacy__numa_number(const char** at, uint32_t* out)
+{
+    uint32_t value = 0;
+    const char* start = *at;
+
+    while (**at >= '0' && **at <= '9' && value < 100000) {
+        value = value * 10 + (uint32_t)(*(*at)++ - '0');
+    }
+    *out = value;
+    return *at != start && !(**at >= '0' && **at <= '9');
+}
+
+/* "0-3,8,10-11" to a set. CPUs beyond what a set holds are left out; false on other text. */
+static bool damacy__numa_parse(const char* text, cpu_set_t* cpus)
+{
+    CPU_ZERO(cpus);
+    while (*text != '\0') {
+        uint32_t first;
+        uint32_t last;
+        if (!damacy__numa_number(&text, &first)) {
+            return false;
+        }
+        last = first;
+        if (*text == '-') {
+            text++;
+            if (!damacy__numa_number(&text, &last) || last < first) {
+                return false;
+            }
+        }
+        for (uint32_t i = first; i <= last && i < CPU_SETSIZE; i++) {
+            CPU_SET(i, cpus);
+        }
+        if (*text == ',' && text[1] != '\0') {
+            text++;
+        } else if (*text != '\0') {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The CPUs of a node that this process may use. */
+static damacy_status damacy__numa_cpus(const char* sys, int32_t node, cpu_set_t* cpus,
+                                       damacy_error* err)
+{
+    char path[512];
+    char text[DAMACY__NUMA_TEXT];
+    cpu_set_t allowed;
+    int code;
+
+    (void)snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", sys, node);
+    code = damacy__numa_file(path, text);
+    if (code != 0) {
+        return damacy__fail(err, DAMACY_INVAL,
+                            "numa_node is %d; the machine has no such node (%s: errno %d)", node,
+                            path, code);
+    }
+    if (!damacy__numa_parse(text, cpus)) {
+        return damacy__fail(err, DAMACY_INVAL, "numa_node is %d; %s is no list of CPUs: \"%.60s\"",
+                            node, path, text);
+    }
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+        CPU_AND(cpus, cpus, &allowed);
+    }
+    if (CPU_COUNT(cpus) == 0) {
+        return damacy__fail(err, DAMACY_INVAL,
+                            "numa_node is %d; it has no CPU that this process may use", node);
+    }
+    return DAMACY_OK;
+}
+
+/* The node of a PCI device, -1 if that is not known or the machine has one node. */
+static int32_t damacy__numa_of_device(const char* sys, const char* bus_id)
+{
+    char path[512];
+    char text[DAMACY__NUMA_TEXT];
+    char id[32];
+    const char* at = text;
+    uint32_t node;
+    size_t len = 0;
+
+    (void)snprintf(path, sizeof path, "%s/devices/system/node/online", sys);
+    if (damacy__numa_file(path, text) != 0 || !strpbrk(text, "-,")) {
+        return -1;
+    }
+    for (; bus_id[len] != '\0' && len + 1 < sizeof id; len++) {
+        const char c = bus_id[len];
+        id[len] = c >= 'A' && c <= 'F' ? (char)(c - 'A' + 'a') : c;
+    }
+    id[len] = '\0';
+    (void)snprintf(path, sizeof path, "%s/bus/pci/devices/%s/numa_node", sys, id);
+    if (damacy__numa_file(path, text) != 0 || !damacy__numa_number(&at, &node) || *at != '\0') {
+        return -1; /* "-1" is what the kernel says when it does not know either */
+    }
+    return (int32_t)node;
+}
+
+/* Which CPUs the threads of a pipeline run on. bus_id: of the GPU, NULL on the CPU. sys: "/sys". */
+static damacy_status damacy__numa_choose(const damacy_config* config, const char* bus_id,
+                                         const char* sys, damacy__numa* numa, damacy_error* err)
+{
+    damacy_error ignored;
+    int32_t node;
+
+    memset(numa, 0, sizeof *numa);
+    if (config->numa == DAMACY_NUMA_PIN) {
+        DAMACY__TRY(damacy__numa_cpus(sys, config->numa_node, &numa->cpus, err));
+        numa->pins = true;
+    } else if (config->numa == DAMACY_NUMA_AUTO && bus_id) {
+        memset(&ignored, 0, sizeof ignored);
+        node = damacy__numa_of_device(sys, bus_id);
+        numa->pins = node >= 0 && damacy__numa_cpus(sys, node, &numa->cpus, &ignored) == DAMACY_OK;
+        numa->is_wish = true;
+    }
+    return DAMACY_OK;
+}
+
+/* Moves the calling thread to the node. */
+static damacy_status damacy__numa_enter(damacy__numa* numa, damacy_error* err)
+{
+    int code;
+
+    if (!numa->pins) {
+        return DAMACY_OK;
+    }
+    code = pthread_getaffinity_np(pthread_self(), sizeof numa->before, &numa->before);
+    if (code == 0) {
+        code = pthread_setaffinity_np(pthread_self(), sizeof numa->cpus, &numa->cpus);
+    }
+    if (code == 0) {
+        return DAMACY_OK;
+    }
+    numa->pins = false;
+    return numa->is_wish ? DAMACY_OK
+                         : damacy__fail(err, DAMACY_INVAL,
+                                        "numa is PIN: cannot move a thread there: errno %d", code);
+}
+
+/* Moves it back. */
+static void damacy__numa_leave(const damacy__numa* numa)
+{
+    if (numa->pins) {
+        (void)pthread_setaffinity_np(pthread_self(), sizeof numa->before, &numa->before);
+    }
+}
+
 /* ==== src/stage/core.h ==== */
 /* The records that the stages of one pipeline share: samples, batch slots, and the core that holds
  * them.
@@ -23449,6 +23729,12 @@ static inline bool damacy__core_stops(damacy__core* core)
     return __atomic_load_n(&core->is_stopping, __ATOMIC_RELAXED);
 }
 
+/* False in a forked child, which has none of the threads and perhaps a mutex that nobody frees. */
+static inline bool damacy__core_is_ours(const damacy__core* core)
+{
+    return core->process == getpid();
+}
+
 static inline void damacy__count(uint64_t* counter, uint64_t n)
 {
     __atomic_add_fetch(counter, n, __ATOMIC_RELAXED);
@@ -23492,6 +23778,7 @@ static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t c
     if (first) {
         const uint64_t number = c->number;
         c->error = *error;
+        (void)damacy__alloc_explain(&core->alloc, &c->error);
         c->error.sample = number;
         slot->n_failed++;
     }
@@ -23637,7 +23924,8 @@ static damacy_status damacy__crop_ask(damacy__core* core, damacy__crop* crop, da
         }
     }
     if (!damacy__crop_reserve(core, crop, n)) {
-        return damacy__fail(err, DAMACY_OOM, "a sample that touches %" PRIu64 " objects", n);
+        (void)damacy__fail(err, DAMACY_OOM, "a sample that touches %" PRIu64 " objects", n);
+        return damacy__alloc_explain(&core->alloc, err);
     }
     for (uint64_t k = 0; k < n; k++) {
         uint64_t number = 0;
@@ -23666,6 +23954,7 @@ static void damacy__crop_inherit(damacy__crop* crop, const damacy_error* error)
         crop->error = *error;
     } else {
         (void)damacy__fail(&crop->error, DAMACY_OOM, "no memory for a shard index");
+        (void)damacy__alloc_explain(crop->array->catalog->alloc, &crop->error);
         damacy__error_where(&crop->error, DAMACY_STAGE_INDEX, crop->array->uri, NULL);
     }
     crop->error.sample = crop->number;
@@ -27130,7 +27419,7 @@ static damacy_status damacy__batch_hold(damacy_batch batch)
 {
     damacy__slot* slot;
 
-    if (!batch.core) {
+    if (!batch.core || !damacy__core_is_ours(batch.core)) {
         return DAMACY_INVAL;
     }
     damacy__lock(&batch.core->mutex);
@@ -27148,7 +27437,7 @@ static damacy_status damacy__batch_drop(damacy_batch batch)
 {
     damacy__slot* slot;
 
-    if (!batch.core) {
+    if (!batch.core || !damacy__core_is_ours(batch.core)) {
         return DAMACY_INVAL;
     }
     damacy__lock(&batch.core->mutex);
@@ -27243,7 +27532,7 @@ static damacy_status damacy__batch_describe(damacy_batch batch, damacy_batch_inf
     damacy__slot* slot;
     damacy_batch_info_t info;
 
-    if (!core || !out) {
+    if (!core || !out || !damacy__core_is_ours(core)) {
         return DAMACY_INVAL;
     }
     memset(&info, 0, sizeof info);
@@ -27338,6 +27627,9 @@ static void damacy__export_free(damacy__export* tensor)
     const damacy_batch batch = tensor->batch;
     damacy__core* core = batch.core;
 
+    if (!damacy__core_is_ours(core)) {
+        return;
+    }
     damacy__lock(&core->mutex);
     core->n_refs++; /* the allocator lives in the core */
     damacy__unlock(&core->mutex);
@@ -27609,6 +27901,7 @@ static void damacy__scheduler_fail(damacy__core* core, const damacy_error* error
     if (!core->has_failed) {
         core->has_failed = true;
         core->failure = *error;
+        (void)damacy__alloc_explain(&core->alloc, &core->failure);
     }
     damacy__broadcast(&core->pop_wake);
     damacy__unlock(&core->mutex);
@@ -27736,11 +28029,11 @@ static void damacy__pipeline_geometry(damacy__core* core, uint32_t rank, const i
     core->has_geometry = true;
 }
 
-/* Checks a sample against the pipeline's shape. Holds the mutex. */
-static damacy_status damacy__pipeline_check(damacy__core* core, const damacy_sample* sample,
-                                            damacy_error* err)
+/* Checks a sample against the pipeline's shape, which it changes nothing of; *shape receives the
+ * sample's. Holds the mutex. */
+static damacy_status damacy__pipeline_check(const damacy__core* core, const damacy_sample* sample,
+                                            int64_t shape[DAMACY_MAX_RANK], damacy_error* err)
 {
-    int64_t shape[DAMACY_MAX_RANK];
     uint64_t voxels;
 
     for (uint32_t i = 0; i < sample->rank; i++) {
@@ -27760,7 +28053,6 @@ static damacy_status damacy__pipeline_check(damacy__core* core, const damacy_sam
             return damacy__fail(err, DAMACY_INVAL, "a batch of %u such samples is too large",
                                 core->config.samples_per_batch);
         }
-        damacy__pipeline_geometry(core, sample->rank, shape);
         return DAMACY_OK;
     }
     if (sample->rank != core->plan_options.rank) {
@@ -27797,6 +28089,7 @@ static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_samp
                                            damacy_error* err)
 {
     damacy__array_entry* array = NULL;
+    int64_t shape[DAMACY_MAX_RANK];
     damacy_status status;
 
     if (!sample->uri || sample->uri[0] == '\0') {
@@ -27809,7 +28102,7 @@ static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_samp
     damacy__lock(&core->mutex);
     status = damacy__pipeline_room(core, err);
     if (status == DAMACY_OK) {
-        status = damacy__pipeline_check(core, sample, err);
+        status = damacy__pipeline_check(core, sample, shape, err);
     }
     damacy__unlock(&core->mutex);
     if (status != DAMACY_OK) {
@@ -27819,6 +28112,12 @@ static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_samp
     damacy__lock(&core->mutex);
     status = damacy__pipeline_room(core, err); /* again: another thread may have been quicker */
     if (status == DAMACY_OK) {
+        status = damacy__pipeline_check(core, sample, shape, err);
+    }
+    if (status == DAMACY_OK) {
+        if (!core->has_geometry) {
+            damacy__pipeline_geometry(core, sample->rank, shape);
+        }
         damacy__crop* crop = &core->queue[core->queue_next % core->config.lookahead_samples];
         memset(&crop->error, 0, sizeof crop->error);
         crop->error.offset = UINT64_MAX;
@@ -28011,11 +28310,8 @@ static damacy_status damacy__core_make_memory(damacy__core* core, damacy_error* 
     if ((!core->staging && core->staging_size) || !core->decoded || !core->queue || !core->slots ||
         !core->decoders) {
         return damacy__fail(err, DAMACY_OOM,
-                            "%" PRIu64 " + %" PRIu64
-                            " bytes of buffers and records of %u samples do not "
-                            "fit max_host_bytes %" PRIu64 " or the machine",
-                            core->staging_size, core->decoded_size, core->config.lookahead_samples,
-                            core->config.max_host_bytes);
+                            "%" PRIu64 " + %" PRIu64 " bytes of buffers and records of %u samples",
+                            core->staging_size, core->decoded_size, core->config.lookahead_samples);
     }
     for (uint32_t i = 0; i < n_slots; i++) {
         damacy__slot* slot = &core->slots[i];
@@ -28027,7 +28323,9 @@ static damacy_status damacy__core_make_memory(damacy__core* core, damacy_error* 
             return damacy__fail(err, DAMACY_OOM, "records of %u samples per batch", n_samples);
         }
     }
-    DAMACY__TRY(damacy__ring_init(&core->ring, alloc, core->staging_size, 65536, err));
+    DAMACY__TRY(damacy__ring_init(&core->ring, alloc, core->staging_size,
+                                  DAMACY__MIN(DAMACY__MAX(core->staging_size / 1024, 1024), 65536),
+                                  err));
     return damacy__arena_init(&core->arena, alloc, core->decoded_size, err);
 }
 
@@ -28201,6 +28499,7 @@ static damacy_status damacy__core_create(const damacy_config* config, uint8_t* e
     damacy_config resolved;
     damacy__alloc alloc;
     damacy__core* core;
+    damacy__numa numa;
     damacy_status status;
 
     DAMACY__TRY(damacy__config_fill(config, &resolved, err));
@@ -28228,12 +28527,21 @@ static damacy_status damacy__core_create(const damacy_config* config, uint8_t* e
     }
     core->config.cache_dir = NULL;
     if (status == DAMACY_OK) {
-        status = damacy__core_make_memory(core, err);
+        status = damacy__numa_choose(&core->config, core->gpu ? core->gpu->device.bus_id : NULL,
+                                     "/sys", &numa, err);
+    }
+    if (status == DAMACY_OK) { /* threads and pinned pages take after the thread that makes them */
+        status = damacy__numa_enter(&numa, err);
     }
     if (status == DAMACY_OK) {
-        status = damacy__core_make_stages(core, err);
+        status = damacy__core_make_memory(core, err);
+        if (status == DAMACY_OK) {
+            status = damacy__core_make_stages(core, err);
+        }
+        damacy__numa_leave(&numa);
     }
     if (status != DAMACY_OK) {
+        status = damacy__alloc_explain(&core->alloc, err);
         damacy__core_stop(core);
         damacy__core_unref(core);
         return status;
@@ -28339,7 +28647,7 @@ DAMACY_API damacy_status damacy_create(const damacy_config* config, damacy** out
 
 DAMACY_API void damacy_destroy(damacy* d)
 {
-    if (!d || d->core.process != getpid()) {
+    if (!d || !damacy__core_is_ours(&d->core)) {
         return; /* a forked child has none of the threads */
     }
     damacy__core_stop(&d->core);
@@ -28360,7 +28668,7 @@ DAMACY_API damacy_status damacy_push(damacy* d, const damacy_sample* samples, si
     if (!d || (!samples && n > 0)) {
         return damacy__fail(err, DAMACY_INVAL, "%s is NULL", d ? "samples" : "the pipeline");
     }
-    if (d->core.process != getpid()) {
+    if (!damacy__core_is_ours(&d->core)) {
         return damacy__fail(err, DAMACY_INVAL, "the process was forked after damacy_create");
     }
     for (; i < n && status == DAMACY_OK; i++) {
@@ -28388,7 +28696,7 @@ DAMACY_API damacy_status damacy_push(damacy* d, const damacy_sample* samples, si
 
 DAMACY_API damacy_status damacy_finish(damacy* d)
 {
-    if (!d) {
+    if (!d || !damacy__core_is_ours(&d->core)) {
         return DAMACY_INVAL;
     }
     damacy__lock(&d->core.mutex);
@@ -28409,7 +28717,7 @@ static damacy_status damacy__public_pop(damacy* d, bool wait, const uint64_t* de
     if (!d || !out) {
         return damacy__fail(err, DAMACY_INVAL, "%s is NULL", d ? "out" : "the pipeline");
     }
-    if (d->core.process != getpid()) {
+    if (!damacy__core_is_ours(&d->core)) {
         return damacy__fail(err, DAMACY_INVAL, "the process was forked after damacy_create");
     }
     return damacy__pipeline_pop(&d->core, wait, deadline, out, err);
@@ -28449,8 +28757,8 @@ DAMACY_API damacy_status damacy_batch_sample(damacy_batch batch, uint32_t i, uin
     const damacy__slot* slot = NULL;
 
     err = damacy__public_error(err, &local);
-    if (!batch.core) {
-        return damacy__fail(err, DAMACY_INVAL, "no batch");
+    if (!batch.core || !damacy__core_is_ours(batch.core)) {
+        return damacy__fail(err, DAMACY_INVAL, "no batch of this process");
     }
     damacy__lock(&batch.core->mutex);
     slot = damacy__batch_slot(batch.core, batch.id);
@@ -28477,7 +28785,7 @@ DAMACY_API damacy_status damacy_batch_failed(damacy_batch batch, uint32_t i, dam
     const damacy__slot* slot;
     bool found = false;
 
-    if (!batch.core || !err) {
+    if (!batch.core || !err || !damacy__core_is_ours(batch.core)) {
         return DAMACY_INVAL;
     }
     damacy__lock(&batch.core->mutex);
@@ -28574,7 +28882,7 @@ DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out)
         return;
     }
     memset(out, 0, sizeof *out);
-    if (!d) {
+    if (!d || !damacy__core_is_ours(&d->core)) {
         return;
     }
     c = &d->core.counters;

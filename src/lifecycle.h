@@ -6,6 +6,7 @@
 #include "pipeline.h"
 #include "stage/batch.h"
 #include "stage/gpu_run.h"
+#include "stage/numa.h"
 
 static damacy_status damacy__core_create(const damacy_config* config, uint8_t* external,
                                          uint64_t external_size, damacy__core** out,
@@ -79,11 +80,8 @@ static damacy_status damacy__core_make_memory(damacy__core* core, damacy_error* 
     if ((!core->staging && core->staging_size) || !core->decoded || !core->queue || !core->slots ||
         !core->decoders) {
         return damacy__fail(err, DAMACY_OOM,
-                            "%" PRIu64 " + %" PRIu64
-                            " bytes of buffers and records of %u samples do not "
-                            "fit max_host_bytes %" PRIu64 " or the machine",
-                            core->staging_size, core->decoded_size, core->config.lookahead_samples,
-                            core->config.max_host_bytes);
+                            "%" PRIu64 " + %" PRIu64 " bytes of buffers and records of %u samples",
+                            core->staging_size, core->decoded_size, core->config.lookahead_samples);
     }
     for (uint32_t i = 0; i < n_slots; i++) {
         damacy__slot* slot = &core->slots[i];
@@ -95,7 +93,9 @@ static damacy_status damacy__core_make_memory(damacy__core* core, damacy_error* 
             return damacy__fail(err, DAMACY_OOM, "records of %u samples per batch", n_samples);
         }
     }
-    DAMACY__TRY(damacy__ring_init(&core->ring, alloc, core->staging_size, 65536, err));
+    DAMACY__TRY(damacy__ring_init(&core->ring, alloc, core->staging_size,
+                                  DAMACY__MIN(DAMACY__MAX(core->staging_size / 1024, 1024), 65536),
+                                  err));
     return damacy__arena_init(&core->arena, alloc, core->decoded_size, err);
 }
 
@@ -269,6 +269,7 @@ static damacy_status damacy__core_create(const damacy_config* config, uint8_t* e
     damacy_config resolved;
     damacy__alloc alloc;
     damacy__core* core;
+    damacy__numa numa;
     damacy_status status;
 
     DAMACY__TRY(damacy__config_fill(config, &resolved, err));
@@ -296,12 +297,21 @@ static damacy_status damacy__core_create(const damacy_config* config, uint8_t* e
     }
     core->config.cache_dir = NULL;
     if (status == DAMACY_OK) {
-        status = damacy__core_make_memory(core, err);
+        status = damacy__numa_choose(&core->config, core->gpu ? core->gpu->device.bus_id : NULL,
+                                     "/sys", &numa, err);
+    }
+    if (status == DAMACY_OK) { /* threads and pinned pages take after the thread that makes them */
+        status = damacy__numa_enter(&numa, err);
     }
     if (status == DAMACY_OK) {
-        status = damacy__core_make_stages(core, err);
+        status = damacy__core_make_memory(core, err);
+        if (status == DAMACY_OK) {
+            status = damacy__core_make_stages(core, err);
+        }
+        damacy__numa_leave(&numa);
     }
     if (status != DAMACY_OK) {
+        status = damacy__alloc_explain(&core->alloc, err);
         damacy__core_stop(core);
         damacy__core_unref(core);
         return status;

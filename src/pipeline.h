@@ -171,6 +171,7 @@ static void damacy__scheduler_fail(damacy__core* core, const damacy_error* error
     if (!core->has_failed) {
         core->has_failed = true;
         core->failure = *error;
+        (void)damacy__alloc_explain(&core->alloc, &core->failure);
     }
     damacy__broadcast(&core->pop_wake);
     damacy__unlock(&core->mutex);
@@ -298,11 +299,11 @@ static void damacy__pipeline_geometry(damacy__core* core, uint32_t rank, const i
     core->has_geometry = true;
 }
 
-/* Checks a sample against the pipeline's shape. Holds the mutex. */
-static damacy_status damacy__pipeline_check(damacy__core* core, const damacy_sample* sample,
-                                            damacy_error* err)
+/* Checks a sample against the pipeline's shape, which it changes nothing of; *shape receives the
+ * sample's. Holds the mutex. */
+static damacy_status damacy__pipeline_check(const damacy__core* core, const damacy_sample* sample,
+                                            int64_t shape[DAMACY_MAX_RANK], damacy_error* err)
 {
-    int64_t shape[DAMACY_MAX_RANK];
     uint64_t voxels;
 
     for (uint32_t i = 0; i < sample->rank; i++) {
@@ -322,7 +323,6 @@ static damacy_status damacy__pipeline_check(damacy__core* core, const damacy_sam
             return damacy__fail(err, DAMACY_INVAL, "a batch of %u such samples is too large",
                                 core->config.samples_per_batch);
         }
-        damacy__pipeline_geometry(core, sample->rank, shape);
         return DAMACY_OK;
     }
     if (sample->rank != core->plan_options.rank) {
@@ -359,6 +359,7 @@ static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_samp
                                            damacy_error* err)
 {
     damacy__array_entry* array = NULL;
+    int64_t shape[DAMACY_MAX_RANK];
     damacy_status status;
 
     if (!sample->uri || sample->uri[0] == '\0') {
@@ -371,7 +372,7 @@ static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_samp
     damacy__lock(&core->mutex);
     status = damacy__pipeline_room(core, err);
     if (status == DAMACY_OK) {
-        status = damacy__pipeline_check(core, sample, err);
+        status = damacy__pipeline_check(core, sample, shape, err);
     }
     damacy__unlock(&core->mutex);
     if (status != DAMACY_OK) {
@@ -381,6 +382,12 @@ static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_samp
     damacy__lock(&core->mutex);
     status = damacy__pipeline_room(core, err); /* again: another thread may have been quicker */
     if (status == DAMACY_OK) {
+        status = damacy__pipeline_check(core, sample, shape, err);
+    }
+    if (status == DAMACY_OK) {
+        if (!core->has_geometry) {
+            damacy__pipeline_geometry(core, sample->rank, shape);
+        }
         damacy__crop* crop = &core->queue[core->queue_next % core->config.lookahead_samples];
         memset(&crop->error, 0, sizeof crop->error);
         crop->error.offset = UINT64_MAX;

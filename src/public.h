@@ -93,7 +93,7 @@ DAMACY_API damacy_status damacy_create(const damacy_config* config, damacy** out
 
 DAMACY_API void damacy_destroy(damacy* d)
 {
-    if (!d || d->core.process != getpid()) {
+    if (!d || !damacy__core_is_ours(&d->core)) {
         return; /* a forked child has none of the threads */
     }
     damacy__core_stop(&d->core);
@@ -114,7 +114,7 @@ DAMACY_API damacy_status damacy_push(damacy* d, const damacy_sample* samples, si
     if (!d || (!samples && n > 0)) {
         return damacy__fail(err, DAMACY_INVAL, "%s is NULL", d ? "samples" : "the pipeline");
     }
-    if (d->core.process != getpid()) {
+    if (!damacy__core_is_ours(&d->core)) {
         return damacy__fail(err, DAMACY_INVAL, "the process was forked after damacy_create");
     }
     for (; i < n && status == DAMACY_OK; i++) {
@@ -142,7 +142,7 @@ DAMACY_API damacy_status damacy_push(damacy* d, const damacy_sample* samples, si
 
 DAMACY_API damacy_status damacy_finish(damacy* d)
 {
-    if (!d) {
+    if (!d || !damacy__core_is_ours(&d->core)) {
         return DAMACY_INVAL;
     }
     damacy__lock(&d->core.mutex);
@@ -163,7 +163,7 @@ static damacy_status damacy__public_pop(damacy* d, bool wait, const uint64_t* de
     if (!d || !out) {
         return damacy__fail(err, DAMACY_INVAL, "%s is NULL", d ? "out" : "the pipeline");
     }
-    if (d->core.process != getpid()) {
+    if (!damacy__core_is_ours(&d->core)) {
         return damacy__fail(err, DAMACY_INVAL, "the process was forked after damacy_create");
     }
     return damacy__pipeline_pop(&d->core, wait, deadline, out, err);
@@ -203,8 +203,8 @@ DAMACY_API damacy_status damacy_batch_sample(damacy_batch batch, uint32_t i, uin
     const damacy__slot* slot = NULL;
 
     err = damacy__public_error(err, &local);
-    if (!batch.core) {
-        return damacy__fail(err, DAMACY_INVAL, "no batch");
+    if (!batch.core || !damacy__core_is_ours(batch.core)) {
+        return damacy__fail(err, DAMACY_INVAL, "no batch of this process");
     }
     damacy__lock(&batch.core->mutex);
     slot = damacy__batch_slot(batch.core, batch.id);
@@ -231,7 +231,7 @@ DAMACY_API damacy_status damacy_batch_failed(damacy_batch batch, uint32_t i, dam
     const damacy__slot* slot;
     bool found = false;
 
-    if (!batch.core || !err) {
+    if (!batch.core || !err || !damacy__core_is_ours(batch.core)) {
         return DAMACY_INVAL;
     }
     damacy__lock(&batch.core->mutex);
@@ -328,7 +328,7 @@ DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out)
         return;
     }
     memset(out, 0, sizeof *out);
-    if (!d) {
+    if (!d || !damacy__core_is_ours(&d->core)) {
         return;
     }
     c = &d->core.counters;

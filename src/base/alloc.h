@@ -12,6 +12,7 @@ typedef struct damacy__alloc {
     uint64_t live_bytes;   /* atomic */
     uint64_t live_blocks;  /* atomic */
     uint64_t n_calls;      /* atomic: allocations asked for; steady state leaves it unchanged */
+    uint64_t n_refused;    /* atomic: of these, how many the budget refused */
 } damacy__alloc;
 
 #define damacy__new(alloc, n, type) \
@@ -22,6 +23,7 @@ static void* damacy__alloc_take(damacy__alloc* alloc, uint64_t n, uint64_t size,
                                 uint64_t alignment);
 static void damacy__alloc_give(damacy__alloc* alloc, void* ptr, uint64_t size);
 static char* damacy__alloc_text(damacy__alloc* alloc, const char* text, size_t len);
+static damacy_status damacy__alloc_explain(const damacy__alloc* alloc, damacy_error* err);
 
 /* Takes size bytes off the budget; false when it is reached. */
 static bool damacy__alloc_charge(damacy__alloc* alloc, uint64_t size)
@@ -30,6 +32,7 @@ static bool damacy__alloc_charge(damacy__alloc* alloc, uint64_t size)
 
     if (alloc->budget != 0 && live > alloc->budget) {
         __atomic_sub_fetch(&alloc->live_bytes, size, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&alloc->n_refused, 1, __ATOMIC_RELAXED);
         return false;
     }
     return true;
@@ -102,4 +105,21 @@ static char* damacy__alloc_text(damacy__alloc* alloc, const char* text, size_t l
         memcpy(copy, text, len);
     }
     return copy;
+}
+
+/* Out of memory where the budget has refused something is DAMACY_BUDGET, with the sum; returns
+ * err->status. */
+static damacy_status damacy__alloc_explain(const damacy__alloc* alloc, damacy_error* err)
+{
+    char cause[sizeof err->message];
+
+    if (err->status == DAMACY_OOM && __atomic_load_n(&alloc->n_refused, __ATOMIC_RELAXED) > 0) {
+        memcpy(cause, err->message, sizeof cause);
+        (void)damacy__fail(err, DAMACY_BUDGET,
+                           "%.240s: does not fit beside the %" PRIu64
+                           " bytes that are in use of max_host_bytes %" PRIu64,
+                           cause, __atomic_load_n(&alloc->live_bytes, __ATOMIC_RELAXED),
+                           alloc->budget);
+    }
+    return err->status;
 }

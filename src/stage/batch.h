@@ -39,7 +39,7 @@ static damacy_status damacy__batch_hold(damacy_batch batch)
 {
     damacy__slot* slot;
 
-    if (!batch.core) {
+    if (!batch.core || !damacy__core_is_ours(batch.core)) {
         return DAMACY_INVAL;
     }
     damacy__lock(&batch.core->mutex);
@@ -57,7 +57,7 @@ static damacy_status damacy__batch_drop(damacy_batch batch)
 {
     damacy__slot* slot;
 
-    if (!batch.core) {
+    if (!batch.core || !damacy__core_is_ours(batch.core)) {
         return DAMACY_INVAL;
     }
     damacy__lock(&batch.core->mutex);
@@ -152,7 +152,7 @@ static damacy_status damacy__batch_describe(damacy_batch batch, damacy_batch_inf
     damacy__slot* slot;
     damacy_batch_info_t info;
 
-    if (!core || !out) {
+    if (!core || !out || !damacy__core_is_ours(core)) {
         return DAMACY_INVAL;
     }
     memset(&info, 0, sizeof info);
@@ -247,6 +247,9 @@ static void damacy__export_free(damacy__export* tensor)
     const damacy_batch batch = tensor->batch;
     damacy__core* core = batch.core;
 
+    if (!damacy__core_is_ours(core)) {
+        return;
+    }
     damacy__lock(&core->mutex);
     core->n_refs++; /* the allocator lives in the core */
     damacy__unlock(&core->mutex);

@@ -201,6 +201,7 @@ static void damacy__array_fetch(void* context, uint32_t worker)
     status = damacy__fetch_array(catalog->store, catalog->alloc, entry->uri, &catalog->options,
                                  &entry->fetched, &entry->error);
     if (status != DAMACY_OK) {
+        (void)damacy__alloc_explain(catalog->alloc, &entry->error);
         damacy__error_where(&entry->error, DAMACY_STAGE_METADATA, entry->uri, NULL);
     }
     damacy__metric_add(catalog->clock, damacy__now_ns() - start, entry->fetched.document_size, 0);
@@ -224,33 +225,33 @@ static damacy__array_entry* damacy__catalog_find_array(damacy__catalog* catalog,
     return NULL;
 }
 
-/* Pins the array of a uri, starting its fetch if it is new. OOM only; other failures are the
- * entry's. */
-static damacy_status damacy__catalog_array(damacy__catalog* catalog, const char* uri,
-                                           damacy__array_entry** out, damacy_error* err)
+/* An array that is known, pinned; NULL: it is not. Holds the mutex. */
+static damacy__array_entry* damacy__catalog_pin_array(damacy__catalog* catalog, const char* uri,
+                                                      size_t len, uint64_t hash)
 {
-    const size_t len = strlen(uri);
-    const uint64_t hash = damacy__hash(uri, len, 1);
-    damacy__array_entry* entry;
+    damacy__array_entry* entry = damacy__catalog_find_array(catalog, uri, len, hash);
 
-    damacy__lock(&catalog->mutex);
-    entry = damacy__catalog_find_array(catalog, uri, len, hash);
     if (entry) {
         entry->n_pins++;
         catalog->array_hits++;
         damacy__table_touch(&catalog->arrays, &entry->entry);
-        damacy__unlock(&catalog->mutex);
-        *out = entry;
-        return DAMACY_OK;
     }
-    entry = damacy__new(catalog->alloc, 1, damacy__array_entry);
-    if (entry) {
-        entry->uri = damacy__alloc_text(catalog->alloc, uri, len);
+    return entry;
+}
+
+/* An entry that is in no table yet; NULL: no memory. */
+static damacy__array_entry* damacy__array_entry_new(damacy__catalog* catalog, const char* uri,
+                                                    size_t len)
+{
+    damacy__array_entry* entry = damacy__new(catalog->alloc, 1, damacy__array_entry);
+
+    if (!entry) {
+        return NULL;
     }
-    if (!entry || !entry->uri) {
+    entry->uri = damacy__alloc_text(catalog->alloc, uri, len);
+    if (!entry->uri) {
         damacy__free(catalog->alloc, entry, 1);
-        damacy__unlock(&catalog->mutex);
-        return damacy__fail(err, DAMACY_OOM, "%.100s: no memory for its metadata", uri);
+        return NULL;
     }
     entry->catalog = catalog;
     entry->uri_len = len;
@@ -258,10 +259,45 @@ static damacy_status damacy__catalog_array(damacy__catalog* catalog, const char*
     entry->error.sample = entry->error.offset = UINT64_MAX;
     entry->task.function = damacy__array_fetch;
     entry->task.context = entry;
-    catalog->array_misses++;
-    damacy__table_insert(&catalog->arrays, &entry->entry, hash);
+    return entry;
+}
+
+/* Pins the array of a uri, starting its fetch if it is new. OOM only; other failures are the
+ * entry's. Memory is taken without the lock: of two threads that ask for a new array at once, the
+ * second throws its entry away. */
+static damacy_status damacy__catalog_array(damacy__catalog* catalog, const char* uri,
+                                           damacy__array_entry** out, damacy_error* err)
+{
+    const size_t len = strlen(uri);
+    const uint64_t hash = damacy__hash(uri, len, 1);
+    damacy__array_entry* fresh;
+    damacy__array_entry* entry;
+
+    damacy__lock(&catalog->mutex);
+    entry = damacy__catalog_pin_array(catalog, uri, len, hash);
     damacy__unlock(&catalog->mutex);
-    damacy__pool_submit(catalog->pool, &entry->task, DAMACY__URGENT);
+    if (entry) {
+        *out = entry;
+        return DAMACY_OK;
+    }
+    fresh = damacy__array_entry_new(catalog, uri, len);
+    if (!fresh) {
+        (void)damacy__fail(err, DAMACY_OOM, "%.100s: no memory for its metadata", uri);
+        return damacy__alloc_explain(catalog->alloc, err);
+    }
+    damacy__lock(&catalog->mutex);
+    entry = damacy__catalog_pin_array(catalog, uri, len, hash);
+    if (!entry) {
+        catalog->array_misses++;
+        damacy__table_insert(&catalog->arrays, &fresh->entry, hash);
+    }
+    damacy__unlock(&catalog->mutex);
+    if (entry) {
+        damacy__array_entry_free(catalog, fresh);
+    } else {
+        entry = fresh;
+        damacy__pool_submit(catalog->pool, &entry->task, DAMACY__URGENT);
+    }
     *out = entry;
     return DAMACY_OK;
 }
@@ -281,6 +317,7 @@ static void damacy__index_fetch(void* context, uint32_t worker)
     status = damacy__fetch_index(catalog->store, catalog->alloc, &entry->array->fetched,
                                  entry->number, &entry->index, &error);
     if (status != DAMACY_OK) {
+        (void)damacy__alloc_explain(catalog->alloc, &error);
         damacy__error_where(&error, DAMACY_STAGE_INDEX, entry->array->uri, NULL);
         entry->error = damacy__new(catalog->alloc, 1, damacy_error);
         if (entry->error) {
@@ -298,46 +335,70 @@ static void damacy__index_fetch(void* context, uint32_t worker)
     catalog->notify(catalog->notify_context);
 }
 
-/* Pins the index of an object; the array is READY. OOM only; other failures are the entry's. */
+/* An index that is known, pinned; NULL: it is not. Holds the mutex. */
+static damacy__index_entry* damacy__catalog_pin_index(damacy__catalog* catalog,
+                                                      const damacy__array_entry* array,
+                                                      uint64_t number, uint64_t hash)
+{
+    damacy__entry* at = damacy__table_first(&catalog->indexes, hash);
+
+    for (; at; at = damacy__table_next(at)) {
+        damacy__index_entry* entry = (damacy__index_entry*)(void*)at;
+        if (entry->array == array && entry->number == number) {
+            entry->n_pins++;
+            catalog->index_hits++;
+            damacy__table_touch(&catalog->indexes, &entry->entry);
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+/* Pins the index of an object; the array is READY. OOM only; other failures are the entry's. Memory
+ * is taken without the lock, as for arrays. */
 static damacy_status damacy__catalog_index(damacy__catalog* catalog, damacy__array_entry* array,
                                            uint64_t number, damacy__index_entry** out,
                                            damacy_error* err)
 {
     const uint64_t hash = damacy__hash(&number, sizeof number, (uint64_t)(uintptr_t)array);
-    damacy__index_entry* entry = NULL;
-    damacy__entry* at;
+    damacy__index_entry* fresh;
+    damacy__index_entry* entry;
 
     damacy__lock(&catalog->mutex);
-    for (at = damacy__table_first(&catalog->indexes, hash); at; at = damacy__table_next(at)) {
-        entry = (damacy__index_entry*)(void*)at;
-        if (entry->array == array && entry->number == number) {
-            entry->n_pins++;
-            catalog->index_hits++;
-            damacy__table_touch(&catalog->indexes, &entry->entry);
-            damacy__unlock(&catalog->mutex);
-            *out = entry;
-            return DAMACY_OK;
-        }
-    }
-    entry = damacy__new(catalog->alloc, 1, damacy__index_entry);
-    if (!entry) {
-        damacy__unlock(&catalog->mutex);
-        return damacy__fail(err, DAMACY_OOM, "%.100s: no memory for a shard index", array->uri);
-    }
-    entry->catalog = catalog;
-    entry->array = array;
-    entry->number = number;
-    entry->n_pins = 2; /* the caller's and the fetch's */
-    entry->n_bytes = sizeof *entry;
-    entry->task.function = damacy__index_fetch;
-    entry->task.context = entry;
-    array->n_pins++;
-    catalog->index_misses++;
-    catalog->n_bytes += sizeof *entry;
-    damacy__table_insert(&catalog->indexes, &entry->entry, hash);
+    entry = damacy__catalog_pin_index(catalog, array, number, hash);
     damacy__unlock(&catalog->mutex);
-    damacy__pool_submit(catalog->pool, &entry->task, DAMACY__URGENT);
-    damacy__catalog_keep_limits(catalog);
+    if (entry) {
+        *out = entry;
+        return DAMACY_OK;
+    }
+    fresh = damacy__new(catalog->alloc, 1, damacy__index_entry);
+    if (!fresh) {
+        (void)damacy__fail(err, DAMACY_OOM, "%.100s: no memory for a shard index", array->uri);
+        return damacy__alloc_explain(catalog->alloc, err);
+    }
+    fresh->catalog = catalog;
+    fresh->array = array;
+    fresh->number = number;
+    fresh->n_pins = 2; /* the caller's and the fetch's */
+    fresh->n_bytes = sizeof *fresh;
+    fresh->task.function = damacy__index_fetch;
+    fresh->task.context = fresh;
+    damacy__lock(&catalog->mutex);
+    entry = damacy__catalog_pin_index(catalog, array, number, hash);
+    if (!entry) {
+        array->n_pins++;
+        catalog->index_misses++;
+        catalog->n_bytes += sizeof *fresh;
+        damacy__table_insert(&catalog->indexes, &fresh->entry, hash);
+    }
+    damacy__unlock(&catalog->mutex);
+    if (entry) {
+        damacy__index_entry_free(catalog, fresh);
+    } else {
+        entry = fresh;
+        damacy__pool_submit(catalog->pool, &entry->task, DAMACY__URGENT);
+        damacy__catalog_keep_limits(catalog);
+    }
     *out = entry;
     return DAMACY_OK;
 }

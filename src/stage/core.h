@@ -184,6 +184,12 @@ static inline bool damacy__core_stops(damacy__core* core)
     return __atomic_load_n(&core->is_stopping, __ATOMIC_RELAXED);
 }
 
+/* False in a forked child, which has none of the threads and perhaps a mutex that nobody frees. */
+static inline bool damacy__core_is_ours(const damacy__core* core)
+{
+    return core->process == getpid();
+}
+
 static inline void damacy__count(uint64_t* counter, uint64_t n)
 {
     __atomic_add_fetch(counter, n, __ATOMIC_RELAXED);
@@ -227,6 +233,7 @@ static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t c
     if (first) {
         const uint64_t number = c->number;
         c->error = *error;
+        (void)damacy__alloc_explain(&core->alloc, &c->error);
         c->error.sample = number;
         slot->n_failed++;
     }

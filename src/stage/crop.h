@@ -119,7 +119,8 @@ static damacy_status damacy__crop_ask(damacy__core* core, damacy__crop* crop, da
         }
     }
     if (!damacy__crop_reserve(core, crop, n)) {
-        return damacy__fail(err, DAMACY_OOM, "a sample that touches %" PRIu64 " objects", n);
+        (void)damacy__fail(err, DAMACY_OOM, "a sample that touches %" PRIu64 " objects", n);
+        return damacy__alloc_explain(&core->alloc, err);
     }
     for (uint64_t k = 0; k < n; k++) {
         uint64_t number = 0;
@@ -148,6 +149,7 @@ static void damacy__crop_inherit(damacy__crop* crop, const damacy_error* error)
         crop->error = *error;
     } else {
         (void)damacy__fail(&crop->error, DAMACY_OOM, "no memory for a shard index");
+        (void)damacy__alloc_explain(crop->array->catalog->alloc, &crop->error);
         damacy__error_where(&crop->error, DAMACY_STAGE_INDEX, crop->array->uri, NULL);
     }
     crop->error.sample = crop->number;
