@@ -161,6 +161,7 @@ static void check_reads(const store* s, uint64_t* random)
             CHECK(got != NULL);
             memset(got, 0xcd, size);
             config.dtype = kind == 0 ? DAMACY_NATIVE : s->dtypes[kind];
+            config.max_host_bytes = UINT64_C(64) << 20;
             config.io_threads = 2;
             config.decode_threads = 2;
             check_ok(damacy_read(&config, &sample, got, size, &err), &err);
@@ -199,7 +200,7 @@ static void check_pipeline(const store* s, int kind, uint64_t* random)
     config.device = gpu.context ? DAMACY_GPU(0) : DAMACY_CPU;
     config.io_threads = 2;
     config.decode_threads = 2;
-    config.max_host_bytes = UINT64_C(256) << 20;
+    config.max_host_bytes = UINT64_C(64) << 20;
     config.max_gpu_bytes = UINT64_C(512) << 20;
     space = (uint8_t*)malloc(BATCH * size);
     CHECK(space != NULL);
