@@ -527,6 +527,157 @@ DAMACY_API void damacy_stats_reset(damacy* d);
 #endif
 #endif /* DAMACY_H */
 
+/* ==== src/codec_api.h ==== */
+/* The second public section: decompression of batches of frames that are in device memory, on a
+ * stream of the caller's, without a pipeline.
+ *
+ * damacy_codec_create once (it compiles kernels, or takes them from the cache); then, for every
+ * batch, damacy_codec_decompress with scratch of damacy_codec_scratch_size bytes. Arrays that a
+ * batch points to are in device memory. docs/codec.md sets it beside nvCOMP's low-level interface.
+ *
+ * damacy_codec_decompress and damacy_codec_sizes launch kernels and do nothing else: no allocation,
+ * no wait, no read-back. They may be captured in a CUDA graph, and called from any thread on any
+ * stream at any time; batches that may run at the same time need scratch of their own. Hostile
+ * bytes are safe: nothing outside a frame is read, nothing outside its output and the scratch is
+ * written, and a frame that fails does not concern another. */
+#ifndef DAMACY_CODEC_H
+#define DAMACY_CODEC_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct damacy_codec damacy_codec;
+
+typedef enum damacy_codec_kind {
+    DAMACY_CODEC_ZSTD = 0,      /* Zstandard frames (RFC 8878), several in a row and skippable ones
+                                   included; no dictionaries */
+    DAMACY_CODEC_LZ4 = 1,       /* an LZ4 block; its size is at most the capacity */
+    DAMACY_CODEC_LZ4_SIZED = 2, /* the decoded size, 4 bytes little-endian, then an LZ4 block: the
+                                   form of numcodecs */
+    DAMACY_CODEC_BLOSC = 3      /* blosc1 chunks of zstd, lz4 and lz4hc, with their shuffles */
+} damacy_codec_kind;
+
+/* What became of a frame. Codes below TRUNCATED say nothing about its data. */
+typedef enum damacy_frame_status {
+    DAMACY_FRAME_OK = 0,
+    DAMACY_FRAME_NOT_RUN = 1,      /* a launch failed before */
+    DAMACY_FRAME_SKIPPED = 2,      /* its source or destination is NULL */
+    DAMACY_FRAME_NEED_SCRATCH = 3, /* did not fit into the scratch that others had left: give more,
+                                      or run it again with fewer others */
+    DAMACY_FRAME_TOO_LARGE = 4,    /* 2 GiB or more of source */
+    DAMACY_FRAME_NO_SPACE = 5,     /* the capacity is too small; its size is the need if that is
+                                      known, else 0 */
+    DAMACY_FRAME_UNSUPPORTED = 6,  /* legal, but not covered: a dictionary, blosclz, snappy, ... */
+    DAMACY_FRAME_TRUNCATED = 16,   /* the source ends inside a structure */
+    DAMACY_FRAME_BAD_MAGIC = 17,
+    DAMACY_FRAME_BAD_HEADER = 18,
+    DAMACY_FRAME_BAD_BLOCK = 19,
+    DAMACY_FRAME_BAD_LITERALS = 20,
+    DAMACY_FRAME_BAD_HUFFMAN = 21,
+    DAMACY_FRAME_BAD_TABLE = 22,
+    DAMACY_FRAME_BAD_SEQUENCES = 23,
+    DAMACY_FRAME_BAD_OFFSET = 24,    /* a match starts before the data */
+    DAMACY_FRAME_SIZE_MISMATCH = 25, /* the decoded size is not the one that a header states */
+    DAMACY_FRAME_BAD_CHECKSUM = 26,
+    DAMACY_FRAME_TRAILING = 27 /* bytes after the end */
+} damacy_frame_status;
+
+/* A short name such as "bad checksum"; "unknown" for other values. */
+DAMACY_API const char* damacy_frame_status_str(uint32_t status);
+
+/* A size that is not known without decoding. */
+#define DAMACY_SIZE_UNKNOWN UINT64_MAX
+
+/* A batch. Every pointer is to device memory and must be aligned to its type; frames and outputs
+ * may lie anywhere, at any alignment, as long as no output overlaps anything else. Everything must
+ * stay as it is until the work has run. */
+typedef struct damacy_codec_batch {
+    uint32_t n_frames;          /* 0 is allowed */
+    const uint32_t* n_present;  /* one number: only the first so many frames are there, which the
+                                   host need not know; or NULL: n_frames */
+    const void* const* srcs;    /* [n_frames] */
+    const uint64_t* src_sizes;  /* [n_frames], bytes */
+    void* const* dsts;          /* [n_frames] */
+    const uint64_t* capacities; /* [n_frames], bytes that may be written at dsts */
+    uint64_t* sizes;            /* out, [n_frames], or NULL: decoded bytes; 0 on failure, but for
+                                   NO_SPACE */
+    uint32_t* statuses;         /* out, [n_frames], or NULL: damacy_frame_status */
+    uint64_t* error_offsets;    /* out, [n_frames], or NULL: byte of the source at which the first
+                                   error was noticed */
+} damacy_codec_batch;
+
+/* What batches may hold. Frames that break the promise are safe, but may get NEED_SCRATCH. Zero
+ * below the line: as much as typical data need. damacy_codec_measure fills everything in for one
+ * batch, so that no frame of it needs more. */
+typedef struct damacy_codec_limits {
+    uint32_t max_frames;     /* of a batch */
+    uint64_t max_frame_size; /* decoded bytes of the largest frame; for LZ4 its capacity */
+    uint64_t total_size;     /* decoded bytes of all together; 0: max_frames * max_frame_size */
+    /* ---- */
+    uint64_t total_src_size; /* bytes of all sources together; 0: any */
+    uint64_t work_size;      /* Zstandard: bytes of literals and sequences between the kernels; 0:
+                                2.52 bytes per decoded byte, and in any case 4.4 times the largest */
+    uint32_t max_blocks;     /* Zstandard: blocks of all frames together; 0: one per 16 KiB, and one
+                                per KiB of the largest */
+    uint32_t max_streams;    /* blosc: streams of all chunks together; 0: one per 8 KiB */
+} damacy_codec_limits;
+
+/* Makes ready to decompress frames of one kind. Of config (may be NULL) device, cuda_context,
+ * cuda_stream (whose context is used), cache_dir, skip_checksums and allocator are used, as
+ * damacy_create does. Blocks while kernels are compiled: seconds the first time on a machine,
+ * milliseconds from the cache. UNSUPPORTED: no GPU that can be used, or device is DAMACY_CPU.
+ * INVAL, CUDA, OOM. */
+DAMACY_API damacy_status damacy_codec_create(damacy_codec_kind kind, const damacy_config* config,
+                                             damacy_codec** out, damacy_error* err);
+
+/* All work that was queued has run, and no graph that holds it is launched again. NULL is allowed.
+ */
+DAMACY_API void damacy_codec_destroy(damacy_codec* codec);
+
+/* DAMACY_GPU(n). */
+DAMACY_API int32_t damacy_codec_device(const damacy_codec* codec);
+
+/* Bytes of scratch for batches within the limits. Calls no driver. INVAL: max_frame_size is 0 or
+ * above 2^31 - 1, or sizes that no device has. */
+DAMACY_API damacy_status damacy_codec_scratch_size(damacy_codec_kind kind,
+                                                   const damacy_codec_limits* limits,
+                                                   uint64_t* size, damacy_error* err);
+
+/* Reads the headers of a batch's frames and fills in limits that hold every one of them. Uses srcs
+ * and src_sizes, and capacities for LZ4 and for Zstandard frames that do not give their size; other
+ * arrays may be NULL. Waits for the stream, and must not be captured. INVAL, CUDA, OOM, BUDGET. */
+DAMACY_API damacy_status damacy_codec_measure(damacy_codec* codec, const damacy_codec_batch* batch,
+                                              void* stream, damacy_codec_limits* limits,
+                                              damacy_error* err);
+
+/* Queues: writes the decoded size of every frame to batch.sizes, as far as headers tell, else
+ * DAMACY_SIZE_UNKNOWN: for malformed headers and for Zstandard frames without a content size. For
+ * LZ4 blocks without a size the lengths of all sequences are added up, which takes a while. Uses
+ * srcs, src_sizes and sizes. INVAL, CUDA, DEVICE_LOST. */
+DAMACY_API damacy_status damacy_codec_sizes(damacy_codec* codec, const damacy_codec_batch* batch,
+                                            void* stream, damacy_error* err);
+
+/* Queues the decompression of a batch on `stream` (a CUstream or cudaStream_t; NULL: the legacy
+ * default stream) and returns. The limits choose how scratch is divided: give those that
+ * scratch_size was computed from. `scratch` is device memory, 256-byte aligned, needs no initial
+ * content, and may be used again by whatever comes later on the stream; more than was computed lets
+ * more untypical frames fit. Outputs of frames that fail hold unspecified bytes.
+ *
+ * INVAL: more frames than max_frames, a NULL or misaligned array, misaligned scratch. BUDGET:
+ * scratch_size is too small for the largest frame; the message says how much is needed. Nothing is
+ * queued then. CUDA, DEVICE_LOST: the driver refused; statuses are not written. */
+DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
+                                                 const damacy_codec_batch* batch,
+                                                 const damacy_codec_limits* limits, void* scratch,
+                                                 uint64_t scratch_size, void* stream,
+                                                 damacy_error* err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DAMACY_CODEC_H */
+
 #if defined(DAMACY_IMPLEMENTATION) && !defined(DAMACY_IMPLEMENTATION_DONE)
 
 #define DAMACY_IMPLEMENTATION_DONE
@@ -9487,6 +9638,52 @@ typedef struct damacy__lz4_wave {
 } damacy__lz4_wave;
 static_assert(sizeof(damacy__lz4_wave) == 64, "ABI");
 
+/* ==== kernels/codec_abi.h ==== */
+/* The one parameter of the entries of codec.cu: a batch of frames in the caller's device arrays,
+ * and where the table of jobs that the decoders read is made of it. */
+
+
+enum { /* damacy__codec_frames.kind, numbered as damacy_codec_kind */
+       DAMACY__FRAMES_ZSTD = 0,
+       DAMACY__FRAMES_LZ4 = 1,
+       DAMACY__FRAMES_LZ4_SIZED = 2,
+       DAMACY__FRAMES_BLOSC = 3
+};
+
+/* What measure adds up; zeroed before. Frames with broken headers count with what was walked of
+ * them, or not at all: they take nothing of the decoders' scratch. */
+typedef struct damacy__codec_totals {
+    uint64_t src_size; /* bytes of all frames */
+    uint64_t size;     /* decoded bytes, at most the capacities, or those where headers tell less */
+    uint64_t n_work_bytes; /* Zstandard: literals and records */
+    uint64_t n_blocks;     /* Zstandard */
+    uint64_t n_frames;     /* Zstandard: inside the caller's frames, which may hold several */
+    uint64_t n_streams;    /* blosc: one for a stored chunk */
+    uint32_t largest;      /* of the sizes above */
+    uint32_t n_headers;    /* Zstandard: the most of one frame or stream */
+} damacy__codec_totals;
+static_assert(sizeof(damacy__codec_totals) == 56, "ABI");
+
+typedef struct damacy__codec_frames {
+    uint64_t srcs;          /* const uint64_t[n]: addresses */
+    uint64_t src_sizes;     /* const uint64_t[n]: bytes */
+    uint64_t dsts;          /* const uint64_t[n]: addresses */
+    uint64_t capacities;    /* const uint64_t[n]: bytes; measure: or 0 */
+    uint64_t sizes;         /* uint64_t[n], or 0 */
+    uint64_t statuses;      /* uint32_t[n], or 0 */
+    uint64_t error_offsets; /* uint64_t[n], or 0 */
+    uint64_t count;         /* const uint32_t: frames, if fewer than n; or 0 */
+    uint64_t jobs;          /* damacy__job[n] */
+    uint64_t n_jobs;        /* uint32_t */
+    uint64_t results;       /* damacy__job_result[n] */
+    uint64_t totals;        /* measure: damacy__codec_totals */
+    uint32_t n;
+    uint32_t flags; /* of every job */
+    uint32_t kind;
+    uint32_t zero;
+} damacy__codec_frames;
+static_assert(sizeof(damacy__codec_frames) == 112, "ABI");
+
 /* ==== kernels/abi.h ==== */
 __extension__ static const char damacy__source_abi_h[] =
     "/* Types, job records and status codes shared by the host and every kernel: plain C that is also\n"
@@ -11196,6 +11393,284 @@ __extension__ static const char damacy__source_cast_cuh[] =
     "        bits = damacy__number_to_f32<K, false>(raw);\n"
     "    return damacy__f32_to_out(damacy__apply(bits, linear), out);\n"
     "}\n";
+
+/* ==== kernels/codec.cu ==== */
+__extension__ static const char damacy__source_codec_cu[] =
+    "// A batch of frames in the caller's arrays: to a table of jobs, results back to the caller's\n"
+    "// arrays, and sizes by headers alone. A thread per frame; grids of any size.\n"
+    "#include \"kernels/codec_abi.h\"\n"
+    "#include \"kernels/zstd_parse.cuh\"\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__codec_count(const damacy__codec_frames& f)\n"
+    "{\n"
+    "    return f.count ? damacy__min(*(const uint32_t*)(uintptr_t)f.count, f.n) : f.n;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint64_t damacy__codec_at(uint64_t array, uint32_t i)\n"
+    "{\n"
+    "    return ((const uint64_t*)(uintptr_t)array)[i];\n"
+    "}\n"
+    "\n"
+    "// Fills the table of jobs and its count. A frame without an address is skipped.\n"
+    "extern \"C\" __global__ __launch_bounds__(256) void damacy_frames_gather(damacy__codec_frames f)\n"
+    "{\n"
+    "    const uint32_t n = damacy__codec_count(f);\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {\n"
+    "        damacy__job job;\n"
+    "        damacy__job_result result = {0, 0, DAMACY__JOB_NOT_RUN, 0};\n"
+    "        job.src = damacy__codec_at(f.srcs, i);\n"
+    "        job.src_size = damacy__codec_at(f.src_sizes, i);\n"
+    "        job.dst = damacy__codec_at(f.dsts, i);\n"
+    "        job.dst_capacity = damacy__codec_at(f.capacities, i);\n"
+    "        job.expected_size = DAMACY__SIZE_UNKNOWN;\n"
+    "        job.flags = f.flags;\n"
+    "        job.tag = i;\n"
+    "        if ((!job.src && job.src_size) || (!job.dst && job.dst_capacity))\n"
+    "            job.flags |= DAMACY__JOB_SKIP;\n"
+    "        ((damacy__job*)(uintptr_t)f.jobs)[i] = job;\n"
+    "        ((damacy__job_result*)(uintptr_t)f.results)[i] = result;\n"
+    "    }\n"
+    "    if (blockIdx.x == 0 && threadIdx.x == 0)\n"
+    "        *(uint32_t*)(uintptr_t)f.n_jobs = n;\n"
+    "}\n"
+    "\n"
+    "// Writes sizes, statuses and places of errors where the caller wants them.\n"
+    "extern \"C\" __global__ __launch_bounds__(256) void damacy_frames_scatter(damacy__codec_frames f)\n"
+    "{\n"
+    "    const uint32_t n = damacy__codec_count(f);\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {\n"
+    "        const damacy__job_result r = ((const damacy__job_result*)(uintptr_t)f.results)[i];\n"
+    "        const bool has_size = r.status == DAMACY__JOB_OK || r.status == DAMACY__JOB_NO_SPACE;\n"
+    "        if (f.sizes)\n"
+    "            ((uint64_t*)(uintptr_t)f.sizes)[i] = has_size ? r.size : 0;\n"
+    "        if (f.error_offsets)\n"
+    "            ((uint64_t*)(uintptr_t)f.error_offsets)[i] =\n"
+    "                r.status == DAMACY__JOB_OK ? 0 : r.error_offset;\n"
+    "        if (f.statuses)\n"
+    "            ((uint32_t*)(uintptr_t)f.statuses)[i] = r.status;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Walks the headers of Zstandard frames, adds what they need to t. The sum of their content sizes,\n"
+    "// or SIZE_UNKNOWN when one is broken or does not give its own. A walk has a bound: two million\n"
+    "// headers take about a second.\n"
+    "static __device__ uint64_t damacy__codec_zstd(const uint8_t* src, uint64_t size,\n"
+    "                                              damacy__codec_totals& t)\n"
+    "{\n"
+    "    damacy__zstd_wave wave = {};\n"
+    "    damacy__job job = {};\n"
+    "    damacy__zstd_walk k;\n"
+    "\n"
+    "    if (size > DAMACY__JOB_SIZE_MAX)\n"
+    "        return DAMACY__SIZE_UNKNOWN;\n"
+    "    wave.max_blocks = 1u << 20;\n"
+    "    job.src = (uint64_t)(uintptr_t)src;\n"
+    "    job.src_size = size;\n"
+    "    damacy__zstd_walk_begin(k, job);\n"
+    "    const bool is_whole = damacy__zstd_walk_job<false>(wave, k, k.n, 0);\n"
+    "    if (k.n_headers > t.n_headers)\n"
+    "        t.n_headers = k.n_headers;\n"
+    "    if (!is_whole)\n"
+    "        return DAMACY__SIZE_UNKNOWN;\n"
+    "    t.n_work_bytes += k.n.n_literal_bytes + 8 * k.n.n_records;\n"
+    "    t.n_blocks += k.n.n_blocks;\n"
+    "    t.n_frames += k.n.n_frames;\n"
+    "    return k.known ? k.content : DAMACY__SIZE_UNKNOWN;\n"
+    "}\n"
+    "\n"
+    "// The length that a token's four bits begin; false when the source ends in it.\n"
+    "DAMACY__INLINE bool damacy__codec_lz4_length(const uint8_t* src, uint64_t size, uint64_t& at,\n"
+    "                                             uint64_t& n)\n"
+    "{\n"
+    "    for (uint32_t byte = n == 15 ? 255 : 0; byte == 255; n += byte) {\n"
+    "        if (at >= size)\n"
+    "            return false;\n"
+    "        byte = src[at++];\n"
+    "    }\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// Adds up the lengths of an LZ4 block. SIZE_UNKNOWN when it is malformed or makes too much.\n"
+    "static __device__ uint64_t damacy__codec_lz4(const uint8_t* src, uint64_t size)\n"
+    "{\n"
+    "    uint64_t at = 0, total = 0;\n"
+    "\n"
+    "    while (at < size && total <= DAMACY__JOB_SIZE_MAX) {\n"
+    "        const uint32_t token = src[at++];\n"
+    "        uint64_t n = token >> 4;\n"
+    "        if (!damacy__codec_lz4_length(src, size, at, n) || n > size - at)\n"
+    "            break;\n"
+    "        total += n;\n"
+    "        at += n;\n"
+    "        if (at == size)\n"
+    "            return total <= DAMACY__JOB_SIZE_MAX ? total : DAMACY__SIZE_UNKNOWN;\n"
+    "        n = token & 15;\n"
+    "        if (size - at < 2)\n"
+    "            break;\n"
+    "        at += 2;\n"
+    "        if (!damacy__codec_lz4_length(src, size, at, n))\n"
+    "            break;\n"
+    "        total += n + 4;\n"
+    "    }\n"
+    "    return DAMACY__SIZE_UNKNOWN;\n"
+    "}\n"
+    "\n"
+    "// Walks the streams of a blosc container as kernels/blosc.cu does, which checks what is only\n"
+    "// stepped over here.\n"
+    "static __device__ void damacy__codec_blosc(const uint8_t* src, uint64_t src_size,\n"
+    "                                           damacy__codec_totals& t)\n"
+    "{\n"
+    "    const uint32_t flags = src[2], type_size = src[3];\n"
+    "    const uint32_t size = damacy__load_u32(src + 4), block_size = damacy__load_u32(src + 8);\n"
+    "    const bool is_split =\n"
+    "        !(flags & 0x10) && type_size && type_size <= 16 && block_size / type_size >= 128;\n"
+    "\n"
+    "    t.n_streams++;\n"
+    "    if (flags & 2 || block_size == 0 || size == 0 || (size - 1) / block_size >= (src_size - 16) / 4)\n"
+    "        return;\n"
+    "    const uint32_t n_blocks = (size - 1) / block_size + 1;\n"
+    "    uint64_t walked = 0; // streams that overlap must not make the walk long\n"
+    "    for (uint32_t b = 0; b < n_blocks; b++) {\n"
+    "        const uint64_t start = (uint64_t)b * block_size;\n"
+    "        const bool is_whole = size - start >= block_size;\n"
+    "        uint64_t at = damacy__load_u32(src + 16 + 4 * (uint64_t)b);\n"
+    "        for (uint32_t i = 0; i < (is_split && is_whole ? type_size : 1); i++) {\n"
+    "            if (at > src_size || src_size - at < 4)\n"
+    "                return;\n"
+    "            const uint32_t packed = damacy__load_u32(src + at);\n"
+    "            at += 4;\n"
+    "            walked += packed;\n"
+    "            if (packed > src_size - at || walked > src_size)\n"
+    "                return;\n"
+    "            t.n_streams++;\n"
+    "            if (flags >> 5 == 4)\n"
+    "                (void)damacy__codec_zstd(src + at, packed, t);\n"
+    "            at += packed;\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// The decoded size of a frame as far as its headers tell, else SIZE_UNKNOWN.\n"
+    "static __device__ uint64_t damacy__codec_size(uint32_t kind, const uint8_t* src, uint64_t size,\n"
+    "                                              damacy__codec_totals& t)\n"
+    "{\n"
+    "    if (!src)\n"
+    "        return DAMACY__SIZE_UNKNOWN;\n"
+    "    if (kind == DAMACY__FRAMES_ZSTD)\n"
+    "        return damacy__codec_zstd(src, size, t);\n"
+    "    if (kind == DAMACY__FRAMES_LZ4)\n"
+    "        return damacy__codec_lz4(src, size);\n"
+    "    if (kind == DAMACY__FRAMES_LZ4_SIZED)\n"
+    "        return size >= 4 ? damacy__load_u32(src) : DAMACY__SIZE_UNKNOWN;\n"
+    "    return size >= 16 ? damacy__load_u32(src + 4) : DAMACY__SIZE_UNKNOWN;\n"
+    "}\n"
+    "\n"
+    "// Decoded sizes.\n"
+    "extern \"C\" __global__ __launch_bounds__(64) void damacy_frames_sizes(damacy__codec_frames f)\n"
+    "{\n"
+    "    const uint32_t n = damacy__codec_count(f);\n"
+    "    damacy__codec_totals unused = {};\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)\n"
+    "        ((uint64_t*)(uintptr_t)f.sizes)[i] =\n"
+    "            damacy__codec_size(f.kind, (const uint8_t*)(uintptr_t)damacy__codec_at(f.srcs, i),\n"
+    "                               damacy__codec_at(f.src_sizes, i), unused);\n"
+    "}\n"
+    "\n"
+    "// Bytes of output that a frame counts with: what it says, but no more than it has room for.\n"
+    "DAMACY__INLINE uint64_t damacy__codec_room(const damacy__codec_frames& f, uint32_t i, uint64_t size)\n"
+    "{\n"
+    "    const uint64_t capacity =\n"
+    "        f.capacities ? damacy__codec_at(f.capacities, i) : (uint64_t)DAMACY__SIZE_UNKNOWN;\n"
+    "    const uint64_t room = size < capacity ? size : capacity;\n"
+    "\n"
+    "    if (room == DAMACY__SIZE_UNKNOWN)\n"
+    "        return 0;\n"
+    "    return room < DAMACY__JOB_SIZE_MAX ? room : DAMACY__JOB_SIZE_MAX;\n"
+    "}\n"
+    "\n"
+    "// What the decoders need for the batch.\n"
+    "extern \"C\" __global__ __launch_bounds__(64) void damacy_frames_measure(damacy__codec_frames f)\n"
+    "{\n"
+    "    const uint32_t n = damacy__codec_count(f);\n"
+    "    damacy__codec_totals* const all = (damacy__codec_totals*)(uintptr_t)f.totals;\n"
+    "    damacy__codec_totals t = {};\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {\n"
+    "        const uint8_t* const src = (const uint8_t*)(uintptr_t)damacy__codec_at(f.srcs, i);\n"
+    "        const uint64_t src_size = damacy__codec_at(f.src_sizes, i);\n"
+    "        // An LZ4 block may write its whole capacity before its end shows that it was not meant to.\n"
+    "        const bool is_open = f.kind == DAMACY__FRAMES_LZ4 && f.capacities;\n"
+    "        const uint64_t size =\n"
+    "            is_open ? (uint64_t)DAMACY__SIZE_UNKNOWN : damacy__codec_size(f.kind, src, src_size, t);\n"
+    "        const uint64_t room = damacy__codec_room(f, i, size);\n"
+    "        if (f.kind == DAMACY__FRAMES_BLOSC && src && src_size >= 16)\n"
+    "            damacy__codec_blosc(src, src_size, t);\n"
+    "        t.src_size += src_size < DAMACY__JOB_SIZE_MAX ? src_size : DAMACY__JOB_SIZE_MAX;\n"
+    "        t.size += room;\n"
+    "        if (room > t.largest)\n"
+    "            t.largest = (uint32_t)room;\n"
+    "    }\n"
+    "    damacy__atomic_add64(&all->src_size, t.src_size);\n"
+    "    damacy__atomic_add64(&all->size, t.size);\n"
+    "    damacy__atomic_add64(&all->n_work_bytes, t.n_work_bytes);\n"
+    "    damacy__atomic_add64(&all->n_blocks, t.n_blocks);\n"
+    "    damacy__atomic_add64(&all->n_frames, t.n_frames);\n"
+    "    damacy__atomic_add64(&all->n_streams, t.n_streams);\n"
+    "    damacy__atomic_max(&all->largest, t.largest);\n"
+    "    damacy__atomic_max(&all->n_headers, t.n_headers);\n"
+    "}\n";
+
+/* ==== kernels/codec_abi.h ==== */
+__extension__ static const char damacy__source_codec_abi_h[] =
+    "/* The one parameter of the entries of codec.cu: a batch of frames in the caller's device arrays,\n"
+    " * and where the table of jobs that the decoders read is made of it. */\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/abi.h\"\n"
+    "\n"
+    "enum { /* damacy__codec_frames.kind, numbered as damacy_codec_kind */\n"
+    "       DAMACY__FRAMES_ZSTD = 0,\n"
+    "       DAMACY__FRAMES_LZ4 = 1,\n"
+    "       DAMACY__FRAMES_LZ4_SIZED = 2,\n"
+    "       DAMACY__FRAMES_BLOSC = 3\n"
+    "};\n"
+    "\n"
+    "/* What measure adds up; zeroed before. Frames with broken headers count with what was walked of\n"
+    " * them, or not at all: they take nothing of the decoders' scratch. */\n"
+    "typedef struct damacy__codec_totals {\n"
+    "    uint64_t src_size; /* bytes of all frames */\n"
+    "    uint64_t size;     /* decoded bytes, at most the capacities, or those where headers tell less */\n"
+    "    uint64_t n_work_bytes; /* Zstandard: literals and records */\n"
+    "    uint64_t n_blocks;     /* Zstandard */\n"
+    "    uint64_t n_frames;     /* Zstandard: inside the caller's frames, which may hold several */\n"
+    "    uint64_t n_streams;    /* blosc: one for a stored chunk */\n"
+    "    uint32_t largest;      /* of the sizes above */\n"
+    "    uint32_t n_headers;    /* Zstandard: the most of one frame or stream */\n"
+    "} damacy__codec_totals;\n"
+    "static_assert(sizeof(damacy__codec_totals) == 56, \"ABI\");\n"
+    "\n"
+    "typedef struct damacy__codec_frames {\n"
+    "    uint64_t srcs;          /* const uint64_t[n]: addresses */\n"
+    "    uint64_t src_sizes;     /* const uint64_t[n]: bytes */\n"
+    "    uint64_t dsts;          /* const uint64_t[n]: addresses */\n"
+    "    uint64_t capacities;    /* const uint64_t[n]: bytes; measure: or 0 */\n"
+    "    uint64_t sizes;         /* uint64_t[n], or 0 */\n"
+    "    uint64_t statuses;      /* uint32_t[n], or 0 */\n"
+    "    uint64_t error_offsets; /* uint64_t[n], or 0 */\n"
+    "    uint64_t count;         /* const uint32_t: frames, if fewer than n; or 0 */\n"
+    "    uint64_t jobs;          /* damacy__job[n] */\n"
+    "    uint64_t n_jobs;        /* uint32_t */\n"
+    "    uint64_t results;       /* damacy__job_result[n] */\n"
+    "    uint64_t totals;        /* measure: damacy__codec_totals */\n"
+    "    uint32_t n;\n"
+    "    uint32_t flags; /* of every job */\n"
+    "    uint32_t kind;\n"
+    "    uint32_t zero;\n"
+    "} damacy__codec_frames;\n"
+    "static_assert(sizeof(damacy__codec_frames) == 112, \"ABI\");\n";
 
 /* ==== kernels/copy.cu ==== */
 __extension__ static const char damacy__source_copy_cu[] =
@@ -24537,6 +25012,8 @@ static const damacy__source damacy__sources[] = {
     {"kernels/blosc_abi.h", damacy__source_blosc_abi_h},
     {"kernels/bytes.cuh", damacy__source_bytes_cuh},
     {"kernels/cast.cuh", damacy__source_cast_cuh},
+    {"kernels/codec.cu", damacy__source_codec_cu},
+    {"kernels/codec_abi.h", damacy__source_codec_abi_h},
     {"kernels/copy.cu", damacy__source_copy_cu},
     {"kernels/crc32c.cu", damacy__source_crc32c_cu},
     {"kernels/lz4.cu", damacy__source_lz4_cu},
@@ -24583,6 +25060,8 @@ typedef struct damacy__zstd_limits {
     uint64_t largest_size; /* output bytes of the largest job */
     uint64_t scratch_size; /* bytes of scratch; 0: as much as typical data needs */
     bool has_links;        /* room for links, 4 bytes per output byte: faster for up to 8 jobs */
+    uint32_t max_blocks;   /* blocks, and frames, of all jobs; 0: as many as typical data have */
+    uint64_t pool_size;    /* bytes of literals and records; 0: as typical data need */
 } damacy__zstd_limits;
 
 /* A wave's records and where they lie. */
@@ -24610,6 +25089,7 @@ typedef struct damacy__zstd_call {
     uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: max_jobs */
     uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
     damacy__stream stream;
+    bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES */
     damacy__zstd_options options;
 } damacy__zstd_call;
@@ -24687,6 +25167,9 @@ static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
  * densest of common data: 141 sequences and 266 literals per KB make 282 records and 2.5 KB. */
 static uint64_t damacy__zstd_pool_least(const damacy__zstd_limits* limits)
 {
+    if (limits->pool_size) {
+        return damacy__align_up(limits->pool_size, 256);
+    }
     return damacy__align_up(limits->largest_size / 8 * 35 + 65536, 256);
 }
 
@@ -24694,7 +25177,8 @@ static uint64_t damacy__zstd_pool_typical(const damacy__zstd_limits* limits)
 {
     const uint64_t typical = damacy__align_up(limits->dst_size / 50 * 126, 256);
 
-    return DAMACY__MAX(typical, damacy__zstd_pool_least(limits));
+    return limits->pool_size ? damacy__zstd_pool_least(limits)
+                             : DAMACY__MAX(typical, damacy__zstd_pool_least(limits));
 }
 
 /* INVAL: sizes that no device has. BUDGET: scratch_size does not hold the largest job. */
@@ -24702,14 +25186,17 @@ static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
                                             damacy__zstd_layout* out, damacy_error* err)
 {
     damacy__zstd_layout l;
-    const uint64_t blocks =
-        2ull * limits->max_jobs + limits->dst_size / 16384 + limits->largest_size / 1024 + 256;
-    const uint64_t frames = 2ull * limits->max_jobs + 256;
+    const uint64_t blocks = limits->max_blocks
+                                ? limits->max_blocks
+                                : 2ull * limits->max_jobs + limits->dst_size / 16384 +
+                                      limits->largest_size / 1024 + 256;
+    const uint64_t frames = limits->max_blocks ? limits->max_blocks : 2ull * limits->max_jobs + 256;
     uint64_t pool, at = 0;
 
     memset(&l, 0, sizeof l);
     if (limits->max_jobs == 0 || limits->max_jobs > (1u << 30) || blocks > (1u << 30) ||
-        limits->dst_size >> 50 || limits->largest_size > DAMACY__JOB_SIZE_MAX) {
+        limits->dst_size >> 50 || limits->pool_size >> 50 ||
+        limits->largest_size > DAMACY__JOB_SIZE_MAX) {
         return damacy__fail(err, DAMACY_INVAL,
                             "a wave of %u Zstandard jobs, %llu output bytes, the largest %llu",
                             limits->max_jobs, (unsigned long long)limits->dst_size,
@@ -25029,6 +25516,15 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
     const damacy__zstd_kernels* k = run->kernels;
     const uint64_t n = run->n_blocks;
 
+    if (run->call->is_alone) {
+        DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
+                                      damacy__div_up(n, 16), 64,
+                                      damacy__zstd_lanes11_shared(run->device), err));
+        DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES10],
+                                      damacy__div_up(n, 8), 32, DAMACY__ZSTD_LANES10_SHARED, err));
+        return damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8),
+                                 32, DAMACY__ZSTD_LANES9_SHARED, err);
+    }
     DAMACY__TRY(damacy__event_record(run->device, k->fork, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
                                   damacy__div_up(n, 16), 64,
@@ -25143,6 +25639,7 @@ typedef struct damacy__blosc_limits {
     uint32_t max_chunks;
     uint64_t dst_size;    /* decoded bytes of all chunks together */
     uint64_t stream_size; /* decoded bytes of a stream on average, at least; 0: 2,048 */
+    uint32_t max_streams; /* streams of all chunks, a stored chunk counting as one; 0: by size */
     uint32_t first_lz4;   /* jobs of the caller's in the table of LZ4 jobs */
     uint32_t first_zstd;  /* jobs of the caller's in the table of Zstandard jobs */
 } damacy__blosc_limits;
@@ -25228,7 +25725,9 @@ static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__
 {
     damacy__blosc_wave* w = &out->wave;
     const uint64_t stream_size = limits->stream_size ? limits->stream_size : 2048;
-    const uint64_t n_streams = limits->dst_size / stream_size + 4ull * limits->max_chunks;
+    const uint64_t n_streams = limits->max_streams ? limits->max_streams
+                                                   : limits->dst_size / stream_size +
+                                                         4ull * limits->max_chunks;
     uint64_t* at = &out->size;
 
     memset(out, 0, sizeof *out);
@@ -29398,6 +29897,753 @@ DAMACY_API damacy_status damacy_verify(const damacy_config* config, const char* 
         *out = v.result;
     }
     return status;
+}
+
+/* ==== src/codec_batch.h ==== */
+/* A batch of frames in the caller's device arrays -> launches: how scratch is divided, and the
+ * stages of kernels/codec.cu and of the decoders in their order.
+ *
+ * The layout is a pure function of kind, limits and the scratch there is, so that the size that a
+ * caller asks for is the one that the launches use. Scratch holds the table of jobs and its
+ * results, then the records of blosc, then the decoders' own. The surprising rule: blosc runs the
+ * LZ4 and the Zstandard decoder one after the other in the same scratch. */
+
+/* Addresses count from the start of the scratch. */
+typedef struct damacy__codec_layout {
+    uint64_t size;
+    uint64_t jobs, n_jobs, results;
+    uint64_t blosc_at; /* blosc: its records */
+    uint64_t work;     /* the decoders' */
+    damacy__zstd_layout zstd;
+    damacy__lz4_layout lz4;
+    damacy__blosc_layout blosc;
+} damacy__codec_layout;
+
+typedef struct damacy__codec_kernels {
+    damacy__program program; /* kernels/codec.cu */
+    damacy__zstd_kernels zstd;
+    damacy__lz_kernels lz;
+} damacy__codec_kernels;
+
+enum { /* of the program */
+       DAMACY__CODEC_GATHER = 0,
+       DAMACY__CODEC_SCATTER = 1,
+       DAMACY__CODEC_SIZES = 2,
+       DAMACY__CODEC_MEASURE = 3
+};
+
+/* One batch on its way. */
+typedef struct damacy__codec_call {
+    const damacy__codec_kernels* kernels;
+    damacy__device* device;
+    damacy__stream stream;
+    bool is_alone; /* kernels on `stream` alone */
+    uint32_t kind;
+    uint64_t likely_size;    /* decoded bytes */
+    uint32_t likely_streams; /* blosc */
+    damacy__codec_frames frames;
+} damacy__codec_call;
+
+static damacy_status damacy__codec_layout_of(uint32_t kind, const damacy_codec_limits* limits,
+                                             uint64_t scratch_size, damacy__codec_layout* out,
+                                             damacy_error* err);
+static damacy_status damacy__codec_kernels_start(damacy__codec_kernels* kernels, uint32_t kind,
+                                                 const damacy__device* device,
+                                                 damacy__compiler* compiler, damacy_error* err);
+static damacy_status damacy__codec_kernels_finish(damacy__codec_kernels* kernels,
+                                                  damacy__device* device, damacy_error* err);
+static void damacy__codec_kernels_deinit(damacy__codec_kernels* kernels, damacy__device* device);
+static damacy_status damacy__codec_launch(const damacy__codec_call* call,
+                                          const damacy__codec_layout* layout, uint64_t scratch,
+                                          damacy_error* err);
+static damacy_status damacy__codec_step(const damacy__codec_call* call, uint32_t entry,
+                                        damacy_error* err);
+
+/* ---- scratch ---- */
+
+/* Links (stage/zstd_launch.h) are worth their room for no more frames than these. */
+enum { DAMACY__CODEC_LINK_FRAMES = 8 };
+
+/* The limits with their defaults. */
+static damacy_status damacy__codec_limits_fill(const damacy_codec_limits* limits,
+                                               damacy_codec_limits* out, damacy_error* err)
+{
+    uint64_t most;
+
+    *out = *limits;
+    out->max_frames = DAMACY__MAX(limits->max_frames, 1);
+    if (limits->max_frame_size == 0 || limits->max_frame_size > DAMACY__JOB_SIZE_MAX) {
+        return damacy__fail(err, DAMACY_INVAL,
+                            "max_frame_size is %" PRIu64 ", it must be between 1 and %" PRIu64,
+                            limits->max_frame_size, (uint64_t)DAMACY__JOB_SIZE_MAX);
+    }
+    most = out->max_frames * limits->max_frame_size; /* below 2^63 */
+    if (out->total_size == 0) {
+        out->total_size = most;
+    }
+    if (out->max_frames > 1u << 24 || out->total_size >> 46 || out->total_src_size >> 46 ||
+        out->work_size >> 46 || out->max_blocks > 1u << 30 || out->max_streams > 1u << 28) {
+        return damacy__fail(err, DAMACY_INVAL,
+                            "limits that no device holds: %u frames, %" PRIu64
+                            " bytes decoded, %" PRIu64 " stored, %" PRIu64
+                            " of work, %u blocks, %u streams",
+                            out->max_frames, out->total_size, out->total_src_size, out->work_size,
+                            out->max_blocks, out->max_streams);
+    }
+    out->total_size = DAMACY__MAX(out->total_size, out->max_frame_size);
+    if (out->total_src_size == 0) { /* what does not compress grows by less than a hundredth */
+        out->total_src_size = out->total_size + out->total_size / 64 + 256ull * out->max_frames;
+    }
+    return DAMACY_OK;
+}
+
+/* The Zstandard decoder's share, from layout->work on. room 0: as much as it likes. */
+static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits, uint32_t n_jobs,
+                                               uint64_t room, bool has_links,
+                                               damacy__codec_layout* layout, damacy_error* err)
+{
+    damacy__zstd_limits zstd;
+
+    memset(&zstd, 0, sizeof zstd);
+    zstd.max_jobs = n_jobs;
+    zstd.dst_size = limits->total_size;
+    zstd.largest_size = limits->max_frame_size;
+    zstd.max_blocks = limits->max_blocks;
+    zstd.pool_size = limits->work_size;
+    zstd.has_links = has_links;
+    DAMACY__TRY(damacy__zstd_layout_of(&zstd, &layout->zstd, err));
+    if (room == 0) {
+        return DAMACY_OK;
+    }
+    if (has_links && layout->zstd.size > room) {
+        zstd.has_links = false;
+    }
+    zstd.scratch_size = room;
+    return damacy__zstd_layout_of(&zstd, &layout->zstd, err);
+}
+
+static bool damacy__codec_layout_blosc(const damacy_codec_limits* limits,
+                                       damacy__codec_layout* layout)
+{
+    damacy__blosc_limits blosc;
+
+    memset(&blosc, 0, sizeof blosc);
+    blosc.max_chunks = limits->max_frames;
+    blosc.dst_size = limits->total_size;
+    blosc.stream_size = 8192;
+    blosc.max_streams = limits->max_streams;
+    return damacy__blosc_layout_of(&blosc, &layout->blosc) &&
+           damacy__lz4_layout_of(layout->blosc.wave.max_lz4, limits->total_src_size,
+                                 limits->total_size, &layout->lz4);
+}
+
+static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec_limits* limits,
+                                               uint64_t room, damacy__codec_layout* out,
+                                               damacy_error* err)
+{
+    const bool is_zstd = kind == DAMACY_CODEC_ZSTD;
+
+    if (kind == DAMACY_CODEC_LZ4 || kind == DAMACY_CODEC_LZ4_SIZED) {
+        if (!damacy__lz4_layout_of(limits->max_frames, limits->total_src_size, limits->total_size,
+                                   &out->lz4)) {
+            return damacy__fail(err, DAMACY_INVAL, "the scratch of %u LZ4 blocks overflows",
+                                limits->max_frames);
+        }
+        out->size = out->work + out->lz4.size;
+        return DAMACY_OK;
+    }
+    if (!is_zstd) {
+        out->blosc_at = out->work;
+        if (!damacy__codec_layout_blosc(limits, out)) {
+            return damacy__fail(err, DAMACY_INVAL, "the scratch of %u blosc chunks overflows",
+                                limits->max_frames);
+        }
+        out->work += out->blosc.size;
+    }
+    if (room && room <= out->work) {
+        return damacy__fail(err, DAMACY_BUDGET,
+                            "scratch of %" PRIu64 " bytes: the tables of %u frames take %" PRIu64,
+                            room, limits->max_frames, out->work);
+    }
+    DAMACY__TRY(damacy__codec_layout_zstd(
+        limits, is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
+        room ? room - out->work : 0, is_zstd && limits->max_frames <= DAMACY__CODEC_LINK_FRAMES,
+        out, err));
+    out->size = out->work + DAMACY__MAX(out->zstd.size, out->lz4.size);
+    return DAMACY_OK;
+}
+
+/* scratch_size 0: as much as the limits want, which out->size then says. BUDGET: less than the
+ * largest frame needs. */
+static damacy_status damacy__codec_layout_of(uint32_t kind, const damacy_codec_limits* limits,
+                                             uint64_t scratch_size, damacy__codec_layout* out,
+                                             damacy_error* err)
+{
+    const uint64_t room = scratch_size & ~UINT64_C(255);
+    damacy_codec_limits filled;
+    uint64_t at = 0;
+
+    memset(out, 0, sizeof *out);
+    DAMACY__TRY(damacy__codec_limits_fill(limits, &filled, err));
+    if (!damacy__lz_reserve(&at, filled.max_frames, sizeof(damacy__job), &out->jobs) ||
+        !damacy__lz_reserve(&at, 1, sizeof(uint32_t), &out->n_jobs) ||
+        !damacy__lz_reserve(&at, filled.max_frames, sizeof(damacy__job_result), &out->results)) {
+        return damacy__fail(err, DAMACY_INVAL, "the tables of %u frames overflow",
+                            filled.max_frames);
+    }
+    out->work = at;
+    if (scratch_size && room <= at) {
+        return damacy__fail(err, DAMACY_BUDGET,
+                            "scratch of %" PRIu64 " bytes: the tables of %u frames take %" PRIu64,
+                            scratch_size, filled.max_frames, at);
+    }
+    DAMACY__TRY(damacy__codec_layout_fill(kind, &filled, room, out, err));
+    if (scratch_size && out->size > scratch_size) {
+        return damacy__fail(err, DAMACY_BUDGET,
+                            "scratch of %" PRIu64 " bytes: frames of %" PRIu64
+                            " decoded bytes need %" PRIu64,
+                            scratch_size, filled.total_size, out->size);
+    }
+    return DAMACY_OK;
+}
+
+/* ---- kernels ---- */
+
+/* Begins to compile what the kind needs. On failure there is nothing to deinit. */
+static damacy_status damacy__codec_kernels_start(damacy__codec_kernels* kernels, uint32_t kind,
+                                                 const damacy__device* device,
+                                                 damacy__compiler* compiler, damacy_error* err)
+{
+    static const char* const entries[] = {"damacy_frames_gather", "damacy_frames_scatter",
+                                          "damacy_frames_sizes", "damacy_frames_measure"};
+    damacy__program_spec spec;
+    damacy_status status;
+
+    memset(kernels, 0, sizeof *kernels);
+    memset(&spec, 0, sizeof spec);
+    spec.name = "kernels/codec.cu";
+    spec.entries = entries;
+    spec.n_entries = DAMACY__COUNT(entries);
+    DAMACY__TRY(damacy__program_start(&kernels->program, compiler, &spec, err));
+    status = kind == DAMACY_CODEC_ZSTD ? DAMACY_OK
+                                       : damacy__lz_kernels_start(&kernels->lz, compiler, err);
+    if (status == DAMACY_OK && (kind == DAMACY_CODEC_ZSTD || kind == DAMACY_CODEC_BLOSC)) {
+        status = damacy__zstd_kernels_start(&kernels->zstd, device, compiler, err);
+        if (status != DAMACY_OK) {
+            damacy__lz_kernels_deinit(&kernels->lz, NULL);
+        }
+    }
+    if (status != DAMACY_OK) {
+        damacy__program_deinit(&kernels->program, NULL);
+    }
+    return status;
+}
+
+/* Waits for the compiler and loads the kernels. The context is current. */
+static damacy_status damacy__codec_kernels_finish(damacy__codec_kernels* kernels,
+                                                  damacy__device* device, damacy_error* err)
+{
+    DAMACY__TRY(damacy__program_finish(&kernels->program, device, err));
+    if (kernels->lz.lz4.compiler) {
+        DAMACY__TRY(damacy__lz_kernels_finish(&kernels->lz, device, err));
+    }
+    if (kernels->zstd.front.compiler) {
+        DAMACY__TRY(damacy__zstd_kernels_finish(&kernels->zstd, device, err));
+    }
+    return DAMACY_OK;
+}
+
+/* No launch is under way. Zeroed, or only started: fine. */
+static void damacy__codec_kernels_deinit(damacy__codec_kernels* kernels, damacy__device* device)
+{
+    damacy__zstd_kernels_deinit(&kernels->zstd, device);
+    damacy__lz_kernels_deinit(&kernels->lz, device);
+    damacy__program_deinit(&kernels->program, device);
+}
+
+/* ---- launches ---- */
+
+/* A kernel of kernels/codec.cu, a thread per frame. */
+static damacy_status damacy__codec_step(const damacy__codec_call* call, uint32_t entry,
+                                        damacy_error* err)
+{
+    const uint32_t threads = entry < DAMACY__CODEC_SIZES ? 256 : 64;
+    const uint64_t blocks = damacy__div_up(call->frames.n, threads);
+    const uint64_t most = 16ull * call->device->n_multiprocessors;
+    const damacy__grid grid = damacy__grid_of((uint32_t)DAMACY__MIN(blocks, most), threads, 0);
+    damacy__codec_frames frames = call->frames;
+    void* parameters[1];
+
+    parameters[0] = &frames;
+    return damacy__kernel_launch(&call->kernels->program.kernels[entry], call->device, &grid,
+                                 call->stream, parameters, err);
+}
+
+static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
+                                               const damacy__zstd_layout* layout, uint64_t jobs,
+                                               uint64_t n_jobs, uint64_t results, uint64_t scratch,
+                                               uint32_t likely, damacy_error* err)
+{
+    damacy__zstd_call zstd;
+
+    memset(&zstd, 0, sizeof zstd);
+    zstd.jobs = jobs;
+    zstd.n_jobs = n_jobs;
+    zstd.results = results;
+    zstd.scratch = scratch;
+    zstd.likely_jobs = likely;
+    zstd.likely_size = call->likely_size;
+    zstd.stream = call->stream;
+    zstd.is_alone = call->is_alone;
+    return damacy__zstd_launch(&call->kernels->zstd, call->device, layout, &zstd, err);
+}
+
+static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
+                                                const damacy__codec_layout* layout,
+                                                uint64_t scratch, damacy_error* err)
+{
+    const damacy__lz_kernels* lz = &call->kernels->lz;
+    const uint64_t at = scratch + layout->blosc_at;
+    const damacy__blosc_wave* wave = &layout->blosc.wave;
+    damacy__lz_call blosc;
+    damacy__lz_call lz4;
+
+    memset(&blosc, 0, sizeof blosc);
+    blosc.jobs = call->frames.jobs;
+    blosc.n_jobs = call->frames.n_jobs;
+    blosc.results = call->frames.results;
+    blosc.scratch = at;
+    blosc.likely_jobs = call->frames.n;
+    blosc.stream = call->stream;
+    DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
+    lz4 = blosc;
+    lz4.jobs = at + wave->lz4_jobs;
+    lz4.n_jobs = at + wave->n_lz4;
+    lz4.results = at + wave->lz4_results;
+    lz4.scratch = scratch + layout->work;
+    lz4.likely_jobs = call->likely_streams;
+    DAMACY__TRY(damacy__lz4_launch(lz, call->device, &layout->lz4, &lz4, err));
+    DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, at + wave->zstd_jobs,
+                                          at + wave->n_zstd, at + wave->zstd_results, lz4.scratch,
+                                          call->likely_streams, err));
+    return damacy__blosc_launch_close(lz, call->device, &layout->blosc, &blosc, err);
+}
+
+/* Queues everything; call->frames lacks only the addresses in scratch. The context is current. */
+static damacy_status damacy__codec_launch(const damacy__codec_call* call,
+                                          const damacy__codec_layout* layout, uint64_t scratch,
+                                          damacy_error* err)
+{
+    damacy__codec_call c = *call;
+    damacy__codec_layout l = *layout;
+
+    c.frames.jobs = scratch + l.jobs;
+    c.frames.n_jobs = scratch + l.n_jobs;
+    c.frames.results = scratch + l.results;
+    DAMACY__TRY(damacy__codec_step(&c, DAMACY__CODEC_GATHER, err));
+    if (c.kind == DAMACY_CODEC_ZSTD) {
+        l.zstd.wave.max_jobs = c.frames.n; /* grids of this batch, not of the largest */
+        DAMACY__TRY(damacy__codec_launch_zstd(&c, &l.zstd, c.frames.jobs, c.frames.n_jobs,
+                                              c.frames.results, scratch + l.work, c.frames.n, err));
+    } else if (c.kind == DAMACY_CODEC_BLOSC) {
+        l.blosc.wave.max_jobs = c.frames.n;
+        DAMACY__TRY(damacy__codec_launch_blosc(&c, &l, scratch, err));
+    } else {
+        damacy__lz_call lz4;
+        memset(&lz4, 0, sizeof lz4);
+        l.lz4.wave.max_jobs = c.frames.n;
+        lz4.jobs = c.frames.jobs;
+        lz4.n_jobs = c.frames.n_jobs;
+        lz4.results = c.frames.results;
+        lz4.scratch = scratch + l.work;
+        lz4.stream = c.stream;
+        DAMACY__TRY(damacy__lz4_launch(&c.kernels->lz, c.device, &l.lz4, &lz4, err));
+    }
+    return damacy__codec_step(&c, DAMACY__CODEC_SCATTER, err);
+}
+
+/* ==== src/codec_public.h ==== */
+/* Bodies of the public functions that decompress batches without a pipeline: they check arguments
+ * and hold what a codec object is made of. Nothing of it changes after create, but for one flag, so
+ * calls need no lock. */
+
+static_assert((int)DAMACY_CODEC_ZSTD == (int)DAMACY__FRAMES_ZSTD &&
+                  (int)DAMACY_CODEC_LZ4 == (int)DAMACY__FRAMES_LZ4 &&
+                  (int)DAMACY_CODEC_LZ4_SIZED == (int)DAMACY__FRAMES_LZ4_SIZED &&
+                  (int)DAMACY_CODEC_BLOSC == (int)DAMACY__FRAMES_BLOSC,
+              "kinds are numbered alike");
+static_assert((int)DAMACY_FRAME_OK == (int)DAMACY__JOB_OK &&
+                  (int)DAMACY_FRAME_NOT_RUN == (int)DAMACY__JOB_NOT_RUN &&
+                  (int)DAMACY_FRAME_SKIPPED == (int)DAMACY__JOB_SKIPPED &&
+                  (int)DAMACY_FRAME_NEED_SCRATCH == (int)DAMACY__JOB_NEED_SCRATCH &&
+                  (int)DAMACY_FRAME_TOO_LARGE == (int)DAMACY__JOB_TOO_LARGE &&
+                  (int)DAMACY_FRAME_NO_SPACE == (int)DAMACY__JOB_NO_SPACE &&
+                  (int)DAMACY_FRAME_UNSUPPORTED == (int)DAMACY__JOB_UNSUPPORTED &&
+                  (int)DAMACY_FRAME_TRUNCATED == (int)DAMACY__JOB_TRUNCATED &&
+                  (int)DAMACY_FRAME_BAD_MAGIC == (int)DAMACY__JOB_BAD_MAGIC &&
+                  (int)DAMACY_FRAME_BAD_HEADER == (int)DAMACY__JOB_BAD_HEADER &&
+                  (int)DAMACY_FRAME_BAD_BLOCK == (int)DAMACY__JOB_BAD_BLOCK &&
+                  (int)DAMACY_FRAME_BAD_LITERALS == (int)DAMACY__JOB_BAD_LITERALS &&
+                  (int)DAMACY_FRAME_BAD_HUFFMAN == (int)DAMACY__JOB_BAD_HUFFMAN &&
+                  (int)DAMACY_FRAME_BAD_TABLE == (int)DAMACY__JOB_BAD_TABLE &&
+                  (int)DAMACY_FRAME_BAD_SEQUENCES == (int)DAMACY__JOB_BAD_SEQUENCES &&
+                  (int)DAMACY_FRAME_BAD_OFFSET == (int)DAMACY__JOB_BAD_OFFSET &&
+                  (int)DAMACY_FRAME_SIZE_MISMATCH == (int)DAMACY__JOB_SIZE_MISMATCH &&
+                  (int)DAMACY_FRAME_BAD_CHECKSUM == (int)DAMACY__JOB_BAD_CHECKSUM &&
+                  (int)DAMACY_FRAME_TRAILING == (int)DAMACY__JOB_TRAILING,
+              "statuses are numbered alike");
+
+struct damacy_codec {
+    damacy__alloc alloc;
+    damacy__driver driver;
+    damacy__device device;
+    damacy__compiler compiler;
+    damacy__codec_kernels kernels;
+    uint32_t kind;
+    uint32_t flags;   /* of every job */
+    uint32_t is_busy; /* atomic: a call uses the side streams of the Zstandard kernels */
+};
+
+DAMACY_API const char* damacy_frame_status_str(uint32_t status)
+{
+    static const char* const low[] = {"ok",        "not run",  "skipped",    "need scratch",
+                                      "too large", "no space", "unsupported"};
+    static const char* const high[] = {
+        "truncated", "bad magic",     "bad header", "bad block",     "bad literals", "bad huffman",
+        "bad table", "bad sequences", "bad offset", "size mismatch", "bad checksum", "trailing"};
+
+    if (status < DAMACY__COUNT(low)) {
+        return low[status];
+    }
+    return status - DAMACY__JOB_TRUNCATED < DAMACY__COUNT(high)
+               ? high[status - DAMACY__JOB_TRUNCATED]
+               : "unknown";
+}
+
+/* ---- making and unmaking ---- */
+
+static damacy_status damacy__codec_open(damacy_codec* codec, const damacy_config* config,
+                                        damacy_error* err)
+{
+    damacy__device_config device;
+    damacy_status status;
+
+    memset(&device, 0, sizeof device);
+    device.device = config->device;
+    device.context = config->cuda_context;
+    device.stream = config->cuda_stream;
+    device.max_bytes = 1 << 20; /* the only memory taken is that of a measurement */
+    DAMACY__TRY(damacy__driver_load(&codec->driver, err));
+    DAMACY__TRY(damacy__driver_load_nvrtc(&codec->driver, err));
+    DAMACY__TRY(damacy__device_open(&codec->device, &codec->driver, &codec->alloc, &device, err));
+    DAMACY__TRY(damacy__compiler_init(&codec->compiler, &codec->alloc, &codec->driver,
+                                      codec->device.architecture, damacy__sources,
+                                      DAMACY__COUNT(damacy__sources), config->cache_dir, err));
+    DAMACY__TRY(damacy__codec_kernels_start(&codec->kernels, codec->kind, &codec->device,
+                                            &codec->compiler, err));
+    DAMACY__TRY(damacy__device_enter(&codec->device, err));
+    status = damacy__codec_kernels_finish(&codec->kernels, &codec->device, err);
+    damacy__device_leave(&codec->device);
+    return status;
+}
+
+DAMACY_API void damacy_codec_destroy(damacy_codec* codec)
+{
+    damacy__alloc alloc;
+
+    if (!codec || (codec->device.driver && codec->device.pid != getpid())) {
+        return; /* a forked child has no part in it */
+    }
+    damacy__codec_kernels_deinit(&codec->kernels, &codec->device);
+    damacy__compiler_deinit(&codec->compiler);
+    damacy__device_close(&codec->device);
+    alloc = codec->alloc;
+    damacy__free(&alloc, codec, 1);
+}
+
+DAMACY_API damacy_status damacy_codec_create(damacy_codec_kind kind, const damacy_config* config,
+                                             damacy_codec** out, damacy_error* err)
+{
+    damacy_config none;
+    damacy__alloc alloc;
+    damacy_error local;
+    damacy_codec* codec;
+    damacy_status status;
+
+    err = damacy__public_error(err, &local);
+    err->stage = DAMACY_STAGE_CONFIG;
+    memset(&none, 0, sizeof none);
+    memset(&alloc, 0, sizeof alloc);
+    config = config ? config : &none;
+    if (!out || (unsigned)kind > (unsigned)DAMACY_CODEC_BLOSC) {
+        return damacy__fail(err, DAMACY_INVAL, out ? "no codec kind %u" : "out is NULL (kind %u)",
+                            (unsigned)kind);
+    }
+    *out = NULL;
+    if (config->device < DAMACY_AUTO) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED,
+                            "batches of frames are decompressed on a GPU, device is %d",
+                            config->device);
+    }
+    alloc.user = config->allocator;
+    codec = damacy__new(&alloc, 1, damacy_codec);
+    if (!codec) {
+        return damacy__fail(err, DAMACY_OOM, "records of a codec");
+    }
+    codec->alloc = alloc;
+    codec->kind = (uint32_t)kind;
+    codec->flags = (config->skip_checksums ? (uint32_t)DAMACY__JOB_NO_CHECKSUM : 0) |
+                   (kind == DAMACY_CODEC_LZ4_SIZED ? (uint32_t)DAMACY__LZ4_SIZE_PREFIX : 0);
+    status = damacy__codec_open(codec, config, err);
+    if (status != DAMACY_OK) {
+        damacy_codec_destroy(codec);
+        return status;
+    }
+    *out = codec;
+    return DAMACY_OK;
+}
+
+DAMACY_API int32_t damacy_codec_device(const damacy_codec* codec)
+{
+    return codec ? DAMACY_GPU(codec->device.ordinal) : DAMACY_CPU;
+}
+
+/* ---- calls ---- */
+
+static bool damacy__codec_is_aligned(const void* ptr, uint32_t size)
+{
+    return (uintptr_t)ptr % size == 0;
+}
+
+/* needs_output: dsts, capacities. The err is that of the library. */
+static damacy_status damacy__codec_check(const damacy_codec* codec, const damacy_codec_batch* batch,
+                                         bool needs_output, damacy_error* err)
+{
+    if (!codec || !batch) {
+        return damacy__fail(err, DAMACY_INVAL, "the %s is NULL", codec ? "batch" : "codec");
+    }
+    if (batch->n_frames == 0) {
+        return DAMACY_OK;
+    }
+    if (!batch->srcs || !batch->src_sizes ||
+        (needs_output && (!batch->dsts || !batch->capacities))) {
+        return damacy__fail(err, DAMACY_INVAL, "an array of the batch is NULL: %s",
+                            !batch->srcs        ? "srcs"
+                            : !batch->src_sizes ? "src_sizes"
+                            : !batch->dsts      ? "dsts"
+                                                : "capacities");
+    }
+    if (!damacy__codec_is_aligned(batch->srcs, 8) || !damacy__codec_is_aligned(batch->dsts, 8) ||
+        !damacy__codec_is_aligned(batch->src_sizes, 8) ||
+        !damacy__codec_is_aligned(batch->capacities, 8) ||
+        !damacy__codec_is_aligned(batch->sizes, 8) ||
+        !damacy__codec_is_aligned(batch->error_offsets, 8) ||
+        !damacy__codec_is_aligned(batch->statuses, 4) ||
+        !damacy__codec_is_aligned(batch->n_present, 4)) {
+        return damacy__fail(err, DAMACY_INVAL, "an array of the batch is not aligned to its type");
+    }
+    return DAMACY_OK;
+}
+
+static uint64_t damacy__codec_address(const void* ptr)
+{
+    return (uint64_t)(uintptr_t)ptr;
+}
+
+static void damacy__codec_begin(damacy_codec* codec, const damacy_codec_batch* batch, void* stream,
+                                damacy__codec_call* call)
+{
+    damacy__codec_frames* f = &call->frames;
+
+    memset(call, 0, sizeof *call);
+    call->kernels = &codec->kernels;
+    call->device = &codec->device;
+    call->stream = stream;
+    call->kind = codec->kind;
+    f->srcs = damacy__codec_address((const void*)batch->srcs);
+    f->src_sizes = damacy__codec_address(batch->src_sizes);
+    f->dsts = damacy__codec_address((const void*)batch->dsts);
+    f->capacities = damacy__codec_address(batch->capacities);
+    f->sizes = damacy__codec_address(batch->sizes);
+    f->statuses = damacy__codec_address(batch->statuses);
+    f->error_offsets = damacy__codec_address(batch->error_offsets);
+    f->count = damacy__codec_address(batch->n_present);
+    f->n = batch->n_frames;
+    f->flags = codec->flags;
+    f->kind = codec->kind;
+}
+
+/* Also for a stream that the driver will not tell about: the launches will say why. */
+static bool damacy__codec_is_capturing(damacy_codec* codec, void* stream)
+{
+    int state = 0;
+
+    return codec->driver.stream_capturing(stream, &state) != DAMACY__CUDA_OK || state != 0;
+}
+
+DAMACY_API damacy_status damacy_codec_scratch_size(damacy_codec_kind kind,
+                                                   const damacy_codec_limits* limits,
+                                                   uint64_t* size, damacy_error* err)
+{
+    damacy__codec_layout layout;
+    damacy_error local;
+
+    err = damacy__public_error(err, &local);
+    err->stage = DAMACY_STAGE_DECODE;
+    if (!limits || !size || (unsigned)kind > (unsigned)DAMACY_CODEC_BLOSC) {
+        return damacy__fail(err, DAMACY_INVAL, "kind %u, limits or size NULL", (unsigned)kind);
+    }
+    DAMACY__TRY(damacy__codec_layout_of((uint32_t)kind, limits, 0, &layout, err));
+    *size = layout.size;
+    return DAMACY_OK;
+}
+
+DAMACY_API damacy_status damacy_codec_sizes(damacy_codec* codec, const damacy_codec_batch* batch,
+                                            void* stream, damacy_error* err)
+{
+    damacy__codec_call call;
+    damacy_error local;
+    damacy_status status;
+
+    err = damacy__public_error(err, &local);
+    err->stage = DAMACY_STAGE_DECODE;
+    DAMACY__TRY(damacy__codec_check(codec, batch, false, err));
+    if (batch->n_frames == 0) {
+        return DAMACY_OK;
+    }
+    if (!batch->sizes) {
+        return damacy__fail(err, DAMACY_INVAL, "an array of the batch is NULL: sizes");
+    }
+    damacy__codec_begin(codec, batch, stream, &call);
+    DAMACY__TRY(damacy__device_enter(&codec->device, err));
+    status = damacy__codec_step(&call, DAMACY__CODEC_SIZES, err);
+    damacy__device_leave(&codec->device);
+    return status;
+}
+
+DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
+                                                 const damacy_codec_batch* batch,
+                                                 const damacy_codec_limits* limits, void* scratch,
+                                                 uint64_t scratch_size, void* stream,
+                                                 damacy_error* err)
+{
+    damacy__codec_layout layout;
+    damacy__codec_call call;
+    damacy_error local;
+    damacy_status status;
+    bool is_mine = false;
+
+    err = damacy__public_error(err, &local);
+    err->stage = DAMACY_STAGE_DECODE;
+    DAMACY__TRY(damacy__codec_check(codec, batch, true, err));
+    if (batch->n_frames == 0) {
+        return DAMACY_OK;
+    }
+    if (!limits || !scratch || !damacy__codec_is_aligned(scratch, 256)) {
+        return damacy__fail(err, DAMACY_INVAL,
+                            limits ? "scratch is NULL or not aligned to 256 bytes"
+                                   : "limits is NULL");
+    }
+    if (batch->n_frames > limits->max_frames) {
+        return damacy__fail(err, DAMACY_INVAL, "a batch of %u frames, max_frames is %u",
+                            batch->n_frames, limits->max_frames);
+    }
+    DAMACY__TRY(
+        damacy__codec_layout_of(codec->kind, limits, DAMACY__MAX(scratch_size, 1), &layout, err));
+    damacy__codec_begin(codec, batch, stream, &call);
+    call.likely_size = DAMACY__MIN(layout.zstd.dst_size, batch->n_frames * limits->max_frame_size);
+    call.likely_streams = limits->max_streams ? limits->max_streams : 8 * batch->n_frames;
+    DAMACY__TRY(damacy__device_enter(&codec->device, err));
+    if (codec->kernels.zstd.front.compiler) { /* who comes first has the side streams */
+        is_mine = !damacy__codec_is_capturing(codec, stream) &&
+                  __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
+    }
+    call.is_alone = !is_mine;
+    status = damacy__codec_launch(&call, &layout, damacy__codec_address(scratch), err);
+    if (is_mine) {
+        __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);
+    }
+    damacy__device_leave(&codec->device);
+    return status;
+}
+
+/* ---- measuring ---- */
+
+/* What was added up -> limits that just hold it. */
+static damacy_status damacy__codec_limits_of(const damacy_codec_batch* batch,
+                                             const damacy__codec_totals* t,
+                                             damacy_codec_limits* out, damacy_error* err)
+{
+    const uint64_t blocks = DAMACY__MAX(DAMACY__MAX(t->n_blocks, t->n_frames), t->n_headers / 2);
+
+    if (blocks > 1u << 30 || t->n_streams > 1u << 28) {
+        return damacy__fail(err, DAMACY_BUDGET,
+                            "%" PRIu64 " blocks and %" PRIu64 " streams in %u frames: too many",
+                            blocks, t->n_streams, batch->n_frames);
+    }
+    memset(out, 0, sizeof *out);
+    out->max_frames = batch->n_frames;
+    out->max_frame_size = DAMACY__MAX(t->largest, 1);
+    out->total_size = DAMACY__MAX(t->size, 1);
+    out->total_src_size = DAMACY__MAX(t->src_size, 1);
+    out->work_size = DAMACY__MAX(t->n_work_bytes, 1);
+    out->max_blocks = (uint32_t)DAMACY__MAX(blocks, 1);
+    out->max_streams = (uint32_t)DAMACY__MAX(t->n_streams, 1);
+    return DAMACY_OK;
+}
+
+/* The context is current. */
+static damacy_status damacy__codec_measure(damacy__codec_call* call, damacy__codec_totals* totals,
+                                           damacy_error* err)
+{
+    damacy__device* device = call->device;
+    uint64_t address = 0;
+    damacy_status status;
+
+    DAMACY__TRY(damacy__device_alloc(device, sizeof *totals, "a measurement", &address, err));
+    call->frames.totals = address;
+    status = damacy__fill_device(device, address, 0, sizeof *totals, call->stream, err);
+    if (status == DAMACY_OK) {
+        status = damacy__codec_step(call, DAMACY__CODEC_MEASURE, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__copy_to_host(device, totals, address, sizeof *totals, call->stream, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__device_check(device, device->driver->stream_synchronize(call->stream), err,
+                                      "work on the stream (seen at cuStreamSynchronize)");
+    }
+    damacy__device_free(device, address, sizeof *totals);
+    return status;
+}
+
+DAMACY_API damacy_status damacy_codec_measure(damacy_codec* codec, const damacy_codec_batch* batch,
+                                              void* stream, damacy_codec_limits* limits,
+                                              damacy_error* err)
+{
+    damacy__codec_totals totals;
+    damacy__codec_call call;
+    damacy_error local;
+    damacy_status status = DAMACY_OK;
+
+    err = damacy__public_error(err, &local);
+    err->stage = DAMACY_STAGE_DECODE;
+    DAMACY__TRY(damacy__codec_check(codec, batch, false, err));
+    if (!limits) {
+        return damacy__fail(err, DAMACY_INVAL, "limits is NULL");
+    }
+    memset(&totals, 0, sizeof totals);
+    if (batch->n_frames) {
+        damacy__codec_begin(codec, batch, stream, &call);
+        DAMACY__TRY(damacy__device_enter(&codec->device, err));
+        if (damacy__codec_is_capturing(codec, stream)) {
+            status = damacy__fail(err, DAMACY_INVAL, "the stream captures: measuring waits for it");
+        } else {
+            status = damacy__codec_measure(&call, &totals, err);
+        }
+        damacy__device_leave(&codec->device);
+    }
+    return status == DAMACY_OK ? damacy__codec_limits_of(batch, &totals, limits, err) : status;
 }
 
 #endif

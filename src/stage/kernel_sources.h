@@ -14,6 +14,8 @@ static const damacy__source damacy__sources[] = {
     {"kernels/blosc_abi.h", damacy__source_blosc_abi_h},
     {"kernels/bytes.cuh", damacy__source_bytes_cuh},
     {"kernels/cast.cuh", damacy__source_cast_cuh},
+    {"kernels/codec.cu", damacy__source_codec_cu},
+    {"kernels/codec_abi.h", damacy__source_codec_abi_h},
     {"kernels/copy.cu", damacy__source_copy_cu},
     {"kernels/crc32c.cu", damacy__source_crc32c_cu},
     {"kernels/lz4.cu", damacy__source_lz4_cu},

@@ -29,6 +29,7 @@ typedef struct damacy__blosc_limits {
     uint32_t max_chunks;
     uint64_t dst_size;    /* decoded bytes of all chunks together */
     uint64_t stream_size; /* decoded bytes of a stream on average, at least; 0: 2,048 */
+    uint32_t max_streams; /* streams of all chunks, a stored chunk counting as one; 0: by size */
     uint32_t first_lz4;   /* jobs of the caller's in the table of LZ4 jobs */
     uint32_t first_zstd;  /* jobs of the caller's in the table of Zstandard jobs */
 } damacy__blosc_limits;
@@ -114,7 +115,9 @@ static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__
 {
     damacy__blosc_wave* w = &out->wave;
     const uint64_t stream_size = limits->stream_size ? limits->stream_size : 2048;
-    const uint64_t n_streams = limits->dst_size / stream_size + 4ull * limits->max_chunks;
+    const uint64_t n_streams = limits->max_streams ? limits->max_streams
+                                                   : limits->dst_size / stream_size +
+                                                         4ull * limits->max_chunks;
     uint64_t* at = &out->size;
 
     memset(out, 0, sizeof *out);

@@ -17,6 +17,8 @@ typedef struct damacy__zstd_limits {
     uint64_t largest_size; /* output bytes of the largest job */
     uint64_t scratch_size; /* bytes of scratch; 0: as much as typical data needs */
     bool has_links;        /* room for links, 4 bytes per output byte: faster for up to 8 jobs */
+    uint32_t max_blocks;   /* blocks, and frames, of all jobs; 0: as many as typical data have */
+    uint64_t pool_size;    /* bytes of literals and records; 0: as typical data need */
 } damacy__zstd_limits;
 
 /* A wave's records and where they lie. */
@@ -44,6 +46,7 @@ typedef struct damacy__zstd_call {
     uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: max_jobs */
     uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
     damacy__stream stream;
+    bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES */
     damacy__zstd_options options;
 } damacy__zstd_call;
@@ -121,6 +124,9 @@ static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
  * densest of common data: 141 sequences and 266 literals per KB make 282 records and 2.5 KB. */
 static uint64_t damacy__zstd_pool_least(const damacy__zstd_limits* limits)
 {
+    if (limits->pool_size) {
+        return damacy__align_up(limits->pool_size, 256);
+    }
     return damacy__align_up(limits->largest_size / 8 * 35 + 65536, 256);
 }
 
@@ -128,7 +134,8 @@ static uint64_t damacy__zstd_pool_typical(const damacy__zstd_limits* limits)
 {
     const uint64_t typical = damacy__align_up(limits->dst_size / 50 * 126, 256);
 
-    return DAMACY__MAX(typical, damacy__zstd_pool_least(limits));
+    return limits->pool_size ? damacy__zstd_pool_least(limits)
+                             : DAMACY__MAX(typical, damacy__zstd_pool_least(limits));
 }
 
 /* INVAL: sizes that no device has. BUDGET: scratch_size does not hold the largest job. */
@@ -136,14 +143,17 @@ static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
                                             damacy__zstd_layout* out, damacy_error* err)
 {
     damacy__zstd_layout l;
-    const uint64_t blocks =
-        2ull * limits->max_jobs + limits->dst_size / 16384 + limits->largest_size / 1024 + 256;
-    const uint64_t frames = 2ull * limits->max_jobs + 256;
+    const uint64_t blocks = limits->max_blocks
+                                ? limits->max_blocks
+                                : 2ull * limits->max_jobs + limits->dst_size / 16384 +
+                                      limits->largest_size / 1024 + 256;
+    const uint64_t frames = limits->max_blocks ? limits->max_blocks : 2ull * limits->max_jobs + 256;
     uint64_t pool, at = 0;
 
     memset(&l, 0, sizeof l);
     if (limits->max_jobs == 0 || limits->max_jobs > (1u << 30) || blocks > (1u << 30) ||
-        limits->dst_size >> 50 || limits->largest_size > DAMACY__JOB_SIZE_MAX) {
+        limits->dst_size >> 50 || limits->pool_size >> 50 ||
+        limits->largest_size > DAMACY__JOB_SIZE_MAX) {
         return damacy__fail(err, DAMACY_INVAL,
                             "a wave of %u Zstandard jobs, %llu output bytes, the largest %llu",
                             limits->max_jobs, (unsigned long long)limits->dst_size,
@@ -463,6 +473,15 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
     const damacy__zstd_kernels* k = run->kernels;
     const uint64_t n = run->n_blocks;
 
+    if (run->call->is_alone) {
+        DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
+                                      damacy__div_up(n, 16), 64,
+                                      damacy__zstd_lanes11_shared(run->device), err));
+        DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES10],
+                                      damacy__div_up(n, 8), 32, DAMACY__ZSTD_LANES10_SHARED, err));
+        return damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8),
+                                 32, DAMACY__ZSTD_LANES9_SHARED, err);
+    }
     DAMACY__TRY(damacy__event_record(run->device, k->fork, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
                                   damacy__div_up(n, 16), 64,

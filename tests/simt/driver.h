@@ -45,6 +45,10 @@ typedef struct fake_counts {
     char first_misuse[200];
 } fake_counts;
 
+namespace fake {
+struct operation;
+}
+
 /* Forgets everything of the last run and fills the table. */
 inline void fake_open(damacy__driver* driver, const fake_config* config);
 /* Waits for the streams and checks the guards of what is still allocated. */
@@ -60,6 +64,13 @@ inline void fake_fail_kernel(uint64_t nth, int code);
 inline void fake_slow(uint64_t ns);
 /* Holds the streams back (1) or lets them go on (0). */
 inline void fake_hold(int is_held);
+/* Between begin and end, what is queued on the stream becomes a graph instead of running. Launches
+ * and nothing else: a copy, an event, an allocation, a wait by any thread is a misuse (of those a
+ * real driver allows some). */
+inline void fake_capture_begin(damacy__stream stream);
+inline std::vector<fake::operation> fake_capture_end(void);
+/* Queues a graph, as often as one likes. */
+inline void fake_replay(const std::vector<fake::operation>& graph, damacy__stream stream);
 /* A context of the caller's own. */
 inline damacy__context fake_context(int ordinal);
 /* The name of a call whose number (since fake_open, from 0) is known; "" if it did not happen. */
@@ -68,3 +79,4 @@ inline const char* fake_call_name(uint64_t number);
 #include "tests/simt/driver_machine.h"
 #include "tests/simt/driver_memory.h"
 #include "tests/simt/driver_queue.h"
+#include "tests/simt/driver_capture.h"

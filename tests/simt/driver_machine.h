@@ -98,6 +98,8 @@ struct machine {
     bool was_told = false; // somebody has got the sticky error
     bool is_held = false;
     bool is_ending = false;
+    std::shared_ptr<stream> capturing; // its operations go into the graph
+    std::vector<operation> graph;
 };
 inline machine* m;
 inline thread_local std::vector<context*> current;
@@ -244,6 +246,10 @@ inline std::shared_ptr<stream> find_stream(void* h)
 
 inline void enqueue(const std::shared_ptr<stream>& s, operation op)
 {
+    if (s == m->capturing) {
+        m->graph.push_back(std::move(op));
+        return;
+    }
     s->queue.push_back(std::move(op));
     m->changed.notify_all();
 }
@@ -260,6 +266,8 @@ inline int begin(guard& lock, const char* name, kind k)
     m->calls.push_back(name);
     if (is_in_host_function)
         return misuse(800, "called from a host function", name);
+    if (m->capturing && k != PLAIN && strcmp(name, "launch") && strcmp(name, "stream_capturing"))
+        return misuse(900, "not allowed while a stream captures", name);
     for (failure& f : m->failures) {
         if (f.code == 0 || (!f.function.empty() && f.function != name))
             continue;

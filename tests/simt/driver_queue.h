@@ -156,10 +156,13 @@ inline int stream_context(damacy__stream h, damacy__context* out)
     return *out ? 0 : 201;
 }
 
-inline int stream_capturing(damacy__stream, int* status)
+inline int stream_capturing(damacy__stream h, int* status)
 {
     ENTER("stream_capturing", CONTEXT)
-    *status = 0;
+    const std::shared_ptr<stream> s = find_stream(h);
+    if (!s)
+        return misuse(400, "no such stream", called);
+    *status = s == m->capturing;
     return 0;
 }
 

@@ -1,0 +1,610 @@
+// damacy_codec_* on the fake driver, whose device runs the kernels on the CPU: every kind of frame,
+// sizes, limits, scratch, hostile frames among good ones, capture.
+#include "tests/simt/simt.h"
+#include <assert.h>
+
+// The library holds the kernels' records, too: theirs live in a namespace here.
+namespace kernels {
+#include "kernels/blosc.cu"
+#include "kernels/codec.cu"
+#include "kernels/copy.cu"
+#include "kernels/crc32c.cu"
+#include "kernels/lz4.cu"
+#include "kernels/zstd.cu"
+#include "kernels/zstd_sequences.cu"
+} // namespace kernels
+#undef DAMACY__INLINE
+
+struct damacy__driver;
+struct damacy_error;
+static int load_fake(damacy__driver* driver, damacy_error* err);
+#define DAMACY__DRIVER_LOAD (damacy_status) load_fake
+#define DAMACY_IMPLEMENTATION
+#include "damacy.h"
+
+#include "tests/simt/driver.h"
+#include "tests/test.h"
+#include "tests/gpu/codec_device.h"
+#include "tests/kernel/zstd_corpus.h"
+#include <blosc.h>
+#include <lz4.h>
+
+static fake_config machine;
+static damacy__driver table;
+static bool has_machine;
+
+static int load_fake(damacy__driver* driver, damacy_error*)
+{
+    if (!has_machine) {
+        fake_open(&table, &machine);
+    }
+    has_machine = true;
+    *driver = table;
+    return DAMACY_OK;
+}
+
+static void enroll_kernels()
+{
+    using namespace kernels;
+#define KERNEL(name) simt::enroll(#name, name)
+    KERNEL(damacy_frames_gather);
+    KERNEL(damacy_frames_scatter);
+    KERNEL(damacy_frames_sizes);
+    KERNEL(damacy_frames_measure);
+    KERNEL(damacy_blosc_begin);
+    KERNEL(damacy_blosc_parse);
+    KERNEL(damacy_blosc_finish);
+    KERNEL(damacy_blosc_unfilter);
+    KERNEL(damacy_copy);
+    KERNEL(damacy_clear_failed);
+    KERNEL(damacy_crc32c);
+    KERNEL(damacy_lz4_begin);
+    KERNEL(damacy_lz4_parse);
+    KERNEL(damacy_lz4_execute);
+    KERNEL(damacy_lz4_execute_few);
+    KERNEL(damacy_zstd_count);
+    KERNEL(damacy_zstd_allocate);
+    KERNEL(damacy_zstd_fill);
+    KERNEL(damacy_zstd_trees);
+    KERNEL(damacy_zstd_order);
+    KERNEL(damacy_zstd_resolve);
+    KERNEL(damacy_zstd_literals_lanes9);
+    KERNEL(damacy_zstd_literals_lanes10);
+    KERNEL(damacy_zstd_literals_lanes11);
+    KERNEL(damacy_zstd_literals_split32);
+    KERNEL(damacy_zstd_literals_split128);
+    KERNEL(damacy_zstd_place);
+    KERNEL(damacy_zstd_finish);
+    KERNEL(damacy_zstd_tables);
+    KERNEL(damacy_zstd_fse);
+    KERNEL(damacy_zstd_link);
+    KERNEL(damacy_zstd_jump);
+    KERNEL(damacy_zstd_execute_1024x2);
+    KERNEL(damacy_zstd_execute_256x4);
+    KERNEL(damacy_zstd_execute_256x2);
+    KERNEL(damacy_zstd_execute_128x2);
+}
+
+static codec_machine open_codec(damacy_codec_kind kind)
+{
+    codec_machine m;
+    damacy_config config;
+    enroll_kernels();
+    memset(&machine, 0, sizeof machine);
+    machine.device_bytes = UINT64_C(8) << 30;
+    memset(&config, 0, sizeof config);
+    config.cache_dir = "";
+    m.must(m.open(kind, &config));
+    m.codec->device.n_multiprocessors = 1; // grids of a size that the CPU can run
+    return m;
+}
+
+static void close_codec(codec_machine& m)
+{
+    fake_counts counts;
+    m.give_all();
+    m.close();
+    fake_count(&counts);
+    if (counts.misuse) {
+        printf("# %s\n", counts.first_misuse);
+    }
+    CHECK_EQ(counts.misuse, 0);
+    CHECK_EQ(counts.live_allocations, 0);
+    CHECK_EQ(counts.live_streams, 0);
+    CHECK_EQ(counts.live_events, 0);
+    CHECK_EQ(counts.live_modules, 0);
+    CHECK_EQ(counts.live_compilations, 0);
+    CHECK_EQ(counts.live_primary, 0);
+    fake_close();
+    has_machine = false;
+}
+
+// ---- frames of every kind -----------------------------------------------------------------------
+
+// 16-bit counts with noise, and a run now and then.
+static bytes sample(size_t n, uint64_t* seed)
+{
+    bytes v(n);
+    for (size_t i = 0; i < n; i++) {
+        v[i] = i % 2 ? (uint8_t)(i >> 9) : (uint8_t)(100 + (test_random(seed) >> 59));
+        if (i % 1000 > 900) {
+            v[i] = 7;
+        }
+    }
+    return v;
+}
+
+static bytes pack(damacy_codec_kind kind, const bytes& raw, unsigned variant)
+{
+    static const char* const inner[] = {"zstd", "lz4", "lz4hc"};
+    bytes out(raw.size() * 2 + 1000);
+    size_t n = 0, at = 0;
+    if (kind == DAMACY_CODEC_ZSTD) {
+        n = ZSTD_compress(out.data(), out.size(), raw.data(), raw.size(),
+                          (int)(variant % 3) * 3 + 1);
+    } else if (kind == DAMACY_CODEC_BLOSC) {
+        n = (size_t)blosc_compress_ctx(5, (int)variant % 3, 2, raw.size(), raw.data(), out.data(),
+                                       out.size(), inner[variant / 3 % 3], variant % 2 ? 0 : 8192,
+                                       1);
+    } else {
+        at = kind == DAMACY_CODEC_LZ4_SIZED ? 4 : 0;
+        for (size_t i = 0; i < at; i++) {
+            out[i] = (uint8_t)(raw.size() >> 8 * i);
+        }
+        n = at + (size_t)LZ4_compress_default((const char*)raw.data(), (char*)out.data() + at,
+                                              (int)raw.size(), (int)(out.size() - at));
+    }
+    CHECK(n > at && n <= out.size());
+    out.resize(n);
+    return out;
+}
+
+struct scene {
+    std::vector<bytes> raw;
+    std::vector<codec_frame> frames;
+};
+
+static scene make_scene(damacy_codec_kind kind, size_t n, uint64_t seed)
+{
+    scene s;
+    for (size_t i = 0; i < n; i++) {
+        codec_frame f;
+        s.raw.push_back(sample(1 + (test_random(&seed) >> 40) % 30000, &seed));
+        f.src = pack(kind, s.raw.back(), (unsigned)i);
+        f.capacity = s.raw.back().size();
+        s.frames.push_back(f);
+    }
+    return s;
+}
+
+static bool is_right(const codec_frame& f, const bytes& raw)
+{
+    const bool right = f.status == DAMACY_FRAME_OK && f.is_clean && f.size == raw.size() &&
+                       f.out == raw && f.error_offset == 0;
+    if (!right) {
+        printf("# %s at %llu, %llu of %zu bytes, clean %d\n", damacy_frame_status_str(f.status),
+               (unsigned long long)f.error_offset, (unsigned long long)f.size, raw.size(),
+               (int)f.is_clean);
+    }
+    return right;
+}
+
+static const damacy_codec_kind kinds[] = {DAMACY_CODEC_ZSTD, DAMACY_CODEC_LZ4,
+                                          DAMACY_CODEC_LZ4_SIZED, DAMACY_CODEC_BLOSC};
+
+TEST(every_kind_decodes_with_scratch_of_either_query)
+{
+    for (const damacy_codec_kind kind : kinds) {
+        codec_machine m = open_codec(kind);
+        CHECK_EQ(damacy_codec_device(m.codec), DAMACY_GPU(0));
+        for (int pass = 0; pass < 4; pass++) {
+            scene s = make_scene(kind, pass < 2 ? 11 : 3, 5 + (uint64_t)pass);
+            codec_options o;
+            o.is_measured = pass % 2;
+            o.skew = (uint32_t)pass;
+            m.must(m.run(s.frames, o));
+            for (size_t i = 0; i < s.frames.size(); i++) {
+                CHECK(is_right(s.frames[i], s.raw[i]));
+            }
+        }
+        close_codec(m);
+    }
+}
+
+TEST(a_frame_that_fails_leaves_its_neighbours_alone)
+{
+    for (const damacy_codec_kind kind : kinds) {
+        codec_machine m = open_codec(kind);
+        uint64_t seed = 99;
+        scene s = make_scene(kind, 12, 7);
+        for (size_t i = 0; i < 12; i += 2) { // cut, flip, too little room
+            codec_frame& f = s.frames[i];
+            if (i % 6 == 0) {
+                f.src.resize(f.src.size() / 2);
+            } else if (i % 6 == 2) {
+                f.src[f.src.size() / 2] ^= (uint8_t)(1 + (test_random(&seed) >> 57));
+            } else {
+                f.capacity /= 2;
+            }
+        }
+        for (int pass = 0; pass < 2; pass++) {
+            codec_options o;
+            o.is_measured = pass;
+            o.skew = 9;
+            m.must(m.run(s.frames, o));
+            for (size_t i = 0; i < 12; i++) {
+                const codec_frame& f = s.frames[i];
+                if (i % 2) {
+                    CHECK(is_right(f, s.raw[i]));
+                    continue;
+                }
+                CHECK(f.is_clean);
+                CHECK(f.status != DAMACY_FRAME_NOT_RUN && f.status <= DAMACY_FRAME_TRAILING);
+                if (i % 6 == 0) {
+                    CHECK(f.status != DAMACY_FRAME_OK);
+                }
+                if (i % 6 == 4) {
+                    CHECK_EQ(f.status, DAMACY_FRAME_NO_SPACE);
+                    CHECK(f.size == s.raw[i].size() || (kind == DAMACY_CODEC_LZ4 && f.size == 0));
+                }
+                CHECK(strcmp(damacy_frame_status_str(f.status), "unknown") != 0);
+            }
+        }
+        close_codec(m);
+    }
+}
+
+TEST(sizes_come_from_headers)
+{
+    for (const damacy_codec_kind kind : kinds) {
+        codec_machine m = open_codec(kind);
+        scene s = make_scene(kind, 9, 21);
+        std::vector<uint64_t> dsts;
+        uint64_t slab, slab_size;
+        s.frames[4].src.resize(3); // no header
+        damacy_codec_batch b = m.upload(s.frames, 3, &dsts, &slab, &slab_size);
+        b.dsts = NULL; // not looked at
+        b.capacities = NULL;
+        m.must(damacy_codec_sizes(m.codec, &b, m.stream, &m.err));
+        const std::vector<uint64_t> sizes = m.get<uint64_t>((uint64_t)(uintptr_t)b.sizes, 9);
+        for (size_t i = 0; i < 9; i++) {
+            if (i != 4) {
+                CHECK_EQ(sizes[i], s.raw[i].size());
+            } else {
+                CHECK_EQ(sizes[i], DAMACY_SIZE_UNKNOWN);
+            }
+        }
+        b.sizes = NULL;
+        CHECK_EQ(damacy_codec_sizes(m.codec, &b, m.stream, &m.err), DAMACY_INVAL);
+        CHECK_HAS(m.err.message, "sizes");
+        close_codec(m);
+    }
+}
+
+TEST(frames_in_a_row_and_frames_without_a_size_are_decoded)
+{
+    codec_machine m = open_codec(DAMACY_CODEC_ZSTD);
+    uint64_t seed = 3;
+    const bytes a = sample(5000, &seed), b = sample(70000, &seed);
+    bytes both = a, out(100000);
+    codec_frame f, g;
+    both.insert(both.end(), b.begin(), b.end());
+    f.src = pack(DAMACY_CODEC_ZSTD, a, 0);
+    const bytes skippable = {0x52, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3},
+                second = pack(DAMACY_CODEC_ZSTD, b, 1);
+    f.src.insert(f.src.end(), skippable.begin(), skippable.end());
+    f.src.insert(f.src.end(), second.begin(), second.end());
+    f.capacity = both.size() + 100;
+    ZSTD_CCtx* const c = ZSTD_createCCtx();
+    ZSTD_CCtx_setParameter(c, ZSTD_c_contentSizeFlag, 0);
+    ZSTD_CCtx_setParameter(c, ZSTD_c_checksumFlag, 1);
+    out.resize(ZSTD_compress2(c, out.data(), out.size(), b.data(), b.size()));
+    ZSTD_freeCCtx(c);
+    g.src = out;
+    g.capacity = b.size();
+    for (int pass = 0; pass < 2; pass++) {
+        std::vector<codec_frame> frames = {f, g, f, g};
+        codec_options o;
+        o.is_measured = pass;
+        frames[3].src[frames[3].src.size() - 1] ^= 1; // of the checksum
+        m.must(m.run(frames, o));
+        CHECK(is_right(frames[0], both));
+        CHECK(is_right(frames[1], b));
+        CHECK(is_right(frames[2], both));
+        CHECK_EQ(frames[3].status, DAMACY_FRAME_BAD_CHECKSUM);
+    }
+    close_codec(m);
+}
+
+TEST(what_does_not_fit_the_scratch_says_so)
+{
+    codec_machine m = open_codec(DAMACY_CODEC_ZSTD);
+    scene s = make_scene(DAMACY_CODEC_ZSTD, 30, 4);
+    damacy_codec_limits limits;
+    uint64_t least = 0;
+    codec_options o;
+    uint32_t n_ok = 0, n_refused = 0;
+    memset(&limits, 0, sizeof limits);
+    limits.max_frames = 30;
+    limits.max_frame_size = 30000;
+    limits.total_size = 30000; // a promise that is broken: there are 30 times as many bytes
+    o.limits = &limits;
+    m.must(m.run(s.frames, o));
+    for (size_t i = 0; i < 30; i++) {
+        CHECK(s.frames[i].is_clean);
+        if (s.frames[i].status == DAMACY_FRAME_OK) {
+            CHECK(is_right(s.frames[i], s.raw[i]));
+            n_ok++;
+        } else {
+            CHECK_EQ(s.frames[i].status, DAMACY_FRAME_NEED_SCRATCH);
+            CHECK_EQ(s.frames[i].size, 0);
+            n_refused++;
+        }
+    }
+    printf("# %u decoded, %u refused\n", n_ok, n_refused);
+    CHECK(n_ok > 0 && n_refused > 0);
+    m.must(damacy_codec_scratch_size(DAMACY_CODEC_ZSTD, &limits, &least, &m.err));
+    o.scratch_size = least - 256;
+    CHECK_EQ(m.run(s.frames, o), DAMACY_BUDGET);
+    CHECK_HAS(m.err.message, "scratch of");
+    CHECK_EQ(s.frames[0].status, 0xeeeeeeee); // nothing ran
+    for (const damacy_codec_kind kind : kinds) {
+        codec_machine other = open_codec(kind);
+        scene t = make_scene(kind, 5, 6);
+        codec_options p;
+        for (const uint64_t size : {1, 255, 256, 1024, 5000}) {
+            p.scratch_size = size;
+            CHECK_EQ(other.run(t.frames, p), DAMACY_BUDGET);
+        }
+        other.close();
+    }
+    close_codec(m);
+}
+
+TEST(a_batch_may_hold_fewer_frames_than_the_host_knows)
+{
+    for (const damacy_codec_kind kind : kinds) {
+        codec_machine m = open_codec(kind);
+        scene s = make_scene(kind, 6, 8);
+        codec_options o;
+        o.n_present = 4;
+        m.must(m.run(s.frames, o));
+        for (size_t i = 0; i < 6; i++) {
+            if (i < 4) {
+                CHECK(is_right(s.frames[i], s.raw[i]));
+            } else {
+                CHECK_EQ(s.frames[i].status, 0xeeeeeeee);
+                CHECK_EQ(s.frames[i].size, 0xee);
+            }
+        }
+        close_codec(m);
+    }
+}
+
+TEST(misuse_is_refused_by_name)
+{
+    codec_machine m = open_codec(DAMACY_CODEC_ZSTD);
+    scene s = make_scene(DAMACY_CODEC_ZSTD, 2, 8);
+    std::vector<uint64_t> dsts;
+    uint64_t slab, slab_size, size = 0;
+    damacy_codec_limits limits;
+    damacy_codec* codec = NULL;
+    damacy_config config;
+    memset(&limits, 0, sizeof limits);
+    memset(&config, 0, sizeof config);
+    const damacy_codec_batch good = m.upload(s.frames, 0, &dsts, &slab, &slab_size);
+    damacy_codec_batch b = good;
+    CHECK_EQ(damacy_codec_scratch_size(DAMACY_CODEC_ZSTD, &limits, &size, &m.err), DAMACY_INVAL);
+    CHECK_HAS(m.err.message, "max_frame_size");
+    limits.max_frame_size = UINT64_C(1) << 31;
+    CHECK_EQ(damacy_codec_scratch_size(DAMACY_CODEC_LZ4, &limits, &size, NULL), DAMACY_INVAL);
+    limits.max_frame_size = 30000;
+    CHECK_EQ(damacy_codec_scratch_size((damacy_codec_kind)9, &limits, &size, NULL), DAMACY_INVAL);
+    m.must(damacy_codec_scratch_size(DAMACY_CODEC_ZSTD, &limits, &size, &m.err)); // no frames
+    CHECK(size > 0);
+    limits.max_frames = 2;
+    limits.total_size = UINT64_MAX;
+    CHECK_EQ(damacy_codec_scratch_size(DAMACY_CODEC_BLOSC, &limits, &size, NULL), DAMACY_INVAL);
+    limits.total_size = 0;
+    m.must(damacy_codec_scratch_size(DAMACY_CODEC_ZSTD, &limits, &size, &m.err));
+    char* const scratch = codec_ptr<char>(m.take(size + 256));
+#define REFUSED(text, at)                                                               \
+    CHECK_EQ(damacy_codec_decompress(m.codec, &b, &limits, at, size, m.stream, &m.err), \
+             DAMACY_INVAL);                                                             \
+    CHECK_HAS(m.err.message, text);                                                     \
+    b = good
+    b.n_frames = 3;
+    REFUSED("max_frames", scratch);
+    b.srcs = NULL;
+    REFUSED("srcs", scratch);
+    b.capacities = NULL;
+    REFUSED("capacities", scratch);
+    b.sizes = (uint64_t*)((char*)b.sizes + 4);
+    REFUSED("aligned", scratch);
+    REFUSED("scratch", scratch + 128);
+    REFUSED("scratch", (void*)NULL);
+    CHECK_EQ(damacy_codec_decompress(NULL, &b, &limits, scratch, size, m.stream, NULL),
+             DAMACY_INVAL);
+    b.n_frames = 0; // no frames: nothing is looked at
+    m.must(damacy_codec_decompress(m.codec, &b, NULL, NULL, 0, m.stream, &m.err));
+    m.must(damacy_codec_sizes(m.codec, &b, m.stream, &m.err));
+    m.must(damacy_codec_measure(m.codec, &b, m.stream, &limits, &m.err));
+    CHECK_EQ(limits.max_frames, 0);
+    config.device = DAMACY_CPU;
+    CHECK_EQ(damacy_codec_create(DAMACY_CODEC_LZ4, &config, &codec, &m.err), DAMACY_UNSUPPORTED);
+    CHECK(codec == NULL);
+    CHECK_EQ(damacy_codec_create((damacy_codec_kind)4, NULL, &codec, &m.err), DAMACY_INVAL);
+    CHECK_EQ(damacy_codec_create(DAMACY_CODEC_LZ4, NULL, NULL, NULL), DAMACY_INVAL);
+    config.device = DAMACY_GPU(3);
+    CHECK_EQ(damacy_codec_create(DAMACY_CODEC_LZ4, &config, &codec, &m.err), DAMACY_UNSUPPORTED);
+    damacy_codec_destroy(NULL);
+    close_codec(m);
+}
+
+TEST(frames_without_an_address_are_skipped)
+{
+    for (const damacy_codec_kind kind : kinds) {
+        codec_machine m = open_codec(kind);
+        scene s = make_scene(kind, 5, 8);
+        std::vector<uint64_t> dsts;
+        uint64_t slab, slab_size, size = 0;
+        damacy_codec_limits limits;
+        damacy_codec_batch b = m.upload(s.frames, 0, &dsts, &slab, &slab_size);
+        std::vector<uint64_t> srcs = m.get<uint64_t>((uint64_t)(uintptr_t)b.srcs, 5);
+        srcs[1] = 0;
+        dsts[3] = 0;
+        b.srcs = codec_ptr<const void* const>(m.put(srcs));
+        b.dsts = codec_ptr<void* const>(m.put(dsts));
+        m.must(damacy_codec_measure(m.codec, &b, m.stream, &limits, &m.err));
+        m.must(damacy_codec_scratch_size(kind, &limits, &size, &m.err));
+        m.must(damacy_codec_decompress(m.codec, &b, &limits, codec_ptr<void>(m.take(size)), size,
+                                       m.stream, &m.err));
+        const std::vector<uint32_t> statuses = m.get<uint32_t>((uint64_t)(uintptr_t)b.statuses, 5);
+        for (size_t i = 0; i < 5; i++) {
+            CHECK_EQ(statuses[i], i % 2 ? DAMACY_FRAME_SKIPPED : DAMACY_FRAME_OK);
+        }
+        close_codec(m);
+    }
+}
+
+// The graph is launched twice, the second time over poisoned outputs.
+TEST(a_captured_batch_runs_whenever_its_graph_does)
+{
+    for (const damacy_codec_kind kind : kinds) {
+        for (int many = 0; many < 2; many++) { // the second time as if there were many blocks
+            codec_machine m = open_codec(kind);
+            scene s = make_scene(kind, 5, 31);
+            damacy_codec_limits large;
+            codec_options o;
+            uint64_t n_runs = 0;
+            memset(&large, 0, sizeof large);
+            large.max_frames = 9;
+            large.max_frame_size = 200 << 20;
+            large.total_size = 600 << 20;
+            o.limits = many ? &large : NULL;
+            o.around = [&](const std::function<void()>& work) {
+                fake_capture_begin(m.stream);
+                work();
+                const std::vector<fake::operation> graph = fake_capture_end();
+                m.sync();
+                for (n_runs = 0; n_runs < 2; n_runs++) {
+                    fake_replay(graph, m.stream);
+                    m.sync();
+                }
+            };
+            m.must(m.run(s.frames, o));
+            CHECK_EQ(n_runs, 2);
+            for (size_t i = 0; i < s.frames.size(); i++) {
+                CHECK(is_right(s.frames[i], s.raw[i]));
+            }
+            if (many) { // and without a capture: side streams
+                o.around = nullptr;
+                m.must(m.run(s.frames, o));
+                for (size_t i = 0; i < s.frames.size(); i++) {
+                    CHECK(is_right(s.frames[i], s.raw[i]));
+                }
+            }
+            close_codec(m);
+        }
+    }
+}
+
+TEST(measuring_is_refused_while_the_stream_captures)
+{
+    codec_machine m = open_codec(DAMACY_CODEC_ZSTD);
+    scene s = make_scene(DAMACY_CODEC_ZSTD, 2, 31);
+    std::vector<uint64_t> dsts;
+    uint64_t slab, slab_size;
+    damacy_codec_limits limits;
+    const damacy_codec_batch b = m.upload(s.frames, 0, &dsts, &slab, &slab_size);
+    m.sync();
+    fake_capture_begin(m.stream);
+    const damacy_status status = damacy_codec_measure(m.codec, &b, m.stream, &limits, &m.err);
+    CHECK(fake_capture_end().empty());
+    CHECK_EQ(status, DAMACY_INVAL);
+    CHECK_HAS(m.err.message, "captures");
+    close_codec(m);
+}
+
+TEST(verdicts_are_those_of_the_host)
+{
+    codec_machine m = open_codec(DAMACY_CODEC_ZSTD);
+    std::vector<corpus_file> files = corpus_load("zstd_crafted");
+    const std::vector<corpus_file> fuzz = corpus_load("zstd_fuzz");
+    damacy__alloc heap;
+    damacy__zstd host;
+    damacy_error err;
+    memset(&heap, 0, sizeof heap);
+    memset(&host, 0, sizeof host);
+    host.alloc = &heap; // our own decoder, as if libzstd were missing
+    host.is_open = true;
+    CHECK(files.size() > 200);
+    for (size_t i = 0; i < fuzz.size(); i += 30) {
+        files.push_back(fuzz[i]);
+    }
+    files.erase(std::remove_if(files.begin(), files.end(),
+                               [](const corpus_file& f) { return f.content.size() > 20000; }),
+                files.end());
+    for (size_t first = 0; first < files.size(); first += 60) {
+        std::vector<codec_frame> frames;
+        codec_options o;
+        o.is_measured = first % 120 == 0;
+        for (size_t i = first; i < std::min(files.size(), first + 60); i += 2) {
+            codec_frame f;
+            f.src = files[i].content;
+            f.capacity = 140000;
+            frames.push_back(f);
+        }
+        m.must(m.run(frames, o));
+        for (size_t k = 0; k < frames.size(); k++) {
+            const codec_frame& f = frames[k];
+            bytes out(f.capacity);
+            uint64_t size = 0;
+            const damacy_status status =
+                damacy__zstd_decode(&host, damacy__span_of(f.src.data(), f.src.size()), out.data(),
+                                    f.capacity, &size, &err);
+            CHECK(f.is_clean);
+            if ((status == DAMACY_OK) != (f.status == DAMACY_FRAME_OK)) {
+                printf("# %s: host %s, device %s\n", files[first + 2 * k].name.c_str(),
+                       status == DAMACY_OK ? "ok" : err.message, damacy_frame_status_str(f.status));
+            }
+            CHECK_EQ(status == DAMACY_OK, f.status == DAMACY_FRAME_OK);
+            if (status == DAMACY_OK) {
+                out.resize(size);
+                CHECK(f.out == out);
+            }
+        }
+    }
+    damacy__zstd_close(&host);
+    close_codec(m);
+}
+
+TEST(errors_of_the_driver_are_passed_on_and_nothing_leaks)
+{
+    for (uint64_t nth = 0; nth < 24; nth++) {
+        damacy_config config;
+        damacy_codec* codec = NULL;
+        damacy_error err;
+        fake_counts counts;
+        memset(&config, 0, sizeof config);
+        memset(&machine, 0, sizeof machine);
+        config.cache_dir = "";
+        enroll_kernels();
+        CHECK_EQ(load_fake(&table, NULL), 0);
+        fake_fail(NULL, 3 * nth, nth % 2 ? 2 : 1);
+        const damacy_status status = damacy_codec_create(kinds[nth % 4], &config, &codec, &err);
+        CHECK((status == DAMACY_OK) == (codec != NULL));
+        CHECK(status == DAMACY_OK || err.message[0]);
+        damacy_codec_destroy(codec);
+        fake_count(&counts);
+        CHECK_EQ(counts.misuse, 0);
+        CHECK_EQ(counts.live_streams, 0);
+        CHECK_EQ(counts.live_events, 0);
+        CHECK_EQ(counts.live_modules, 0);
+        CHECK_EQ(counts.live_primary, 0);
+        fake_close();
+        has_machine = false;
+    }
+}
+
+TEST_MAIN
