@@ -24110,12 +24110,13 @@ DAMACY__VECTOR(damacy__unit, damacy__units)
 /* The place of one batch, from planning to the consumer's release. */
 typedef struct damacy__slot {
     struct damacy__core* core;
-    uint32_t state;      /* guarded by core.mutex */
-    uint32_t n_refs;     /* guarded by core.mutex */
-    uint64_t id;         /* of the batch in it; changes under core.mutex while FREE */
-    uint8_t* ptr;        /* voxels */
-    uint64_t size;       /* bytes at ptr */
-    damacy__crop* crops; /* samples_per_batch */
+    uint32_t state;       /* guarded by core.mutex */
+    uint32_t n_refs;      /* guarded by core.mutex */
+    uint32_t n_user_refs; /* guarded by core.mutex: of these, those that damacy_release may drop */
+    uint64_t id;          /* of the batch in it; changes under core.mutex while FREE */
+    uint8_t* ptr;         /* voxels */
+    uint64_t size;        /* bytes at ptr */
+    damacy__crop* crops;  /* samples_per_batch */
     uint32_t n_samples;
     uint32_t n_delivered; /* after SKIP */
     uint32_t* delivered;  /* crops[delivered[i]] is the batch's i-th sample */
@@ -27931,8 +27932,8 @@ static damacy_status damacy__batch_hold(damacy_batch batch)
     return slot ? DAMACY_OK : DAMACY_INVAL;
 }
 
-/* Drops a reference to a batch; the last one frees its slot. */
-static damacy_status damacy__batch_drop(damacy_batch batch)
+/* Adds a reference that damacy_release may drop. */
+static damacy_status damacy__batch_retain(damacy_batch batch)
 {
     damacy__slot* slot;
 
@@ -27941,6 +27942,34 @@ static damacy_status damacy__batch_drop(damacy_batch batch)
     }
     damacy__lock(&batch.core->mutex);
     slot = damacy__batch_slot(batch.core, batch.id);
+    if (slot && slot->n_user_refs > 0) {
+        slot->n_user_refs++;
+        slot->n_refs++;
+        batch.core->n_refs++;
+    } else {
+        slot = NULL;
+    }
+    damacy__unlock(&batch.core->mutex);
+    return slot ? DAMACY_OK : DAMACY_INVAL;
+}
+
+/* Drops a reference to a batch; the last one frees its slot. is_users: one that damacy_pop or
+ * damacy_batch_retain gave, INVAL when there is none left: those of tensors are not the user's. */
+static damacy_status damacy__batch_drop(damacy_batch batch, bool is_users)
+{
+    damacy__slot* slot;
+
+    if (!batch.core || !damacy__core_is_ours(batch.core)) {
+        return DAMACY_INVAL;
+    }
+    damacy__lock(&batch.core->mutex);
+    slot = damacy__batch_slot(batch.core, batch.id);
+    if (slot && is_users && slot->n_user_refs == 0) {
+        slot = NULL;
+    }
+    if (slot && is_users) {
+        slot->n_user_refs--;
+    }
     if (slot && --slot->n_refs == 0) {
         slot->state = DAMACY__SLOT_FREE;
         batch.core->kicked = true;
@@ -27983,13 +28012,13 @@ static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* s
         slot->has_gate = true;
         damacy__unlock(&core->mutex);
     }
-    (void)damacy__batch_drop(batch);
+    (void)damacy__batch_drop(batch, false);
     return status;
 }
 
 /* Drops a reference whose holder names no event: the stream of the configuration, if there is one,
  * is the consumer's. */
-static damacy_status damacy__batch_release(damacy_batch batch)
+static damacy_status damacy__batch_release(damacy_batch batch, bool is_users)
 {
     damacy__core* core = batch.core;
 
@@ -27999,7 +28028,7 @@ static damacy_status damacy__batch_release(damacy_batch batch)
             return status;
         }
     }
-    return damacy__batch_drop(batch);
+    return damacy__batch_drop(batch, is_users);
 }
 
 /* Makes a consumer's stream wait for the batch, as DLPack's protocol asks of the producer. */
@@ -28106,7 +28135,7 @@ static damacy_status damacy__batch_copy(damacy_batch batch, void* dst, size_t ds
             damacy__device_leave(&batch.core->gpu->device);
         }
     }
-    (void)damacy__batch_drop(batch);
+    (void)damacy__batch_drop(batch, false);
     return status;
 }
 
@@ -28132,8 +28161,8 @@ static void damacy__export_free(damacy__export* tensor)
     damacy__lock(&core->mutex);
     core->n_refs++; /* the allocator lives in the core */
     damacy__unlock(&core->mutex);
-    if (damacy__batch_release(batch) != DAMACY_OK) {
-        (void)damacy__batch_drop(batch); /* a deleter cannot say so */
+    if (damacy__batch_release(batch, false) != DAMACY_OK) {
+        (void)damacy__batch_drop(batch, false); /* a deleter cannot say so */
     }
     damacy__free(&core->alloc, tensor, 1);
     damacy__core_unref(core);
@@ -28215,13 +28244,13 @@ static damacy_status damacy__export_make(damacy_batch batch, void* stream, damac
     (void)damacy__batch_describe(batch, &info);
     tensor = damacy__new(&batch.core->alloc, 1, damacy__export);
     if (!tensor) {
-        (void)damacy__batch_drop(batch);
+        (void)damacy__batch_drop(batch, false);
         return damacy__fail(err, DAMACY_OOM, "DLPack tensor");
     }
     if (damacy__batch_order(batch, stream, err) != DAMACY_OK) {
         const damacy_status status = err->status;
         damacy__free(&batch.core->alloc, tensor, 1);
-        (void)damacy__batch_drop(batch);
+        (void)damacy__batch_drop(batch, false);
         return status;
     }
     tensor->batch = batch;
@@ -28659,7 +28688,7 @@ static damacy_status damacy__pop_take(damacy__core* core, damacy__slot* slot, da
         return err->status;
     }
     slot->state = DAMACY__SLOT_HELD;
-    slot->n_refs = 1;
+    slot->n_refs = slot->n_user_refs = 1;
     core->n_refs++;
     core->next_popped++;
     out->core = core;
@@ -29309,12 +29338,12 @@ DAMACY_API damacy_status damacy_batch_read(damacy_batch batch, void* dst, size_t
 
 DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch)
 {
-    return damacy__batch_hold(batch);
+    return damacy__batch_retain(batch);
 }
 
 DAMACY_API damacy_status damacy_release(damacy_batch batch)
 {
-    return damacy__batch_release(batch);
+    return damacy__batch_release(batch, true);
 }
 
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event)
@@ -29327,14 +29356,14 @@ DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event)
             return status; /* the batch stays held: its voxels may still be in use */
         }
     }
-    return damacy__batch_drop(batch);
+    return damacy__batch_drop(batch, true);
 }
 
 DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream)
 {
     const damacy_status status = damacy__batch_gate(batch, NULL, stream);
 
-    return status == DAMACY_OK ? damacy__batch_drop(batch) : status;
+    return status == DAMACY_OK ? damacy__batch_drop(batch, true) : status;
 }
 
 DAMACY_API int32_t damacy_device(const damacy* d)
@@ -29682,7 +29711,7 @@ static damacy_status damacy__read_into(damacy__core* core, const damacy_sample* 
     damacy__unlock(&core->mutex);
     DAMACY__TRY(damacy__pipeline_pop(core, true, NULL, &batch, err));
     (void)dst_size;
-    return damacy__batch_drop(batch);
+    return damacy__batch_drop(batch, true);
 }
 
 DAMACY_API damacy_status damacy_read(const damacy_config* config, const damacy_sample* sample,

@@ -137,7 +137,7 @@ static damacy_status damacy__read_into(damacy__core* core, const damacy_sample* 
     damacy__unlock(&core->mutex);
     DAMACY__TRY(damacy__pipeline_pop(core, true, NULL, &batch, err));
     (void)dst_size;
-    return damacy__batch_drop(batch);
+    return damacy__batch_drop(batch, true);
 }
 
 DAMACY_API damacy_status damacy_read(const damacy_config* config, const damacy_sample* sample,

@@ -430,7 +430,7 @@ static damacy_status damacy__pop_take(damacy__core* core, damacy__slot* slot, da
         return err->status;
     }
     slot->state = DAMACY__SLOT_HELD;
-    slot->n_refs = 1;
+    slot->n_refs = slot->n_user_refs = 1;
     core->n_refs++;
     core->next_popped++;
     out->core = core;

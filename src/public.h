@@ -256,12 +256,12 @@ DAMACY_API damacy_status damacy_batch_read(damacy_batch batch, void* dst, size_t
 
 DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch)
 {
-    return damacy__batch_hold(batch);
+    return damacy__batch_retain(batch);
 }
 
 DAMACY_API damacy_status damacy_release(damacy_batch batch)
 {
-    return damacy__batch_release(batch);
+    return damacy__batch_release(batch, true);
 }
 
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event)
@@ -274,14 +274,14 @@ DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event)
             return status; /* the batch stays held: its voxels may still be in use */
         }
     }
-    return damacy__batch_drop(batch);
+    return damacy__batch_drop(batch, true);
 }
 
 DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream)
 {
     const damacy_status status = damacy__batch_gate(batch, NULL, stream);
 
-    return status == DAMACY_OK ? damacy__batch_drop(batch) : status;
+    return status == DAMACY_OK ? damacy__batch_drop(batch, true) : status;
 }
 
 DAMACY_API int32_t damacy_device(const damacy* d)

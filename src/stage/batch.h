@@ -52,8 +52,8 @@ static damacy_status damacy__batch_hold(damacy_batch batch)
     return slot ? DAMACY_OK : DAMACY_INVAL;
 }
 
-/* Drops a reference to a batch; the last one frees its slot. */
-static damacy_status damacy__batch_drop(damacy_batch batch)
+/* Adds a reference that damacy_release may drop. */
+static damacy_status damacy__batch_retain(damacy_batch batch)
 {
     damacy__slot* slot;
 
@@ -62,6 +62,34 @@ static damacy_status damacy__batch_drop(damacy_batch batch)
     }
     damacy__lock(&batch.core->mutex);
     slot = damacy__batch_slot(batch.core, batch.id);
+    if (slot && slot->n_user_refs > 0) {
+        slot->n_user_refs++;
+        slot->n_refs++;
+        batch.core->n_refs++;
+    } else {
+        slot = NULL;
+    }
+    damacy__unlock(&batch.core->mutex);
+    return slot ? DAMACY_OK : DAMACY_INVAL;
+}
+
+/* Drops a reference to a batch; the last one frees its slot. is_users: one that damacy_pop or
+ * damacy_batch_retain gave, INVAL when there is none left: those of tensors are not the user's. */
+static damacy_status damacy__batch_drop(damacy_batch batch, bool is_users)
+{
+    damacy__slot* slot;
+
+    if (!batch.core || !damacy__core_is_ours(batch.core)) {
+        return DAMACY_INVAL;
+    }
+    damacy__lock(&batch.core->mutex);
+    slot = damacy__batch_slot(batch.core, batch.id);
+    if (slot && is_users && slot->n_user_refs == 0) {
+        slot = NULL;
+    }
+    if (slot && is_users) {
+        slot->n_user_refs--;
+    }
     if (slot && --slot->n_refs == 0) {
         slot->state = DAMACY__SLOT_FREE;
         batch.core->kicked = true;
@@ -104,13 +132,13 @@ static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* s
         slot->has_gate = true;
         damacy__unlock(&core->mutex);
     }
-    (void)damacy__batch_drop(batch);
+    (void)damacy__batch_drop(batch, false);
     return status;
 }
 
 /* Drops a reference whose holder names no event: the stream of the configuration, if there is one,
  * is the consumer's. */
-static damacy_status damacy__batch_release(damacy_batch batch)
+static damacy_status damacy__batch_release(damacy_batch batch, bool is_users)
 {
     damacy__core* core = batch.core;
 
@@ -120,7 +148,7 @@ static damacy_status damacy__batch_release(damacy_batch batch)
             return status;
         }
     }
-    return damacy__batch_drop(batch);
+    return damacy__batch_drop(batch, is_users);
 }
 
 /* Makes a consumer's stream wait for the batch, as DLPack's protocol asks of the producer. */
@@ -227,7 +255,7 @@ static damacy_status damacy__batch_copy(damacy_batch batch, void* dst, size_t ds
             damacy__device_leave(&batch.core->gpu->device);
         }
     }
-    (void)damacy__batch_drop(batch);
+    (void)damacy__batch_drop(batch, false);
     return status;
 }
 
@@ -253,8 +281,8 @@ static void damacy__export_free(damacy__export* tensor)
     damacy__lock(&core->mutex);
     core->n_refs++; /* the allocator lives in the core */
     damacy__unlock(&core->mutex);
-    if (damacy__batch_release(batch) != DAMACY_OK) {
-        (void)damacy__batch_drop(batch); /* a deleter cannot say so */
+    if (damacy__batch_release(batch, false) != DAMACY_OK) {
+        (void)damacy__batch_drop(batch, false); /* a deleter cannot say so */
     }
     damacy__free(&core->alloc, tensor, 1);
     damacy__core_unref(core);
@@ -336,13 +364,13 @@ static damacy_status damacy__export_make(damacy_batch batch, void* stream, damac
     (void)damacy__batch_describe(batch, &info);
     tensor = damacy__new(&batch.core->alloc, 1, damacy__export);
     if (!tensor) {
-        (void)damacy__batch_drop(batch);
+        (void)damacy__batch_drop(batch, false);
         return damacy__fail(err, DAMACY_OOM, "DLPack tensor");
     }
     if (damacy__batch_order(batch, stream, err) != DAMACY_OK) {
         const damacy_status status = err->status;
         damacy__free(&batch.core->alloc, tensor, 1);
-        (void)damacy__batch_drop(batch);
+        (void)damacy__batch_drop(batch, false);
         return status;
     }
     tensor->batch = batch;

@@ -90,12 +90,13 @@ DAMACY__VECTOR(damacy__unit, damacy__units)
 /* The place of one batch, from planning to the consumer's release. */
 typedef struct damacy__slot {
     struct damacy__core* core;
-    uint32_t state;      /* guarded by core.mutex */
-    uint32_t n_refs;     /* guarded by core.mutex */
-    uint64_t id;         /* of the batch in it; changes under core.mutex while FREE */
-    uint8_t* ptr;        /* voxels */
-    uint64_t size;       /* bytes at ptr */
-    damacy__crop* crops; /* samples_per_batch */
+    uint32_t state;       /* guarded by core.mutex */
+    uint32_t n_refs;      /* guarded by core.mutex */
+    uint32_t n_user_refs; /* guarded by core.mutex: of these, those that damacy_release may drop */
+    uint64_t id;          /* of the batch in it; changes under core.mutex while FREE */
+    uint8_t* ptr;         /* voxels */
+    uint64_t size;        /* bytes at ptr */
+    damacy__crop* crops;  /* samples_per_batch */
     uint32_t n_samples;
     uint32_t n_delivered; /* after SKIP */
     uint32_t* delivered;  /* crops[delivered[i]] is the batch's i-th sample */
