@@ -296,7 +296,7 @@ DAMACY_API void damacy_destroy(damacy* d);
 /* Queues samples, in order, without blocking; copies what it takes. *n_taken (may be NULL) receives
  * how many. AGAIN: no room for the sample at *n_taken. INVAL, RANK: that sample is malformed or has
  * another shape than the pipeline's; those before it were taken. SHUTDOWN: failed, finished or
- * being destroyed. Errors of stores surface with the batch. */
+ * being destroyed. DEVICE_LOST. Errors of stores surface with the batch. */
 DAMACY_API damacy_status damacy_push(damacy* d, const damacy_sample* samples, size_t n,
                                      size_t* n_taken, damacy_error* err);
 
@@ -18595,8 +18595,9 @@ static damacy_status damacy__copy_to_host(damacy__device* device, void* dst, uin
 static damacy_status damacy__copy_on_device(damacy__device* device, uint64_t dst_dev,
                                             uint64_t src_dev, uint64_t size, damacy__stream stream,
                                             damacy_error* err);
-DAMACY__UNUSED static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev, uint8_t value,
-                                         uint64_t size, damacy__stream stream, damacy_error* err);
+DAMACY__UNUSED static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev,
+                                                        uint8_t value, uint64_t size,
+                                                        damacy__stream stream, damacy_error* err);
 
 /* ---- errors ---- */
 
@@ -18807,18 +18808,49 @@ static damacy_status damacy__device_choose(damacy__device* device,
                                  err);
 }
 
-static uint32_t damacy__device_attribute(damacy__device* device, int attribute)
+static damacy_status damacy__device_attribute(damacy__device* device, int attribute, uint32_t* out,
+                                              damacy_error* err)
 {
     int value = 0;
 
-    if (damacy__device_state(device) != DAMACY__DEVICE_ALIVE ||
-        !damacy__device_note(device,
-                             device->driver->device_attribute(&value, attribute, device->handle),
-                             "cuDeviceGetAttribute") ||
-        value < 0) {
-        return 0;
+    DAMACY__TRY(damacy__device_check(
+        device, device->driver->device_attribute(&value, attribute, device->handle), err,
+        "cuDeviceGetAttribute %d", attribute));
+    *out = value > 0 ? (uint32_t)value : 0;
+    return DAMACY_OK;
+}
+
+/* What launches and compilations are chosen by. Nothing is assumed: a device that seems to have no
+ * multiprocessors would be given empty grids. */
+static damacy_status damacy__device_measure(damacy__device* device, damacy_error* err)
+{
+    static const int attributes[] = {DAMACY__ATTRIBUTE_MAJOR,
+                                     DAMACY__ATTRIBUTE_MINOR,
+                                     DAMACY__ATTRIBUTE_MULTIPROCESSORS,
+                                     DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN,
+                                     DAMACY__ATTRIBUTE_SHARED_PER_MULTIPROCESSOR,
+                                     DAMACY__ATTRIBUTE_L2_BYTES,
+                                     DAMACY__ATTRIBUTE_HOST_REGISTER,
+                                     DAMACY__ATTRIBUTE_READ_ONLY_REGISTER};
+    uint32_t values[DAMACY__COUNT(attributes)];
+
+    for (uint32_t i = 0; i < DAMACY__COUNT(attributes); i++) {
+        DAMACY__TRY(damacy__device_attribute(device, attributes[i], &values[i], err));
     }
-    return (uint32_t)value;
+    device->architecture = values[0] * 10 + values[1];
+    device->n_multiprocessors = values[2];
+    device->shared_per_block = values[3];
+    device->shared_per_multiprocessor = values[4];
+    device->l2_size = values[5];
+    device->can_register_files = values[6] != 0 && values[7] != 0;
+    if (device->n_multiprocessors == 0 || device->shared_per_block == 0) {
+        return damacy__fail(err, DAMACY_CUDA,
+                            "GPU %d (%s): the driver tells %u multiprocessors and %u bytes of "
+                            "shared memory",
+                            device->ordinal, device->name, device->n_multiprocessors,
+                            device->shared_per_block);
+    }
+    return DAMACY_OK;
 }
 
 /* Asks for what the other modules want to know. The context is current. */
@@ -18835,18 +18867,7 @@ static damacy_status damacy__device_inspect(damacy__device* device, uint64_t max
     DAMACY__TRY(damacy__device_check(
         device, driver->device_bus_id(device->bus_id, (int)sizeof device->bus_id, device->handle),
         err, "cuDeviceGetPCIBusId"));
-    device->architecture = damacy__device_attribute(device, DAMACY__ATTRIBUTE_MAJOR) * 10 +
-                           damacy__device_attribute(device, DAMACY__ATTRIBUTE_MINOR);
-    device->n_multiprocessors = damacy__device_attribute(device, DAMACY__ATTRIBUTE_MULTIPROCESSORS);
-    device->shared_per_block =
-        damacy__device_attribute(device, DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN);
-    device->shared_per_multiprocessor =
-        damacy__device_attribute(device, DAMACY__ATTRIBUTE_SHARED_PER_MULTIPROCESSOR);
-    device->l2_size = damacy__device_attribute(device, DAMACY__ATTRIBUTE_L2_BYTES);
-    device->can_register_files =
-        damacy__device_attribute(device, DAMACY__ATTRIBUTE_HOST_REGISTER) != 0 &&
-        damacy__device_attribute(device, DAMACY__ATTRIBUTE_READ_ONLY_REGISTER) != 0;
-    DAMACY__TRY(damacy__device_alive(device, err));
+    DAMACY__TRY(damacy__device_measure(device, err));
     if (device->architecture < 75) {
         return damacy__fail(
             err, DAMACY_UNSUPPORTED, "GPU %d (%s) has compute capability %u.%u, 7.5 is needed",
@@ -20120,9 +20141,10 @@ static damacy_status damacy__program_finish(damacy__program* program, damacy__de
 static void damacy__program_deinit(damacy__program* program, damacy__device* device);
 static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy__device* device,
                                                  uint32_t size, damacy_error* err);
-DAMACY__UNUSED static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, damacy__device* device,
-                                              uint32_t threads, uint32_t shared, uint32_t* blocks,
-                                              damacy_error* err);
+DAMACY__UNUSED static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel,
+                                                             damacy__device* device,
+                                                             uint32_t threads, uint32_t shared,
+                                                             uint32_t* blocks, damacy_error* err);
 static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy__device* device,
                                            const damacy__grid* grid, damacy__stream stream,
                                            void** parameters, damacy_error* err);
@@ -20210,19 +20232,32 @@ static void damacy__program_join(damacy__program* program)
     }
 }
 
-static uint32_t damacy__function_attribute(damacy__device* device, damacy__function function,
-                                           int attribute)
+static damacy_status damacy__function_attribute(damacy__device* device, damacy__function function,
+                                                int attribute, uint32_t* out, damacy_error* err)
 {
     int value = 0;
 
-    if (damacy__device_state(device) != DAMACY__DEVICE_ALIVE ||
-        !damacy__device_note(device,
-                             device->driver->function_attribute(&value, attribute, function),
-                             "cuFuncGetAttribute") ||
-        value < 0) {
-        return 0;
-    }
-    return (uint32_t)value;
+    DAMACY__TRY(damacy__device_check(
+        device, device->driver->function_attribute(&value, attribute, function), err,
+        "cuFuncGetAttribute %d", attribute));
+    *out = value > 0 ? (uint32_t)value : 0;
+    return DAMACY_OK;
+}
+
+/* What a kernel needs and may ask for. */
+static damacy_status damacy__kernel_measure(damacy__kernel* kernel, damacy__device* device,
+                                            damacy__function function, damacy_error* err)
+{
+    DAMACY__TRY(damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_THREADS,
+                                           &kernel->max_threads, err));
+    DAMACY__TRY(damacy__function_attribute(device, function, DAMACY__FUNCTION_STATIC_SHARED,
+                                           &kernel->static_shared, err));
+    DAMACY__TRY(damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_DYNAMIC_SHARED,
+                                           &kernel->dynamic_shared, err));
+    DAMACY__TRY(damacy__function_attribute(device, function, DAMACY__FUNCTION_REGISTERS,
+                                           &kernel->registers, err));
+    return damacy__function_attribute(device, function, DAMACY__FUNCTION_LOCAL_BYTES,
+                                      &kernel->local_size, err);
 }
 
 /* Looks the entries of a loaded module up. */
@@ -20237,16 +20272,7 @@ static damacy_status damacy__program_resolve(damacy__program* program, damacy__d
             device->driver->module_function(&function, program->module, program->entries[i]), err,
             "%s has no kernel %s", program->name, program->entries[i]));
         kernel->name = program->entries[i];
-        kernel->max_threads =
-            damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_THREADS);
-        kernel->static_shared =
-            damacy__function_attribute(device, function, DAMACY__FUNCTION_STATIC_SHARED);
-        kernel->dynamic_shared =
-            damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_DYNAMIC_SHARED);
-        kernel->registers =
-            damacy__function_attribute(device, function, DAMACY__FUNCTION_REGISTERS);
-        kernel->local_size =
-            damacy__function_attribute(device, function, DAMACY__FUNCTION_LOCAL_BYTES);
+        DAMACY__TRY(damacy__kernel_measure(kernel, device, function, err));
         kernel->function = function;
     }
     return damacy__device_alive(device, err);
@@ -26409,20 +26435,18 @@ static void damacy__assemble_defines(damacy_dtype src, damacy_dtype out, char te
 
 enum {
     DAMACY__WAVES = 3,
-    DAMACY__WAVE_UNITS = 8192,   /* chunks and runs of fills */
-    DAMACY__WAVE_COPIES = 32768, /* jobs of assembling */
-    DAMACY__WAVE_AXES = 65536,
-    DAMACY__ASSEMBLERS = 16 /* pairs of types that have a program of their own */
+    DAMACY__WAVE_UNITS = 8192, /* chunks and runs of fills, at most; fewer in small waves */
+    DAMACY__ASSEMBLERS = 16    /* pairs of types that have a program of their own */
 };
 
 /* Host memory of a wave's tables, pinned, and its twin on the device: same offsets. */
 typedef struct damacy__wave_tables {
-    uint64_t zstd_jobs;    /* damacy__job[WAVE_UNITS] */
+    uint64_t zstd_jobs;    /* damacy__job[max_units] */
     uint64_t n_zstd;       /* uint32_t */
     uint64_t sent_size;    /* what lies before is sent */
-    uint64_t blosc_jobs;   /* damacy__job[WAVE_UNITS]; lies before sent_size too */
+    uint64_t blosc_jobs;   /* damacy__job[max_units]; lies before sent_size too */
     uint64_t n_blosc;      /* uint32_t */
-    uint64_t zstd_results; /* damacy__job_result[WAVE_UNITS], sent back */
+    uint64_t zstd_results; /* damacy__job_result[max_units], sent back */
     uint64_t blosc_results;
     uint64_t list; /* of assembling */
     uint64_t size;
@@ -26438,7 +26462,7 @@ typedef struct damacy__wave {
     damacy__event sent;    /* the host's bytes are on the device */
     damacy__event done;    /* everything */
     damacy__assemble_list list;
-    damacy__unit** units; /* WAVE_UNITS */
+    damacy__unit** units; /* max_units */
     uint32_t n_units;
     uint32_t n_copies;
     uint32_t n_zstd;
@@ -26483,6 +26507,9 @@ typedef struct damacy__gpu {
     uint64_t affine_size;
     uint64_t slot_size;
 
+    uint32_t max_units;  /* of a wave */
+    uint32_t max_copies; /* jobs of assembling in a wave */
+    uint32_t max_axes;
     uint64_t input_size;
     uint64_t output_size;
     uint64_t
@@ -26641,19 +26668,20 @@ static uint64_t damacy__tables_take(uint64_t* at, uint64_t size)
     return offset;
 }
 
-static void damacy__wave_tables_init(damacy__wave_tables* t)
+static void damacy__gpu_size_tables(damacy__gpu* gpu)
 {
+    damacy__wave_tables* t = &gpu->tables;
+    const uint64_t n = gpu->max_units;
     uint64_t at = 0;
 
-    t->zstd_jobs = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job));
+    t->zstd_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
     t->n_zstd = damacy__tables_take(&at, sizeof(uint32_t));
-    t->blosc_jobs = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job));
+    t->blosc_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
     t->n_blosc = damacy__tables_take(&at, sizeof(uint32_t));
     t->sent_size = at;
-    t->zstd_results = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job_result));
-    t->blosc_results = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job_result));
-    t->list = damacy__tables_take(
-        &at, damacy__assemble_list_size(DAMACY__WAVE_COPIES, DAMACY__WAVE_AXES));
+    t->zstd_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
+    t->blosc_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
+    t->list = damacy__tables_take(&at, damacy__assemble_list_size(gpu->max_copies, gpu->max_axes));
     t->size = at;
 }
 
@@ -26661,7 +26689,7 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
 {
     damacy__device* device = &gpu->device;
 
-    wave->units = damacy__new(&gpu->core->alloc, DAMACY__WAVE_UNITS, damacy__unit*);
+    wave->units = damacy__new(&gpu->core->alloc, gpu->max_units, damacy__unit*);
     if (!wave->units) {
         return damacy__fail(err, DAMACY_OOM, "records of a wave");
     }
@@ -26678,8 +26706,8 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
     DAMACY__TRY(damacy__stream_open(device, false, &wave->stream, err));
     DAMACY__TRY(damacy__event_open(device, false, &wave->sent, err));
     DAMACY__TRY(damacy__event_open(device, false, &wave->done, err));
-    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, DAMACY__WAVE_COPIES,
-                               DAMACY__WAVE_AXES, gpu->core->out_dtype);
+    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, gpu->max_copies,
+                               gpu->max_axes, gpu->core->out_dtype);
     return DAMACY_OK;
 }
 
@@ -26693,12 +26721,16 @@ static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, dama
 
     memset(&zstd, 0, sizeof zstd);
     memset(&blosc, 0, sizeof blosc);
+    gpu->max_units = (uint32_t)DAMACY__MIN(size / 8192, (uint64_t)DAMACY__WAVE_UNITS);
+    gpu->max_copies = DAMACY__MAX(4 * gpu->max_units, 4096u);
+    gpu->max_axes = 2 * gpu->max_copies;
+    damacy__gpu_size_tables(gpu);
     gpu->output_size = size;
     gpu->input_size = size + (UINT64_C(4) << 20);
-    blosc.max_chunks = DAMACY__WAVE_UNITS;
+    blosc.max_chunks = gpu->max_units;
     blosc.dst_size = size;
     blosc.stream_size = 8192;
-    blosc.first_zstd = DAMACY__WAVE_UNITS;
+    blosc.first_zstd = gpu->max_units;
     if (!damacy__blosc_layout_of(&blosc, &gpu->blosc_layout) ||
         !damacy__lz4_layout_of(gpu->blosc_layout.wave.max_lz4, gpu->input_size, size,
                                &gpu->lz4_layout)) {
@@ -26721,7 +26753,6 @@ static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_siz
     uint64_t size = UINT64_C(512) << 20;
     uint64_t need = 0;
 
-    damacy__wave_tables_init(&gpu->tables);
     for (; size >= UINT64_C(1) << 20; size /= 2) {
         DAMACY__TRY(damacy__gpu_size_wave(gpu, size, err));
         need = DAMACY__WAVES *
@@ -26776,7 +26807,7 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
     for (uint32_t i = 0; i < core->config.batch_slots; i++) {
         core->slots[i].size = slot_size;
     }
-    if (slots_size + (UINT64_C(16) << 20) > gpu->device.budget) {
+    if (slots_size > gpu->device.budget) {
         status = damacy__fail(err, DAMACY_BUDGET,
                               "max_gpu_bytes %" PRIu64 ": %u batch slots of %" PRIu64
                               " bytes do not fit",
@@ -26877,7 +26908,7 @@ static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
     if (wave->input) {
         damacy__device_free(device, wave->input, gpu->input_size);
     }
-    damacy__free(&gpu->core->alloc, wave->units, DAMACY__WAVE_UNITS);
+    damacy__free(&gpu->core->alloc, wave->units, gpu->max_units);
 }
 
 /* Frees what the waves and the threads used; the device stays for batches that are held. */
@@ -27025,8 +27056,8 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
     const uint64_t n_copies = damacy__unit_copies(unit);
     uint64_t in = wave->input_used;
 
-    if (wave->n_units == DAMACY__WAVE_UNITS ||
-        (wave->n_units > 0 && wave->n_copies + n_copies > DAMACY__WAVE_COPIES / 2)) {
+    if (wave->n_units == gpu->max_units ||
+        (wave->n_units > 0 && wave->n_copies + n_copies > gpu->max_copies / 2)) {
         return false;
     }
     if (unit->kind != DAMACY__UNIT_FILL) {
@@ -27263,8 +27294,8 @@ static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, da
 /* Empties the list for more copies of the same wave. */
 static void damacy__wave_clear_list(damacy__gpu* gpu, damacy__wave* wave)
 {
-    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, DAMACY__WAVE_COPIES,
-                               DAMACY__WAVE_AXES, gpu->core->out_dtype);
+    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, gpu->max_copies,
+                               gpu->max_axes, gpu->core->out_dtype);
 }
 
 /* Adds one copy; a full list is sent and waited for, which is rare. */
@@ -28601,6 +28632,10 @@ static damacy_status damacy__pipeline_check(const damacy__core* core, const dama
 /* Whether a sample can be taken now. Holds the mutex. */
 static damacy_status damacy__pipeline_room(damacy__core* core, damacy_error* err)
 {
+    if (core->has_failed && core->failure.status == DAMACY_DEVICE_LOST) {
+        *err = core->failure;
+        return err->status;
+    }
     if (core->is_stopping || core->has_failed || core->is_finished) {
         return damacy__fail(err, DAMACY_SHUTDOWN, "the pipeline %s",
                             core->has_failed ? "has failed" : "takes no more samples");

@@ -288,7 +288,7 @@ DAMACY_API void damacy_destroy(damacy* d);
 /* Queues samples, in order, without blocking; copies what it takes. *n_taken (may be NULL) receives
  * how many. AGAIN: no room for the sample at *n_taken. INVAL, RANK: that sample is malformed or has
  * another shape than the pipeline's; those before it were taken. SHUTDOWN: failed, finished or
- * being destroyed. Errors of stores surface with the batch. */
+ * being destroyed. DEVICE_LOST. Errors of stores surface with the batch. */
 DAMACY_API damacy_status damacy_push(damacy* d, const damacy_sample* samples, size_t n,
                                      size_t* n_taken, damacy_error* err);
 

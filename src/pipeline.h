@@ -343,6 +343,10 @@ static damacy_status damacy__pipeline_check(const damacy__core* core, const dama
 /* Whether a sample can be taken now. Holds the mutex. */
 static damacy_status damacy__pipeline_room(damacy__core* core, damacy_error* err)
 {
+    if (core->has_failed && core->failure.status == DAMACY_DEVICE_LOST) {
+        *err = core->failure;
+        return err->status;
+    }
     if (core->is_stopping || core->has_failed || core->is_finished) {
         return damacy__fail(err, DAMACY_SHUTDOWN, "the pipeline %s",
                             core->has_failed ? "has failed" : "takes no more samples");

@@ -81,8 +81,9 @@ static damacy_status damacy__copy_to_host(damacy__device* device, void* dst, uin
 static damacy_status damacy__copy_on_device(damacy__device* device, uint64_t dst_dev,
                                             uint64_t src_dev, uint64_t size, damacy__stream stream,
                                             damacy_error* err);
-DAMACY__UNUSED static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev, uint8_t value,
-                                         uint64_t size, damacy__stream stream, damacy_error* err);
+DAMACY__UNUSED static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev,
+                                                        uint8_t value, uint64_t size,
+                                                        damacy__stream stream, damacy_error* err);
 
 /* ---- errors ---- */
 
@@ -293,18 +294,49 @@ static damacy_status damacy__device_choose(damacy__device* device,
                                  err);
 }
 
-static uint32_t damacy__device_attribute(damacy__device* device, int attribute)
+static damacy_status damacy__device_attribute(damacy__device* device, int attribute, uint32_t* out,
+                                              damacy_error* err)
 {
     int value = 0;
 
-    if (damacy__device_state(device) != DAMACY__DEVICE_ALIVE ||
-        !damacy__device_note(device,
-                             device->driver->device_attribute(&value, attribute, device->handle),
-                             "cuDeviceGetAttribute") ||
-        value < 0) {
-        return 0;
+    DAMACY__TRY(damacy__device_check(
+        device, device->driver->device_attribute(&value, attribute, device->handle), err,
+        "cuDeviceGetAttribute %d", attribute));
+    *out = value > 0 ? (uint32_t)value : 0;
+    return DAMACY_OK;
+}
+
+/* What launches and compilations are chosen by. Nothing is assumed: a device that seems to have no
+ * multiprocessors would be given empty grids. */
+static damacy_status damacy__device_measure(damacy__device* device, damacy_error* err)
+{
+    static const int attributes[] = {DAMACY__ATTRIBUTE_MAJOR,
+                                     DAMACY__ATTRIBUTE_MINOR,
+                                     DAMACY__ATTRIBUTE_MULTIPROCESSORS,
+                                     DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN,
+                                     DAMACY__ATTRIBUTE_SHARED_PER_MULTIPROCESSOR,
+                                     DAMACY__ATTRIBUTE_L2_BYTES,
+                                     DAMACY__ATTRIBUTE_HOST_REGISTER,
+                                     DAMACY__ATTRIBUTE_READ_ONLY_REGISTER};
+    uint32_t values[DAMACY__COUNT(attributes)];
+
+    for (uint32_t i = 0; i < DAMACY__COUNT(attributes); i++) {
+        DAMACY__TRY(damacy__device_attribute(device, attributes[i], &values[i], err));
     }
-    return (uint32_t)value;
+    device->architecture = values[0] * 10 + values[1];
+    device->n_multiprocessors = values[2];
+    device->shared_per_block = values[3];
+    device->shared_per_multiprocessor = values[4];
+    device->l2_size = values[5];
+    device->can_register_files = values[6] != 0 && values[7] != 0;
+    if (device->n_multiprocessors == 0 || device->shared_per_block == 0) {
+        return damacy__fail(err, DAMACY_CUDA,
+                            "GPU %d (%s): the driver tells %u multiprocessors and %u bytes of "
+                            "shared memory",
+                            device->ordinal, device->name, device->n_multiprocessors,
+                            device->shared_per_block);
+    }
+    return DAMACY_OK;
 }
 
 /* Asks for what the other modules want to know. The context is current. */
@@ -321,18 +353,7 @@ static damacy_status damacy__device_inspect(damacy__device* device, uint64_t max
     DAMACY__TRY(damacy__device_check(
         device, driver->device_bus_id(device->bus_id, (int)sizeof device->bus_id, device->handle),
         err, "cuDeviceGetPCIBusId"));
-    device->architecture = damacy__device_attribute(device, DAMACY__ATTRIBUTE_MAJOR) * 10 +
-                           damacy__device_attribute(device, DAMACY__ATTRIBUTE_MINOR);
-    device->n_multiprocessors = damacy__device_attribute(device, DAMACY__ATTRIBUTE_MULTIPROCESSORS);
-    device->shared_per_block =
-        damacy__device_attribute(device, DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN);
-    device->shared_per_multiprocessor =
-        damacy__device_attribute(device, DAMACY__ATTRIBUTE_SHARED_PER_MULTIPROCESSOR);
-    device->l2_size = damacy__device_attribute(device, DAMACY__ATTRIBUTE_L2_BYTES);
-    device->can_register_files =
-        damacy__device_attribute(device, DAMACY__ATTRIBUTE_HOST_REGISTER) != 0 &&
-        damacy__device_attribute(device, DAMACY__ATTRIBUTE_READ_ONLY_REGISTER) != 0;
-    DAMACY__TRY(damacy__device_alive(device, err));
+    DAMACY__TRY(damacy__device_measure(device, err));
     if (device->architecture < 75) {
         return damacy__fail(
             err, DAMACY_UNSUPPORTED, "GPU %d (%s) has compute capability %u.%u, 7.5 is needed",

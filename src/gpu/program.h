@@ -68,9 +68,10 @@ static damacy_status damacy__program_finish(damacy__program* program, damacy__de
 static void damacy__program_deinit(damacy__program* program, damacy__device* device);
 static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy__device* device,
                                                  uint32_t size, damacy_error* err);
-DAMACY__UNUSED static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, damacy__device* device,
-                                              uint32_t threads, uint32_t shared, uint32_t* blocks,
-                                              damacy_error* err);
+DAMACY__UNUSED static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel,
+                                                             damacy__device* device,
+                                                             uint32_t threads, uint32_t shared,
+                                                             uint32_t* blocks, damacy_error* err);
 static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy__device* device,
                                            const damacy__grid* grid, damacy__stream stream,
                                            void** parameters, damacy_error* err);
@@ -158,19 +159,32 @@ static void damacy__program_join(damacy__program* program)
     }
 }
 
-static uint32_t damacy__function_attribute(damacy__device* device, damacy__function function,
-                                           int attribute)
+static damacy_status damacy__function_attribute(damacy__device* device, damacy__function function,
+                                                int attribute, uint32_t* out, damacy_error* err)
 {
     int value = 0;
 
-    if (damacy__device_state(device) != DAMACY__DEVICE_ALIVE ||
-        !damacy__device_note(device,
-                             device->driver->function_attribute(&value, attribute, function),
-                             "cuFuncGetAttribute") ||
-        value < 0) {
-        return 0;
-    }
-    return (uint32_t)value;
+    DAMACY__TRY(damacy__device_check(
+        device, device->driver->function_attribute(&value, attribute, function), err,
+        "cuFuncGetAttribute %d", attribute));
+    *out = value > 0 ? (uint32_t)value : 0;
+    return DAMACY_OK;
+}
+
+/* What a kernel needs and may ask for. */
+static damacy_status damacy__kernel_measure(damacy__kernel* kernel, damacy__device* device,
+                                            damacy__function function, damacy_error* err)
+{
+    DAMACY__TRY(damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_THREADS,
+                                           &kernel->max_threads, err));
+    DAMACY__TRY(damacy__function_attribute(device, function, DAMACY__FUNCTION_STATIC_SHARED,
+                                           &kernel->static_shared, err));
+    DAMACY__TRY(damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_DYNAMIC_SHARED,
+                                           &kernel->dynamic_shared, err));
+    DAMACY__TRY(damacy__function_attribute(device, function, DAMACY__FUNCTION_REGISTERS,
+                                           &kernel->registers, err));
+    return damacy__function_attribute(device, function, DAMACY__FUNCTION_LOCAL_BYTES,
+                                      &kernel->local_size, err);
 }
 
 /* Looks the entries of a loaded module up. */
@@ -185,16 +199,7 @@ static damacy_status damacy__program_resolve(damacy__program* program, damacy__d
             device->driver->module_function(&function, program->module, program->entries[i]), err,
             "%s has no kernel %s", program->name, program->entries[i]));
         kernel->name = program->entries[i];
-        kernel->max_threads =
-            damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_THREADS);
-        kernel->static_shared =
-            damacy__function_attribute(device, function, DAMACY__FUNCTION_STATIC_SHARED);
-        kernel->dynamic_shared =
-            damacy__function_attribute(device, function, DAMACY__FUNCTION_MAX_DYNAMIC_SHARED);
-        kernel->registers =
-            damacy__function_attribute(device, function, DAMACY__FUNCTION_REGISTERS);
-        kernel->local_size =
-            damacy__function_attribute(device, function, DAMACY__FUNCTION_LOCAL_BYTES);
+        DAMACY__TRY(damacy__kernel_measure(kernel, device, function, err));
         kernel->function = function;
     }
     return damacy__device_alive(device, err);

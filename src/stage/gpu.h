@@ -15,20 +15,18 @@
 
 enum {
     DAMACY__WAVES = 3,
-    DAMACY__WAVE_UNITS = 8192,   /* chunks and runs of fills */
-    DAMACY__WAVE_COPIES = 32768, /* jobs of assembling */
-    DAMACY__WAVE_AXES = 65536,
-    DAMACY__ASSEMBLERS = 16 /* pairs of types that have a program of their own */
+    DAMACY__WAVE_UNITS = 8192, /* chunks and runs of fills, at most; fewer in small waves */
+    DAMACY__ASSEMBLERS = 16    /* pairs of types that have a program of their own */
 };
 
 /* Host memory of a wave's tables, pinned, and its twin on the device: same offsets. */
 typedef struct damacy__wave_tables {
-    uint64_t zstd_jobs;    /* damacy__job[WAVE_UNITS] */
+    uint64_t zstd_jobs;    /* damacy__job[max_units] */
     uint64_t n_zstd;       /* uint32_t */
     uint64_t sent_size;    /* what lies before is sent */
-    uint64_t blosc_jobs;   /* damacy__job[WAVE_UNITS]; lies before sent_size too */
+    uint64_t blosc_jobs;   /* damacy__job[max_units]; lies before sent_size too */
     uint64_t n_blosc;      /* uint32_t */
-    uint64_t zstd_results; /* damacy__job_result[WAVE_UNITS], sent back */
+    uint64_t zstd_results; /* damacy__job_result[max_units], sent back */
     uint64_t blosc_results;
     uint64_t list; /* of assembling */
     uint64_t size;
@@ -44,7 +42,7 @@ typedef struct damacy__wave {
     damacy__event sent;    /* the host's bytes are on the device */
     damacy__event done;    /* everything */
     damacy__assemble_list list;
-    damacy__unit** units; /* WAVE_UNITS */
+    damacy__unit** units; /* max_units */
     uint32_t n_units;
     uint32_t n_copies;
     uint32_t n_zstd;
@@ -89,6 +87,9 @@ typedef struct damacy__gpu {
     uint64_t affine_size;
     uint64_t slot_size;
 
+    uint32_t max_units;  /* of a wave */
+    uint32_t max_copies; /* jobs of assembling in a wave */
+    uint32_t max_axes;
     uint64_t input_size;
     uint64_t output_size;
     uint64_t
@@ -247,19 +248,20 @@ static uint64_t damacy__tables_take(uint64_t* at, uint64_t size)
     return offset;
 }
 
-static void damacy__wave_tables_init(damacy__wave_tables* t)
+static void damacy__gpu_size_tables(damacy__gpu* gpu)
 {
+    damacy__wave_tables* t = &gpu->tables;
+    const uint64_t n = gpu->max_units;
     uint64_t at = 0;
 
-    t->zstd_jobs = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job));
+    t->zstd_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
     t->n_zstd = damacy__tables_take(&at, sizeof(uint32_t));
-    t->blosc_jobs = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job));
+    t->blosc_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
     t->n_blosc = damacy__tables_take(&at, sizeof(uint32_t));
     t->sent_size = at;
-    t->zstd_results = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job_result));
-    t->blosc_results = damacy__tables_take(&at, DAMACY__WAVE_UNITS * sizeof(damacy__job_result));
-    t->list = damacy__tables_take(
-        &at, damacy__assemble_list_size(DAMACY__WAVE_COPIES, DAMACY__WAVE_AXES));
+    t->zstd_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
+    t->blosc_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
+    t->list = damacy__tables_take(&at, damacy__assemble_list_size(gpu->max_copies, gpu->max_axes));
     t->size = at;
 }
 
@@ -267,7 +269,7 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
 {
     damacy__device* device = &gpu->device;
 
-    wave->units = damacy__new(&gpu->core->alloc, DAMACY__WAVE_UNITS, damacy__unit*);
+    wave->units = damacy__new(&gpu->core->alloc, gpu->max_units, damacy__unit*);
     if (!wave->units) {
         return damacy__fail(err, DAMACY_OOM, "records of a wave");
     }
@@ -284,8 +286,8 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
     DAMACY__TRY(damacy__stream_open(device, false, &wave->stream, err));
     DAMACY__TRY(damacy__event_open(device, false, &wave->sent, err));
     DAMACY__TRY(damacy__event_open(device, false, &wave->done, err));
-    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, DAMACY__WAVE_COPIES,
-                               DAMACY__WAVE_AXES, gpu->core->out_dtype);
+    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, gpu->max_copies,
+                               gpu->max_axes, gpu->core->out_dtype);
     return DAMACY_OK;
 }
 
@@ -299,12 +301,16 @@ static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, dama
 
     memset(&zstd, 0, sizeof zstd);
     memset(&blosc, 0, sizeof blosc);
+    gpu->max_units = (uint32_t)DAMACY__MIN(size / 8192, (uint64_t)DAMACY__WAVE_UNITS);
+    gpu->max_copies = DAMACY__MAX(4 * gpu->max_units, 4096u);
+    gpu->max_axes = 2 * gpu->max_copies;
+    damacy__gpu_size_tables(gpu);
     gpu->output_size = size;
     gpu->input_size = size + (UINT64_C(4) << 20);
-    blosc.max_chunks = DAMACY__WAVE_UNITS;
+    blosc.max_chunks = gpu->max_units;
     blosc.dst_size = size;
     blosc.stream_size = 8192;
-    blosc.first_zstd = DAMACY__WAVE_UNITS;
+    blosc.first_zstd = gpu->max_units;
     if (!damacy__blosc_layout_of(&blosc, &gpu->blosc_layout) ||
         !damacy__lz4_layout_of(gpu->blosc_layout.wave.max_lz4, gpu->input_size, size,
                                &gpu->lz4_layout)) {
@@ -327,7 +333,6 @@ static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_siz
     uint64_t size = UINT64_C(512) << 20;
     uint64_t need = 0;
 
-    damacy__wave_tables_init(&gpu->tables);
     for (; size >= UINT64_C(1) << 20; size /= 2) {
         DAMACY__TRY(damacy__gpu_size_wave(gpu, size, err));
         need = DAMACY__WAVES *
@@ -382,7 +387,7 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
     for (uint32_t i = 0; i < core->config.batch_slots; i++) {
         core->slots[i].size = slot_size;
     }
-    if (slots_size + (UINT64_C(16) << 20) > gpu->device.budget) {
+    if (slots_size > gpu->device.budget) {
         status = damacy__fail(err, DAMACY_BUDGET,
                               "max_gpu_bytes %" PRIu64 ": %u batch slots of %" PRIu64
                               " bytes do not fit",
@@ -483,7 +488,7 @@ static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
     if (wave->input) {
         damacy__device_free(device, wave->input, gpu->input_size);
     }
-    damacy__free(&gpu->core->alloc, wave->units, DAMACY__WAVE_UNITS);
+    damacy__free(&gpu->core->alloc, wave->units, gpu->max_units);
 }
 
 /* Frees what the waves and the threads used; the device stays for batches that are held. */

@@ -80,8 +80,8 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
     const uint64_t n_copies = damacy__unit_copies(unit);
     uint64_t in = wave->input_used;
 
-    if (wave->n_units == DAMACY__WAVE_UNITS ||
-        (wave->n_units > 0 && wave->n_copies + n_copies > DAMACY__WAVE_COPIES / 2)) {
+    if (wave->n_units == gpu->max_units ||
+        (wave->n_units > 0 && wave->n_copies + n_copies > gpu->max_copies / 2)) {
         return false;
     }
     if (unit->kind != DAMACY__UNIT_FILL) {
@@ -318,8 +318,8 @@ static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, da
 /* Empties the list for more copies of the same wave. */
 static void damacy__wave_clear_list(damacy__gpu* gpu, damacy__wave* wave)
 {
-    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, DAMACY__WAVE_COPIES,
-                               DAMACY__WAVE_AXES, gpu->core->out_dtype);
+    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, gpu->max_copies,
+                               gpu->max_axes, gpu->core->out_dtype);
 }
 
 /* Adds one copy; a full list is sent and waited for, which is rare. */

@@ -19,6 +19,7 @@ typedef struct fake_config {
     uint64_t pinned_bytes;         /* that can be pinned; 0: any */
     uint32_t n_devices;            /* 0: 1 */
     uint32_t architecture;         /* 0: 90 */
+    uint32_t n_multiprocessors;    /* 0: 4 */
     uint64_t seed;                 /* of schedules; 0: 1 */
     int is_stepped;                /* no threads: streams go on inside driver calls only */
     int cannot_register;           /* cuMemHostRegister fails */
@@ -51,13 +52,22 @@ struct operation;
 
 /* Forgets everything of the last run and fills the table. */
 inline void fake_open(damacy__driver* driver, const fake_config* config);
+/* Fills another table for the same machine. */
+inline void fake_join(damacy__driver* driver);
 /* Waits for the streams and checks the guards of what is still allocated. */
 inline void fake_close(void);
 inline void fake_count(fake_counts* counts);
 
 /* The nth call from now on (0: the next) to `function`, a field of the table or NULL for any,
- * returns code instead of working; codes 700-719 are sticky. Several may be set. */
+ * returns code instead of working; the codes that the driver says so of are sticky. Several may be
+ * set. */
 inline void fake_fail(const char* function, uint64_t nth, int code);
+/* The same, for the machine that the next fake_open makes. */
+inline void fake_fail_at_open(const char* function, uint64_t nth, int code);
+/* Failures that were set and have not come. */
+inline uint64_t fake_failures_left(void);
+/* Calls of this thread are neither counted nor fail on purpose (1), as those of a test's own. */
+inline void fake_exempt(int is_exempt);
 /* The nth launch from now on is accepted, but its kernel ends with the sticky code. */
 inline void fake_fail_kernel(uint64_t nth, int code);
 /* Every queued operation from now on takes so long at least. */

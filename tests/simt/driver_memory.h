@@ -73,7 +73,7 @@ inline int device_attribute(int* value, int attribute, int)
         *value = 48 * 1024;
         break;
     case DAMACY__ATTRIBUTE_MULTIPROCESSORS:
-        *value = 4;
+        *value = m->config.n_multiprocessors ? (int)m->config.n_multiprocessors : 4;
         break;
     case DAMACY__ATTRIBUTE_L2_BYTES:
         *value = 1 << 20;

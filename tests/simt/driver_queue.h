@@ -510,6 +510,27 @@ inline void fake_close(void)
     fake::m->is_ending = true;
 }
 
+inline void fake_join(damacy__driver* driver)
+{
+    memset(driver, 0, sizeof *driver);
+#define FAKE_FUNCTION(field, symbol, parameters) driver->field = fake::field;
+    DAMACY__CUDA_FUNCTIONS(FAKE_FUNCTION)
+    driver->nvrtc_version = fake::nvrtc_version;
+    driver->nvrtc_count_archs = fake::nvrtc_count_archs;
+    driver->nvrtc_archs = fake::nvrtc_archs;
+    driver->nvrtc_create = fake::nvrtc_create;
+    driver->nvrtc_compile = fake::nvrtc_compile;
+    driver->nvrtc_log_size = fake::nvrtc_log_size;
+    driver->nvrtc_log = fake::nvrtc_log;
+    driver->nvrtc_cubin_size = fake::nvrtc_image_size;
+    driver->nvrtc_cubin = fake::nvrtc_image;
+    driver->nvrtc_ptx_size = fake::nvrtc_image_size;
+    driver->nvrtc_ptx = fake::nvrtc_image;
+    driver->nvrtc_destroy = fake::nvrtc_destroy;
+    driver->version = 13000;
+    driver->nvrtc_major = fake::m->config.has_no_nvrtc ? 0 : 13;
+}
+
 inline void fake_open(damacy__driver* driver, const fake_config* config)
 {
     if (fake::m && !fake::m->is_ending)
@@ -533,23 +554,9 @@ inline void fake_open(damacy__driver* driver, const fake_config* config)
     }
     fake::m->legacy = fake::new_stream(nullptr);
     fake::current.clear();
-    memset(driver, 0, sizeof *driver);
-#define FAKE_FUNCTION(field, symbol, parameters) driver->field = fake::field;
-    DAMACY__CUDA_FUNCTIONS(FAKE_FUNCTION)
-    driver->nvrtc_version = fake::nvrtc_version;
-    driver->nvrtc_count_archs = fake::nvrtc_count_archs;
-    driver->nvrtc_archs = fake::nvrtc_archs;
-    driver->nvrtc_create = fake::nvrtc_create;
-    driver->nvrtc_compile = fake::nvrtc_compile;
-    driver->nvrtc_log_size = fake::nvrtc_log_size;
-    driver->nvrtc_log = fake::nvrtc_log;
-    driver->nvrtc_cubin_size = fake::nvrtc_image_size;
-    driver->nvrtc_cubin = fake::nvrtc_image;
-    driver->nvrtc_ptx_size = fake::nvrtc_image_size;
-    driver->nvrtc_ptx = fake::nvrtc_image;
-    driver->nvrtc_destroy = fake::nvrtc_destroy;
-    driver->version = 13000;
-    driver->nvrtc_major = fake::m->config.has_no_nvrtc ? 0 : 13;
+    fake::m->failures.swap(fake::at_open);
+    fake::at_open.clear();
+    fake_join(driver);
 }
 
 inline void fake_count(fake_counts* counts)
@@ -562,6 +569,25 @@ inline void fake_fail(const char* function, uint64_t nth, int code)
 {
     fake::guard lock(fake::m->mutex);
     fake::m->failures.push_back(fake::failure{function ? function : "", nth, code});
+}
+
+inline void fake_fail_at_open(const char* function, uint64_t nth, int code)
+{
+    fake::at_open.push_back(fake::failure{function ? function : "", nth, code});
+}
+
+inline uint64_t fake_failures_left(void)
+{
+    fake::guard lock(fake::m->mutex);
+    uint64_t n = 0;
+    for (const fake::failure& f : fake::m->failures)
+        n += f.code != 0;
+    return n;
+}
+
+inline void fake_exempt(int is_exempt)
+{
+    fake::is_exempt = is_exempt != 0;
 }
 
 inline void fake_fail_kernel(uint64_t nth, int code)

@@ -1,0 +1,77 @@
+// The whole library on the fake driver. Included once, before anything of the library.
+#pragma once
+#include "tests/simt/simt.h"
+#include <assert.h>
+
+// The library holds the kernels' records, too: theirs live in a namespace here.
+namespace kernels {
+#include "kernels/assemble.cu"
+#include "kernels/blosc.cu"
+#include "kernels/copy.cu"
+#include "kernels/crc32c.cu"
+#include "kernels/lz4.cu"
+#include "kernels/zstd.cu"
+#include "kernels/zstd_sequences.cu"
+} // namespace kernels
+#undef DAMACY__INLINE
+
+struct damacy__driver;
+struct damacy_error;
+static int load_fake(damacy__driver* driver, damacy_error* err);
+#define DAMACY__DRIVER_LOAD (damacy_status) load_fake
+#define DAMACY_IMPLEMENTATION
+#include "damacy.h"
+
+#include "tests/simt/driver.h"
+#include "tests/test.h"
+
+static fake_config machine;
+static uint32_t n_loads; // of the driver since the scene began: later pipelines share the machine
+
+static int load_fake(damacy__driver* driver, damacy_error*)
+{
+    if (n_loads++ == 0)
+        fake_open(driver, &machine);
+    else
+        fake_join(driver);
+    return DAMACY_OK;
+}
+
+static void enroll_kernels()
+{
+    using namespace kernels;
+#define KERNEL(name) simt::enroll(#name, name)
+    KERNEL(damacy_assemble);
+    KERNEL(damacy_blosc_begin);
+    KERNEL(damacy_blosc_parse);
+    KERNEL(damacy_blosc_finish);
+    KERNEL(damacy_blosc_unfilter);
+    KERNEL(damacy_copy);
+    KERNEL(damacy_crc32c);
+    KERNEL(damacy_lz4_begin);
+    KERNEL(damacy_lz4_parse);
+    KERNEL(damacy_lz4_execute);
+    KERNEL(damacy_lz4_execute_few);
+    KERNEL(damacy_clear_failed);
+    KERNEL(damacy_zstd_count);
+    KERNEL(damacy_zstd_allocate);
+    KERNEL(damacy_zstd_fill);
+    KERNEL(damacy_zstd_trees);
+    KERNEL(damacy_zstd_order);
+    KERNEL(damacy_zstd_resolve);
+    KERNEL(damacy_zstd_literals_lanes9);
+    KERNEL(damacy_zstd_literals_lanes10);
+    KERNEL(damacy_zstd_literals_lanes11);
+    KERNEL(damacy_zstd_literals_split32);
+    KERNEL(damacy_zstd_literals_split128);
+    KERNEL(damacy_zstd_place);
+    KERNEL(damacy_zstd_finish);
+    KERNEL(damacy_zstd_tables);
+    KERNEL(damacy_zstd_fse);
+    KERNEL(damacy_zstd_execute_1024x2);
+    KERNEL(damacy_zstd_execute_256x4);
+    KERNEL(damacy_zstd_execute_256x2);
+    KERNEL(damacy_zstd_execute_128x2);
+    KERNEL(damacy_zstd_link);
+    KERNEL(damacy_zstd_jump);
+}
