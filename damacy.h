@@ -533,7 +533,7 @@ DAMACY_API void damacy_stats_reset(damacy* d);
  *
  * damacy_codec_create once (it compiles kernels, or takes them from the cache); then, for every
  * batch, damacy_codec_decompress with scratch of damacy_codec_scratch_size bytes. Arrays that a
- * batch points to are in device memory. docs/codec.md sets it beside nvCOMP's low-level interface.
+ * batch points to are in device memory. README.md sets it beside nvCOMP's low-level interface.
  *
  * damacy_codec_decompress and damacy_codec_sizes launch kernels and do nothing else: no allocation,
  * no wait, no read-back. They may be captured in a CUDA graph, and called from any thread on any

@@ -312,10 +312,19 @@ def readme(tmp):
 
 
 def examples(tmp):
-    def build(name):
+    def build(name, *options):
         program = pathlib.Path(tmp) / name
-        need(*flags("gcc", "c11"), "-O0", ROOT / f"examples/{name}.c", "-o", program)
+        need(*flags("gcc", "c11"), "-O0", ROOT / f"examples/{name}.c", "-o", program, *options)
         return program
+
+    def on_a_gpu(program, *arguments):
+        """Output of a program that ends with 77, saying why, where there is no GPU."""
+        code, output = sh(program, *arguments)
+        if code == 77:
+            must(re.match(r"\w+: skipped, .{8,}", output), f"no reason given: {output}")
+            raise Skip(output.strip())
+        must(code == 0, f"{code}: {output}")
+        return output
 
     def store():
         with tarfile.open(ROOT / "tests/conformance/golden.tar.xz") as archive:
@@ -338,6 +347,19 @@ def examples(tmp):
         output = need(build("inspect"), store())
         must("sharding_indexed(" in output and " 0 bad: " in output, output)
 
+    def codec():
+        output = on_a_gpu(build("codec"))
+        must(len(re.findall(r": [0-9.]+ GB/s, every byte as it was\n", output)) == 2, output)
+
+    def runtime():
+        toolkit = pathlib.Path(os.environ.get("CUDA_PATH", "/usr/local/cuda"))
+        if not (toolkit / "include/cuda_runtime_api.h").exists() or not (toolkit / "lib64/libcudart.so").exists():
+            raise Skip(f"no CUDA toolkit in {toolkit}")
+        program = build("runtime", "-isystem", toolkit / "include", f"-L{toolkit}/lib64", f"-Wl,-rpath,{toolkit}/lib64", "-lcudart")
+        must("crops" in (output := on_a_gpu(program, store())) and ": the same as on the CPU" in output, output)
+
+    yield "codec", codec
+    yield "runtime", runtime
     yield "custom_store", custom_store
     yield "hello", hello
     yield "inspect", inspect
