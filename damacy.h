@@ -410,8 +410,9 @@ typedef struct damacy_dl_managed_versioned {
 /* Exports a batch without a copy. The tensor holds a reference of its own and outlives the batch's
  * release and damacy_destroy; its deleter, callable from any thread, does as damacy_release.
  * `stream` is the consumer's CUstream by the DLPack protocol (NULL or 1 legacy default, 2
- * per-thread default, DAMACY_STREAM_NONE): it is made to wait for the batch; ignored on the CPU.
- * INVAL, OOM, CUDA. */
+ * per-thread default, DAMACY_STREAM_NONE): it is made to wait for the batch, and the deleter is a
+ * damacy_release_stream on it, so that it may come while kernels still read the tensor; the stream
+ * must live as long. Ignored on the CPU. INVAL, OOM, CUDA. */
 DAMACY_API damacy_status damacy_batch_dlpack(damacy_batch batch, void* stream,
                                              damacy_dl_managed_versioned** out, damacy_error* err);
 DAMACY_API damacy_status damacy_batch_dlpack_legacy(damacy_batch batch, void* stream,
@@ -18599,6 +18600,9 @@ DAMACY__UNUSED static damacy_status damacy__fill_device(damacy__device* device, 
                                                         uint8_t value, uint64_t size,
                                                         damacy__stream stream, damacy_error* err);
 
+static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
+                                           damacy__stream stream, damacy_error* err);
+
 /* ---- errors ---- */
 
 /* The driver says so once and for ever: nothing works on the context, or at all, afterwards. */
@@ -19039,6 +19043,35 @@ static damacy_status damacy__stream_await(damacy__device* device, damacy__stream
     DAMACY__TRY(damacy__device_alive(device, err));
     return damacy__device_check(device, device->driver->stream_wait(stream, event, 0), err,
                                 "cuStreamWaitEvent");
+}
+
+/* Makes later work of `waiter` wait for what is queued in `stream` now, a stream of any context;
+ * the default streams (NULL, 1, 2) are those of the device's context. */
+static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
+                                           damacy__stream stream, damacy_error* err)
+{
+    const damacy__driver* driver = device->driver;
+    damacy__context context = device->context;
+    damacy__event event = NULL;
+    damacy_status status;
+
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if ((uintptr_t)stream > 2) {
+        DAMACY__TRY(damacy__device_check(device, driver->stream_context(stream, &context), err,
+                                         "the consumer's stream (cuStreamGetCtx)"));
+    }
+    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
+                                     "the context of the consumer's stream"));
+    status = damacy__event_open(device, false, &event, err);
+    if (status == DAMACY_OK) {
+        status = damacy__event_record(device, event, stream, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__stream_await(device, waiter, event, err);
+    }
+    damacy__device_leave(device);
+    damacy__event_close(device, event); /* what waits for it keeps it */
+    return status;
 }
 
 /* ---- copies: queued on the stream, in order ---- */
@@ -24156,6 +24189,7 @@ typedef struct damacy__slot {
     uint64_t gate_stream; /* GPU: CUstream that waits for what its last consumers asked for */
     uint64_t gate_event;  /* GPU: CUevent of that stream */
     bool has_gate;        /* the next batch here waits; guarded by core.mutex */
+    uint64_t n_released;  /* when it was, in releases of the pipeline; guarded by core.mutex */
     uint64_t next_read;   /* scheduler only: reads that have been issued */
     uint64_t n_pending;   /* atomic: tasks that must end before the batch is ready */
 } damacy__slot;
@@ -24216,6 +24250,7 @@ typedef struct damacy__core {
     damacy__slot* slots;   /* batch_slots */
     uint64_t next_planned; /* batch ids */
     uint64_t next_popped;
+    uint64_t n_released;
     uint8_t* external; /* damacy_read: the one slot's memory is the caller's */
     uint64_t external_size;
 } damacy__core;
@@ -26501,7 +26536,6 @@ typedef struct damacy__gpu {
     damacy__stream copy_stream;
     damacy__stream stream;
     damacy__stream read_stream; /* of damacy_batch_read */
-    damacy__mutex gate_mutex;
     damacy__pinned staging;
     uint64_t affine; /* device address of scale and offset */
     uint64_t affine_size;
@@ -26625,9 +26659,6 @@ static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
     config.stream = core->config.cuda_stream;
     config.max_bytes = core->config.max_gpu_bytes;
     status = damacy__mutex_init(&gpu->mutex, err);
-    if (status == DAMACY_OK) {
-        status = damacy__mutex_init(&gpu->gate_mutex, err);
-    }
     if (status == DAMACY_OK) {
         status = damacy__condition_init(&gpu->wake, err);
     }
@@ -26828,20 +26859,10 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
 static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void* event,
                                       void* stream, damacy_error* err)
 {
-    damacy__event const follow =
-        (damacy__event)(event ? event : (void*)(uintptr_t)slot->gate_event);
-    damacy_status status = DAMACY_OK;
+    damacy__stream const gate = (damacy__stream)(uintptr_t)slot->gate_stream;
 
-    damacy__lock(&gpu->gate_mutex); /* two consumers of a batch share its event */
-    if (!event) {
-        status = damacy__event_record(&gpu->device, follow, (damacy__stream)stream, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__stream_await(&gpu->device, (damacy__stream)(uintptr_t)slot->gate_stream,
-                                      follow, err);
-    }
-    damacy__unlock(&gpu->gate_mutex);
-    return status;
+    return event ? damacy__stream_await(&gpu->device, gate, (damacy__event)event, err)
+                 : damacy__stream_follow(&gpu->device, gate, (damacy__stream)stream, err);
 }
 
 /* Makes a stream of ours wait for all gates of a slot that was free and is used again. */
@@ -26971,7 +26992,6 @@ static void damacy__gpu_close(damacy__gpu* gpu)
     }
     damacy__device_close(&gpu->device);
     damacy__condition_deinit(&gpu->wake);
-    damacy__mutex_deinit(&gpu->gate_mutex);
     damacy__mutex_deinit(&gpu->mutex);
     damacy__free(&gpu->core->alloc, gpu, 1);
 }
@@ -28003,6 +28023,7 @@ static damacy_status damacy__batch_drop(damacy_batch batch, bool is_users)
     }
     if (slot && --slot->n_refs == 0) {
         slot->state = DAMACY__SLOT_FREE;
+        slot->n_released = batch.core->n_released++;
         batch.core->kicked = true;
         damacy__signal(&batch.core->scheduler_wake);
         damacy__broadcast(&batch.core->pop_wake);
@@ -28177,6 +28198,7 @@ typedef struct damacy__export {
     damacy_dl_managed_versioned versioned;
     damacy_dl_managed legacy;
     damacy_batch batch;
+    void* stream; /* the consumer's */
     int64_t shape[DAMACY_MAX_RANK + 1];
     int64_t strides[DAMACY_MAX_RANK + 1];
 } damacy__export;
@@ -28192,6 +28214,12 @@ static void damacy__export_free(damacy__export* tensor)
     damacy__lock(&core->mutex);
     core->n_refs++; /* the allocator lives in the core */
     damacy__unlock(&core->mutex);
+    if (core->gpu && tensor->stream != DAMACY_STREAM_NONE && !damacy__core_stops(core) &&
+        damacy__batch_gate(batch, NULL, tensor->stream) != DAMACY_OK) {
+        damacy__core_log(core, DAMACY_LOG_WARN,
+                         "batch %" PRIu64 ": a tensor's deleter cannot wait for its stream",
+                         batch.id);
+    }
     if (damacy__batch_release(batch, false) != DAMACY_OK) {
         (void)damacy__batch_drop(batch, false); /* a deleter cannot say so */
     }
@@ -28285,6 +28313,7 @@ static damacy_status damacy__export_make(damacy_batch batch, void* stream, damac
         return status;
     }
     tensor->batch = batch;
+    tensor->stream = stream;
     damacy__export_fill(tensor, &info);
     *out = tensor;
     return DAMACY_OK;
@@ -28316,14 +28345,25 @@ static uint32_t damacy__scheduler_batch_size(const damacy__core* core)
     return core->is_finished ? (uint32_t)n : 0;
 }
 
+/* A slot to make a batch in: rather one that no consumer's event holds, else the one released
+ * longest ago. Holds the mutex. */
 static damacy__slot* damacy__scheduler_free_slot(damacy__core* core)
 {
+    damacy__slot* best = NULL;
+
     for (uint32_t i = 0; i < core->config.batch_slots; i++) {
-        if (core->slots[i].state == DAMACY__SLOT_FREE) {
-            return &core->slots[i];
+        damacy__slot* slot = &core->slots[i];
+        if (slot->state != DAMACY__SLOT_FREE) {
+            continue;
+        }
+        if (!slot->has_gate) {
+            return slot;
+        }
+        if (!best || slot->n_released < best->n_released) {
+            best = slot;
         }
     }
-    return NULL;
+    return best;
 }
 
 /* The slot in which a batch is made or ready. Holds the mutex. */

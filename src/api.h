@@ -402,8 +402,9 @@ typedef struct damacy_dl_managed_versioned {
 /* Exports a batch without a copy. The tensor holds a reference of its own and outlives the batch's
  * release and damacy_destroy; its deleter, callable from any thread, does as damacy_release.
  * `stream` is the consumer's CUstream by the DLPack protocol (NULL or 1 legacy default, 2
- * per-thread default, DAMACY_STREAM_NONE): it is made to wait for the batch; ignored on the CPU.
- * INVAL, OOM, CUDA. */
+ * per-thread default, DAMACY_STREAM_NONE): it is made to wait for the batch, and the deleter is a
+ * damacy_release_stream on it, so that it may come while kernels still read the tensor; the stream
+ * must live as long. Ignored on the CPU. INVAL, OOM, CUDA. */
 DAMACY_API damacy_status damacy_batch_dlpack(damacy_batch batch, void* stream,
                                              damacy_dl_managed_versioned** out, damacy_error* err);
 DAMACY_API damacy_status damacy_batch_dlpack_legacy(damacy_batch batch, void* stream,

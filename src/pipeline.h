@@ -27,14 +27,25 @@ static uint32_t damacy__scheduler_batch_size(const damacy__core* core)
     return core->is_finished ? (uint32_t)n : 0;
 }
 
+/* A slot to make a batch in: rather one that no consumer's event holds, else the one released
+ * longest ago. Holds the mutex. */
 static damacy__slot* damacy__scheduler_free_slot(damacy__core* core)
 {
+    damacy__slot* best = NULL;
+
     for (uint32_t i = 0; i < core->config.batch_slots; i++) {
-        if (core->slots[i].state == DAMACY__SLOT_FREE) {
-            return &core->slots[i];
+        damacy__slot* slot = &core->slots[i];
+        if (slot->state != DAMACY__SLOT_FREE) {
+            continue;
+        }
+        if (!slot->has_gate) {
+            return slot;
+        }
+        if (!best || slot->n_released < best->n_released) {
+            best = slot;
         }
     }
-    return NULL;
+    return best;
 }
 
 /* The slot in which a batch is made or ready. Holds the mutex. */

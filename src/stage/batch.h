@@ -92,6 +92,7 @@ static damacy_status damacy__batch_drop(damacy_batch batch, bool is_users)
     }
     if (slot && --slot->n_refs == 0) {
         slot->state = DAMACY__SLOT_FREE;
+        slot->n_released = batch.core->n_released++;
         batch.core->kicked = true;
         damacy__signal(&batch.core->scheduler_wake);
         damacy__broadcast(&batch.core->pop_wake);
@@ -266,6 +267,7 @@ typedef struct damacy__export {
     damacy_dl_managed_versioned versioned;
     damacy_dl_managed legacy;
     damacy_batch batch;
+    void* stream; /* the consumer's */
     int64_t shape[DAMACY_MAX_RANK + 1];
     int64_t strides[DAMACY_MAX_RANK + 1];
 } damacy__export;
@@ -281,6 +283,12 @@ static void damacy__export_free(damacy__export* tensor)
     damacy__lock(&core->mutex);
     core->n_refs++; /* the allocator lives in the core */
     damacy__unlock(&core->mutex);
+    if (core->gpu && tensor->stream != DAMACY_STREAM_NONE && !damacy__core_stops(core) &&
+        damacy__batch_gate(batch, NULL, tensor->stream) != DAMACY_OK) {
+        damacy__core_log(core, DAMACY_LOG_WARN,
+                         "batch %" PRIu64 ": a tensor's deleter cannot wait for its stream",
+                         batch.id);
+    }
     if (damacy__batch_release(batch, false) != DAMACY_OK) {
         (void)damacy__batch_drop(batch, false); /* a deleter cannot say so */
     }
@@ -374,6 +382,7 @@ static damacy_status damacy__export_make(damacy_batch batch, void* stream, damac
         return status;
     }
     tensor->batch = batch;
+    tensor->stream = stream;
     damacy__export_fill(tensor, &info);
     *out = tensor;
     return DAMACY_OK;

@@ -110,6 +110,7 @@ typedef struct damacy__slot {
     uint64_t gate_stream; /* GPU: CUstream that waits for what its last consumers asked for */
     uint64_t gate_event;  /* GPU: CUevent of that stream */
     bool has_gate;        /* the next batch here waits; guarded by core.mutex */
+    uint64_t n_released;  /* when it was, in releases of the pipeline; guarded by core.mutex */
     uint64_t next_read;   /* scheduler only: reads that have been issued */
     uint64_t n_pending;   /* atomic: tasks that must end before the batch is ready */
 } damacy__slot;
@@ -170,6 +171,7 @@ typedef struct damacy__core {
     damacy__slot* slots;   /* batch_slots */
     uint64_t next_planned; /* batch ids */
     uint64_t next_popped;
+    uint64_t n_released;
     uint8_t* external; /* damacy_read: the one slot's memory is the caller's */
     uint64_t external_size;
 } damacy__core;

@@ -81,7 +81,6 @@ typedef struct damacy__gpu {
     damacy__stream copy_stream;
     damacy__stream stream;
     damacy__stream read_stream; /* of damacy_batch_read */
-    damacy__mutex gate_mutex;
     damacy__pinned staging;
     uint64_t affine; /* device address of scale and offset */
     uint64_t affine_size;
@@ -205,9 +204,6 @@ static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
     config.stream = core->config.cuda_stream;
     config.max_bytes = core->config.max_gpu_bytes;
     status = damacy__mutex_init(&gpu->mutex, err);
-    if (status == DAMACY_OK) {
-        status = damacy__mutex_init(&gpu->gate_mutex, err);
-    }
     if (status == DAMACY_OK) {
         status = damacy__condition_init(&gpu->wake, err);
     }
@@ -408,20 +404,10 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
 static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void* event,
                                       void* stream, damacy_error* err)
 {
-    damacy__event const follow =
-        (damacy__event)(event ? event : (void*)(uintptr_t)slot->gate_event);
-    damacy_status status = DAMACY_OK;
+    damacy__stream const gate = (damacy__stream)(uintptr_t)slot->gate_stream;
 
-    damacy__lock(&gpu->gate_mutex); /* two consumers of a batch share its event */
-    if (!event) {
-        status = damacy__event_record(&gpu->device, follow, (damacy__stream)stream, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__stream_await(&gpu->device, (damacy__stream)(uintptr_t)slot->gate_stream,
-                                      follow, err);
-    }
-    damacy__unlock(&gpu->gate_mutex);
-    return status;
+    return event ? damacy__stream_await(&gpu->device, gate, (damacy__event)event, err)
+                 : damacy__stream_follow(&gpu->device, gate, (damacy__stream)stream, err);
 }
 
 /* Makes a stream of ours wait for all gates of a slot that was free and is used again. */
@@ -551,7 +537,6 @@ static void damacy__gpu_close(damacy__gpu* gpu)
     }
     damacy__device_close(&gpu->device);
     damacy__condition_deinit(&gpu->wake);
-    damacy__mutex_deinit(&gpu->gate_mutex);
     damacy__mutex_deinit(&gpu->mutex);
     damacy__free(&gpu->core->alloc, gpu, 1);
 }

@@ -25,6 +25,7 @@ struct event {
     uint64_t recorded = 0;  // number of the last record
     uint64_t completed = 0; // number of the last record that the stream has passed
     bool has_time = false;
+    context* home = nullptr;
     std::chrono::steady_clock::time_point time;
 };
 

@@ -171,6 +171,7 @@ inline int event_create(damacy__event* out, unsigned flags)
     ENTER("event_create", CONTEXT)
     *out = handle();
     m->events[*out] = std::make_shared<event>();
+    m->events[*out]->home = current.back();
     m->events[*out]->has_time = !(flags & DAMACY__EVENT_DISABLE_TIMING);
     m->counts.live_events++;
     return 0;
@@ -192,6 +193,8 @@ inline int event_record(damacy__event e, damacy__stream h)
     auto at = m->events.find(e);
     if (!s || at == m->events.end())
         return misuse(400, "no such stream or event", called);
+    if ((s == m->legacy ? current.back() : s->home) != at->second->home)
+        return misuse(400, "an event of another context than the stream's", called);
     operation op;
     op.record = at->second;
     op.number = ++at->second->recorded;
