@@ -735,6 +735,26 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 /* For functions that some builds of the implementation do not use. */
 #define DAMACY__UNUSED __attribute__((unused))
 
+/* A third of the modules' code takes part in decoding and copying; the rest need not cost compile
+ * time. In damacy.h (src/modules.txt), cold modules run once per array or pipeline, warm ones per
+ * chunk but not per byte. This halves the time of gcc and clang, and only where they optimise. */
+#if defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && defined(__clang__)
+#define DAMACY__COLD_BEGIN _Pragma("clang optimize off")
+#define DAMACY__COLD_END   _Pragma("clang optimize on")
+#define DAMACY__WARM_BEGIN
+#define DAMACY__WARM_END
+#elif defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define DAMACY__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
+#define DAMACY__COLD_END   _Pragma("GCC pop_options")
+#define DAMACY__WARM_BEGIN DAMACY__COLD_BEGIN
+#define DAMACY__WARM_END   DAMACY__COLD_END
+#else
+#define DAMACY__COLD_BEGIN
+#define DAMACY__COLD_END
+#define DAMACY__WARM_BEGIN
+#define DAMACY__WARM_END
+#endif
+
 #define DAMACY__COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DAMACY__MIN(a, b)    ((a) < (b) ? (a) : (b))
 #define DAMACY__MAX(a, b)    ((a) > (b) ? (a) : (b))
@@ -1837,6 +1857,7 @@ typedef struct damacy__copy {
 static_assert(sizeof(damacy__copy) == 56, "ABI");
 
 /* ==== src/format/layout.h ==== */
+DAMACY__COLD_BEGIN
 /* The normalised description of an array: everything that planning, reading and decoding need, in
  * the axes of the array, however the metadata expressed it.
  *
@@ -2039,8 +2060,10 @@ static damacy_status damacy__layout_resolve(damacy__layout* layout, const damacy
     damacy__layout_set_strides(layout, layout->is_nested ? chunk_axes : axes);
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/format/jsmn.h ==== */
+DAMACY__COLD_BEGIN
 /* jsmn: text that is known to be JSON -> a flat array of tokens with parent links.
  *
  * Vendored from jsmn 1.1.0 (https://github.com/zserge/jsmn) under the licence below. Changes:
@@ -2291,8 +2314,10 @@ static int32_t damacy__jsmn_parse(damacy__jsmn* parser, const char* text, size_t
     }
     return (int32_t)parser->toknext;
 }
+DAMACY__COLD_END
 
 /* ==== src/format/json_scan.h ==== */
+DAMACY__COLD_BEGIN
 /* JSON text -> the number of its tokens, or where and why it is not JSON (RFC 8259).
  *
  * One pass without recursion: grammar, escapes, UTF-8, and depth, of which one bit per level is
@@ -2581,8 +2606,10 @@ static bool damacy__json_scan_text(damacy__json_scan* scan, uint32_t max_depth, 
         }
     }
 }
+DAMACY__COLD_END
 
 /* ==== src/format/json.h ==== */
+DAMACY__COLD_BEGIN
 /* JSON text (RFC 8259) -> tokens, and questions about them.
  *
  * A linear scan checks the whole grammar, UTF-8, depth and size before the tokenizer runs, which is
@@ -3070,8 +3097,10 @@ static damacy_status damacy__json_refuse_duplicates(const damacy__json* json, da
     damacy__free(alloc, names, capacity * 2);
     return status;
 }
+DAMACY__COLD_END
 
 /* ==== src/format/decimal.h ==== */
+DAMACY__COLD_BEGIN
 /* A decimal number as JSON writes it -> the bits of the nearest binary floating-point value.
  *
  * Rounds once, half to even, straight into the wanted format: going through double first would
@@ -3291,8 +3320,10 @@ static bool damacy__decimal_to_float(damacy__span text, damacy__float_format for
     *bits = magnitude;
     return true;
 }
+DAMACY__COLD_END
 
 /* ==== src/format/dtype.h ==== */
+DAMACY__COLD_BEGIN
 /* Data types: names of Zarr v3 and sizes.
  *
  * Raw types (r8 to r64) are read as unsigned integers of the same size, least significant byte
@@ -3357,8 +3388,10 @@ static const char* damacy__dtype_str(damacy_dtype dtype)
     }
     return dtype == DAMACY_NATIVE ? "native" : "unknown";
 }
+DAMACY__COLD_END
 
 /* ==== src/format/fill.h ==== */
+DAMACY__COLD_BEGIN
 /* fill_value of array metadata -> its exact bits in the array's type.
  *
  * Integers never pass through a floating-point number, and floating-point values are rounded once,
@@ -3524,8 +3557,10 @@ static damacy_status damacy__fill_parse(const damacy__json* json, uint32_t value
     *bits = parsed;
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/format/extension.h ==== */
+DAMACY__COLD_BEGIN
 /* The points at which Zarr v3 metadata can be extended: data type, chunk grid, chunk key encoding
  * and codecs -> name and configuration (Zarr v3 core, "Extension definition").
  *
@@ -3638,8 +3673,10 @@ static damacy_status damacy__extents_parse(const damacy__json* json, uint32_t va
     }
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/format/codec.h ==== */
+DAMACY__COLD_BEGIN
 /* The "codecs" member of array metadata -> a chain, with every rule on order and configuration.
  *
  * Configurations of compressors are only a record of what the writer did, and are not read:
@@ -4048,8 +4085,10 @@ static void damacy__chain_summary(const damacy__chain* chain, char* text, size_t
         size = DAMACY__MIN(size, capacity - 1);
     }
 }
+DAMACY__COLD_END
 
 /* ==== src/format/zarr.h ==== */
+DAMACY__COLD_BEGIN
 /* zarr.json -> a document: the layout of an array, or a group, with its attributes as text.
  *
  * Follows the Zarr v3 core specification; what the document asks for is honoured or refused by
@@ -4453,8 +4492,10 @@ static damacy_status damacy__zarr_parse(damacy__alloc* alloc, damacy__span text,
     *out = document;
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/format/zarr2.h ==== */
+DAMACY__COLD_BEGIN
 /* .zarray and .zattrs, or .zgroup and .zattrs, of Zarr version 2 -> the same document as zarr.json.
  *
  * The byte order is part of the type, order "F" is a transposition, and the compressor, if any,
@@ -4773,8 +4814,10 @@ static damacy_status damacy__zarr2_parse(damacy__alloc* alloc, damacy__span text
     *out = document;
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/format/ngff.h ==== */
+DAMACY__COLD_BEGIN
 /* Attributes of an OME-NGFF group -> axes and resolution levels of its first multiscale image.
  *
  * Reads versions 0.1 to 0.5: "multiscales" at the root or, since 0.5, below "ome". Paths come from
@@ -5101,8 +5144,10 @@ static damacy_status damacy__ngff_parse(damacy__alloc* alloc, damacy__span attri
     *out = ngff;
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/format/shard.h ==== */
+DAMACY__COLD_BEGIN
 /* The stored index of a shard -> where each of its chunks lies (Zarr v3 sharding_indexed codec).
  *
  * Both byte orders, transposed indexes, any number of checksums, at either end of the object.
@@ -5250,8 +5295,10 @@ static damacy_status damacy__shard_decode(const damacy__sharding* sharding, uint
     }
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/format/key.h ==== */
+DAMACY__COLD_BEGIN
 /* Position of an object in the chunk grid -> its key below the array, such as "c/0/1" or "0.1". */
 
 /* Enough for every key: "c", 32 separators, numbers of up to 19 digits, a zero. */
@@ -5294,8 +5341,10 @@ static inline damacy_status damacy__key_write(const damacy__layout* layout, cons
     memcpy(text, key, size);
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/codec/library.h ==== */
+DAMACY__COLD_BEGIN
 /* The shared libraries that decode on the host, opened when a chunk first needs one.
  *
  * A machine without a library loses its codec and nothing else: the error names the file and what
@@ -5452,6 +5501,7 @@ static damacy_status damacy__libraries_z(damacy__libraries* libraries,
     *out = z;
     return status;
 }
+DAMACY__COLD_END
 
 /* ==== src/codec/zstd_walk.h ==== */
 /* The headers of Zstandard frames, blocks, literals and sequences, checked without decoding.
@@ -7299,6 +7349,7 @@ static damacy_status damacy__blosc_decode(const damacy__blosc_tools* tools,
 }
 
 /* ==== src/store/os.h ==== */
+DAMACY__COLD_BEGIN
 /* The few calls to the operating system that the store makes, through a table that tests replace.
  *
  * Calls return -errno instead of setting errno. The wrappers repeat what is transient: EINTR,
@@ -7492,8 +7543,10 @@ static int damacy__os_read(const damacy__os* os, int fd, void* dst, size_t size,
     *n_read = done;
     return code;
 }
+DAMACY__COLD_END
 
 /* ==== src/store/uri.h ==== */
+DAMACY__COLD_BEGIN
 /* Names to paths: what a uri means as a local folder, and which keys may be looked up beneath it.
  *
  * A uri comes from the caller and may point anywhere; a key may come from metadata, so it can only
@@ -7660,8 +7713,10 @@ static damacy_status damacy__key_check(const char* key, damacy_error* err)
         part += len + 1;
     }
 }
+DAMACY__COLD_END
 
 /* ==== src/store/latency.h ==== */
+DAMACY__COLD_BEGIN
 /* Injected delay: a base plus a lognormal part, a pure function of the model and the number of the
  * call, so that a run can be repeated.
  *
@@ -7734,8 +7789,10 @@ static uint64_t damacy__latency_ns(const damacy_latency* model, uint64_t number)
     }
     return total;
 }
+DAMACY__COLD_END
 
 /* ==== src/store/handles.h ==== */
+DAMACY__COLD_BEGIN
 /* A bounded set of open descriptors: the ones that nobody is using are closed, oldest first, when
  * room is needed, and opened again by their owner when it needs them.
  *
@@ -8009,8 +8066,10 @@ static void damacy__handle_close(damacy__handles* set, damacy__handle* handle)
         (void)set->os->close(set->os->user, fd);
     }
 }
+DAMACY__COLD_END
 
 /* ==== src/store/file.h ==== */
+DAMACY__COLD_BEGIN
 /* One file beneath a folder: opened without leaving the folder, and only if it is a regular file.
  *
  * The kernel does the walk (openat2). Where it cannot, each component is opened by itself and a
@@ -8211,8 +8270,10 @@ static int damacy__file_check(const damacy__os* os, int fd, damacy__file_id* id,
     *id = damacy__file_id_of(&info);
     return 0;
 }
+DAMACY__COLD_END
 
 /* ==== src/store/record.h ==== */
+DAMACY__COLD_BEGIN
 /* The records of the store, and the words for what goes wrong with one of them. */
 
 /* A folder, or a prefix of the caller's store. */
@@ -8351,8 +8412,10 @@ static damacy_status damacy__object_fail_short(const damacy__object* object, uin
                         "%s: wanted %zu bytes at %" PRIu64 ", the object ends at %" PRIu64,
                         damacy__store_name(object->root, object->key, name), size, offset, end);
 }
+DAMACY__COLD_END
 
 /* ==== src/store/open.h ==== */
+DAMACY__COLD_BEGIN
 /* Roots and objects to descriptors: opening, opening again, and reading, for local files.
  *
  * What has been opened once must be the same file when it is opened again: a root by device and
@@ -8666,8 +8729,10 @@ static damacy_status damacy__object_read_file(damacy__store* store, damacy__obje
     }
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/store/store.h ==== */
+DAMACY__COLD_BEGIN
 /* Names to bytes: roots (the folder of an array or group) and the objects beneath them, from local
  * files or from the caller's own store. Every call blocks; any number of threads may call at once.
  *
@@ -9220,6 +9285,7 @@ static damacy_status damacy__store_read(damacy__store* store, damacy__object* ob
     damacy__handles_end(&store->handles);
     return status;
 }
+DAMACY__COLD_END
 
 /* ==== kernels/zstd_abi.h ==== */
 /* Records of the Zstandard decoder (RFC 8878), shared by the host and the kernels of zstd.cu.
@@ -18220,6 +18286,7 @@ __extension__ static const char damacy__source_zstd_trees_cuh[] =
     "}\n";
 
 /* ==== src/gpu/driver.h ==== */
+DAMACY__COLD_BEGIN
 /* The functions of libcuda and libnvrtc that are used, as one table that its owner holds and tests
  * replace.
  *
@@ -18514,8 +18581,10 @@ static damacy_status damacy__driver_load_nvrtc(damacy__driver* driver, damacy_er
         err, DAMACY_UNSUPPORTED,
         "no kernel compiler: none of libnvrtc.so.13, .12, .11.2 was found (CUDA's NVRTC)");
 }
+DAMACY__COLD_END
 
 /* ==== src/gpu/device.h ==== */
+DAMACY__COLD_BEGIN
 /* One CUDA device: which context is used, how errors are told, streams, events and copies.
  *
  * Functions that talk to the driver want the device's context current: a thread calls
@@ -19120,8 +19189,10 @@ static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_de
                            device, device->driver->fill_bytes(dst_dev, value, (size_t)size, stream),
                            err, "fill of %" PRIu64 " bytes on the GPU", size);
 }
+DAMACY__COLD_END
 
 /* ==== src/gpu/memory.h ==== */
+DAMACY__WARM_BEGIN
 /* Memory that the GPU uses: device memory under a hard budget, pinned host memory, mapped files.
  *
  * Pinned and registered bytes count against the budget of the host allocator. Everything is made
@@ -19422,8 +19493,10 @@ static void damacy__mapping_close(damacy__device* device, damacy__mapping* mappi
     __atomic_sub_fetch(&device->pinned, mapping->map_size, __ATOMIC_RELAXED);
     memset(mapping, 0, sizeof *mapping);
 }
+DAMACY__WARM_END
 
 /* ==== src/gpu/cache.h ==== */
+DAMACY__COLD_BEGIN
 /* Compiled kernels on disk: key -> machine code. Every failure is harmless: the kernel is compiled
  * again.
  *
@@ -19679,8 +19752,10 @@ static void damacy__cache_remove(const damacy__cache* cache, const damacy__cache
         (void)unlinkat(cache->folder, name, 0);
     }
 }
+DAMACY__COLD_END
 
 /* ==== src/gpu/compile.h ==== */
+DAMACY__COLD_BEGIN
 /* CUDA C++ text in memory -> machine code, by NVRTC or from the cache on disk.
  *
  * The code is for the exact architecture. Where NVRTC does not know it, for the newest one before
@@ -20105,8 +20180,10 @@ static void damacy__image_free(damacy__compiler* compiler, damacy__image* image)
     }
     memset(image, 0, sizeof *image);
 }
+DAMACY__COLD_END
 
 /* ==== src/gpu/program.h ==== */
+DAMACY__COLD_BEGIN
 /* Kernels that can be launched: a program is one .cu source, perhaps specialised by macros.
  *
  * Each program is compiled, or fetched from the cache, by a thread of its own while its owner does
@@ -20421,6 +20498,7 @@ static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy_
                                 err, "launch of %s on %u x %u x %u blocks of %u threads",
                                 kernel->name, grid->x, grid->y, grid->z, grid->threads);
 }
+DAMACY__COLD_END
 
 /* ==== src/stage/vector.h ==== */
 /* Growable arrays that keep their memory: cleared for every batch, grown only when a batch is
@@ -21239,6 +21317,7 @@ static void damacy__metric_get(const damacy__metric_clock* clock, damacy_metric*
 }
 
 /* ==== src/stage/fetch.h ==== */
+DAMACY__COLD_BEGIN
 /* Metadata and bytes of one array, fetched from its store: blocking calls, made on reader threads
  * or, for inspection, on the caller's.
  *
@@ -21610,8 +21689,10 @@ static void damacy__fetch_chunk_name(const damacy__layout* layout, const int64_t
         (void)snprintf(text + len, size - len, layout->rank ? "]" : "[]");
     }
 }
+DAMACY__COLD_END
 
 /* ==== src/stage/catalog.h ==== */
+DAMACY__COLD_BEGIN
 /* Arrays and shard indexes by name: fetched once, ahead of need, by the reader threads, and kept
  * while in use and, up to a limit of bytes, after that.
  *
@@ -22047,6 +22128,7 @@ static void damacy__catalog_unpin_index(damacy__catalog* catalog, damacy__index_
         damacy__index_entry_free(catalog, entry);
     }
 }
+DAMACY__COLD_END
 
 /* ==== src/stage/cast.h ==== */
 /* Voxels of one type to voxels of another: the rules, and loops over contiguous rows.
@@ -23696,6 +23778,7 @@ static damacy_status damacy__host_decode(damacy__decoder* decoder, const damacy_
 }
 
 /* ==== src/stage/config.h ==== */
+DAMACY__COLD_BEGIN
 /* A configuration to a complete one: defaults filled in, everything checked, nothing allocated.
  *
  * Each message names the field, its value and the remedy. Limits that only a device knows are
@@ -23883,8 +23966,10 @@ static damacy_status damacy__config_fill(const damacy_config* config, damacy_con
     *out = c;
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/stage/numa.h ==== */
+DAMACY__COLD_BEGIN
 /* A NUMA node to the CPUs that its threads run on, as Linux tells it beneath /sys.
  *
  * Asking for a node that cannot be had is an error; AUTO takes the node of the GPU where that is
@@ -24082,8 +24167,10 @@ static void damacy__numa_leave(const damacy__numa* numa)
         (void)pthread_setaffinity_np(pthread_self(), sizeof numa->before, &numa->before);
     }
 }
+DAMACY__COLD_END
 
 /* ==== src/stage/core.h ==== */
+DAMACY__COLD_BEGIN
 /* The records that the stages of one pipeline share: samples, batch slots, and the core that holds
  * them.
  *
@@ -24340,8 +24427,10 @@ static void damacy__crop_clear(damacy__core* core, damacy__crop* crop)
         crop->array = NULL;
     }
 }
+DAMACY__COLD_END
 
 /* ==== src/stage/crop.h ==== */
+DAMACY__COLD_BEGIN
 /* A pushed sample until it can be planned: its array's metadata, then the indexes of all objects
  * that it touches.
  *
@@ -24542,8 +24631,10 @@ static bool damacy__crop_settle(damacy__core* core, damacy__crop* crop)
     crop->state = DAMACY__SAMPLE_SETTLED;
     return true;
 }
+DAMACY__COLD_END
 
 /* ==== src/stage/host_run.h ==== */
+DAMACY__WARM_BEGIN
 /* Runs a planned batch on the CPU: reader threads fill staging space, workers decode chunks and
  * copy their voxels into the batch.
  *
@@ -25058,8 +25149,10 @@ static void damacy__slot_finish(damacy__slot* slot)
     }
     damacy__slot_publish(slot);
 }
+DAMACY__WARM_END
 
 /* ==== src/stage/kernel_sources.h ==== */
+DAMACY__COLD_BEGIN
 /* The texts of all kernels, which the amalgamation embeds as strings, by the names under which they
  * include each other. Only damacy.h has the strings. */
 
@@ -25104,8 +25197,10 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_tables.cuh", damacy__source_zstd_tables_cuh},
     {"kernels/zstd_trees.cuh", damacy__source_zstd_trees_cuh},
 };
+DAMACY__COLD_END
 
 /* ==== src/stage/zstd_launch.h ==== */
+DAMACY__WARM_BEGIN
 /* Zstandard jobs on a device -> their output, by the kernels of kernels/zstd.cu and
  * kernels/zstd_sequences.cu: how much scratch a wave of jobs takes, and the launches.
  *
@@ -25672,8 +25767,10 @@ static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
                                   damacy__div_up(run.wave.max_jobs, 32), 128, 0, err));
     return damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_FINISH, err);
 }
+DAMACY__WARM_END
 
 /* ==== src/stage/lz_launch.h ==== */
+DAMACY__WARM_BEGIN
 /* LZ4 blocks, blosc containers, checksums and plain copies on a device: how much scratch a wave
  * takes, and the launches of kernels/lz4.cu, blosc.cu, copy.cu and crc32c.cu.
  *
@@ -26041,8 +26138,10 @@ DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kerne
     return damacy__lz_step(&kernels->crc32c.kernels[0], device, call->stream,
                            damacy__lz_blocks(device, max_jobs), 256, parameters, err);
 }
+DAMACY__WARM_END
 
 /* ==== src/stage/assemble_launch.h ==== */
+DAMACY__WARM_BEGIN
 /* Copy records to work of the assemble kernel, and its launches.
  *
  * Work is a list of segments, one launch each: the copies of one source type. It lives in memory of
@@ -26459,8 +26558,10 @@ static void damacy__assemble_defines(damacy_dtype src, damacy_dtype out, char te
     (void)snprintf(text[0], 64, "DAMACY__ASSEMBLE_SRC=%u", (unsigned)src);
     (void)snprintf(text[1], 64, "DAMACY__ASSEMBLE_OUT=%u", (unsigned)out);
 }
+DAMACY__WARM_END
 
 /* ==== src/stage/gpu.h ==== */
+DAMACY__COLD_BEGIN
 /* The GPU side of a pipeline: its device, its kernels and its waves.
  *
  * A wave is a fixed share of device memory, with room for compressed bytes, decoded chunks, scratch
@@ -26995,8 +27096,10 @@ static void damacy__gpu_close(damacy__gpu* gpu)
     damacy__mutex_deinit(&gpu->mutex);
     damacy__free(&gpu->core->alloc, gpu, 1);
 }
+DAMACY__COLD_END
 
 /* ==== src/stage/gpu_wave.h ==== */
+DAMACY__WARM_BEGIN
 /* One round of work for the GPU: units gathered into a wave, sent, decoded and assembled, all
  * queued on streams without waiting.
  *
@@ -27415,8 +27518,10 @@ static damacy_status damacy__wave_launch(damacy__gpu* gpu, damacy__wave* wave, d
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
     return damacy__event_record(&gpu->device, wave->done, wave->stream, err);
 }
+DAMACY__WARM_END
 
 /* ==== src/stage/gpu_run.h ==== */
+DAMACY__WARM_BEGIN
 /* Runs planned batches on a GPU: one thread gathers units into waves, starts them, and looks at
  * results when a wave has ended.
  *
@@ -27930,8 +28035,10 @@ static void* damacy__gpu_main(void* context)
     }
     return NULL;
 }
+DAMACY__WARM_END
 
 /* ==== src/stage/batch.h ==== */
+DAMACY__WARM_BEGIN
 /* What a consumer does with a batch: look, hold, export, release.
  *
  * A batch is named by its core and its id. The id is never used twice, so a stale name is noticed
@@ -28318,8 +28425,10 @@ static damacy_status damacy__export_make(damacy_batch batch, void* stream, damac
     *out = tensor;
     return DAMACY_OK;
 }
+DAMACY__WARM_END
 
 /* ==== src/pipeline.h ==== */
+DAMACY__COLD_BEGIN
 /* The order of the stages: push fills a queue, one scheduler thread settles samples, plans batches
  * and issues reads, pools do the work, pop waits for slots.
  *
@@ -28834,8 +28943,10 @@ static damacy_status damacy__pipeline_pop(damacy__core* core, bool wait,
     damacy__unlock(&core->mutex);
     return status;
 }
+DAMACY__COLD_END
 
 /* ==== src/lifecycle.h ==== */
+DAMACY__COLD_BEGIN
 /* Makes and unmakes a pipeline: every part in order, everything undone on failure.
  *
  * Destroying has two halves: threads stop and in-flight work is dropped at once; the memory of
@@ -29155,8 +29266,10 @@ static damacy_status damacy__core_create(const damacy_config* config, uint8_t* e
     *out = core;
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/public.h ==== */
+DAMACY__COLD_BEGIN
 /* Bodies of the public functions: they check arguments, give `err` a place to point to, and call
  * the pipeline. */
 
@@ -29537,8 +29650,10 @@ DAMACY_API void damacy_stats_reset(damacy* d)
         __atomic_store_n(&field[i], 0, __ATOMIC_RELAXED);
     }
 }
+DAMACY__COLD_END
 
 /* ==== src/describe.h ==== */
+DAMACY__COLD_BEGIN
 /* A configuration in words, one line per resolved field. */
 
 /* Text that is cut at a limit while its whole length is counted. */
@@ -29648,8 +29763,10 @@ DAMACY_API size_t damacy_config_describe(const damacy_config* config, char* text
     }
     return out.len;
 }
+DAMACY__COLD_END
 
 /* ==== src/inspect.h ==== */
+DAMACY__COLD_BEGIN
 /* Inspection of arrays, one-shot reads and verification: the parts of the interface that need no
  * pipeline of the caller's. */
 
@@ -30002,8 +30119,10 @@ DAMACY_API damacy_status damacy_verify(const damacy_config* config, const char* 
     }
     return status;
 }
+DAMACY__COLD_END
 
 /* ==== src/codec_batch.h ==== */
+DAMACY__WARM_BEGIN
 /* A batch of frames in the caller's device arrays -> launches: how scratch is divided, and the
  * stages of kernels/codec.cu and of the decoders in their order.
  *
@@ -30365,8 +30484,10 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
     }
     return damacy__codec_step(&c, DAMACY__CODEC_SCATTER, err);
 }
+DAMACY__WARM_END
 
 /* ==== src/codec_public.h ==== */
+DAMACY__COLD_BEGIN
 /* Bodies of the public functions that decompress batches without a pipeline: they check arguments
  * and hold what a codec object is made of. Nothing of it changes after create, but for one flag, so
  * calls need no lock. */
@@ -30749,5 +30870,6 @@ DAMACY_API damacy_status damacy_codec_measure(damacy_codec* codec, const damacy_
     }
     return status == DAMACY_OK ? damacy__codec_limits_of(batch, &totals, limits, err) : status;
 }
+DAMACY__COLD_END
 
 #endif

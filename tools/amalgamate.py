@@ -12,6 +12,8 @@ numbers, so that git merges damacy.h exactly as it merges its sources. A line of
     src/base/base.h        a module: "#pragma once" and our own includes are left out
     kernels/abi.h          a header of records that host and kernels share, as code
     embed kernels/zstd.cu  the text of a file as the string damacy__source_zstd_cu
+    cold src/describe.h    a module between DAMACY__COLD_BEGIN and DAMACY__COLD_END, which save
+                           compile time (base/base.h); warm likewise
     #ifdef NAME            a preprocessor line, copied
 
 A file may include only what stands above it, and only from layers that it may see.
@@ -104,6 +106,8 @@ def render(root):
         if entry.startswith("#"):
             yield entry, ("src/modules.txt", number)
             continue
+        heat = re.match(r"(cold|warm) ", entry)
+        entry = entry[heat.end():] if heat else entry
         path = entry.removeprefix("embed ")
         if path != entry:
             known, name, lines = strings, path, embedded(root, path)
@@ -113,8 +117,12 @@ def render(root):
         if name in known:
             raise Refused(f"src/modules.txt:{number}: {entry} stands there twice")
         yield f"/* ==== {path} ==== */", None
+        if heat:
+            yield f"DAMACY__{heat[1].upper()}_BEGIN", ("src/modules.txt", number)
         for line, source in lines:
             yield line, source and (path, source)
+        if heat:
+            yield f"DAMACY__{heat[1].upper()}_END", ("src/modules.txt", number)
         if path == entry:
             above.add(name)
     check_embedded(root, strings)
