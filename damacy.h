@@ -252,6 +252,11 @@ typedef struct damacy_config {
 
     uint8_t skip_checksums;       /* 1: crc32c and frame checksums are not compared */
     uint8_t follow_outside_links; /* 1: symbolic links may leave the store's root folder */
+    /* 1: local files are always read. Otherwise a GPU copies from files of 1 MiB and more that are
+     * in the page cache, without the CPU: an eighth of a file must have been asked for before, the
+     * files take at most half of max_host_bytes, and one that is deleted meanwhile keeps its place
+     * on the disk until others need the room or the pipeline is destroyed. */
+    uint8_t no_file_mapping;
     uint8_t debug_bypass_decode; /* 1: reads happen, decoding does not; voxels are the fill value */
     damacy_latency debug_latency;
 } damacy_config;
@@ -515,6 +520,7 @@ typedef struct damacy_stats {
     uint64_t host_bytes_committed;
     uint64_t gpu_bytes_committed;
     uint64_t voxels_delivered;
+    uint64_t bytes_mapped;       /* of read: not read but copied by the GPU from the page cache */
     double read_amplification;   /* bytes read / compressed bytes of the chunks that were wanted */
     double decode_amplification; /* bytes decoded / bytes delivered in the source type */
 } damacy_stats;
@@ -716,6 +722,7 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__x86_64__)
@@ -7363,6 +7370,8 @@ typedef struct damacy__os {
     int (*stat)(void* user, int fd, struct stat* out);
     int64_t (*read)(void* user, int fd, void* dst, size_t size, uint64_t offset);
     int (*close)(void* user, int fd);
+    /* Whether the first size bytes of a file are in memory, as far as a few samples tell. */
+    bool (*cached)(void* user, int fd, uint64_t size);
     void (*sleep)(void* user, uint64_t ns);
 } damacy__os;
 
@@ -7427,6 +7436,63 @@ static int damacy__os_call_close(void* user, int fd)
     return close(fd) == 0 ? 0 : -errno;
 }
 
+/* Whether one byte can be had without waiting for storage: 1, 0, or -errno where that is not told.
+ */
+static int damacy__os_probe(int fd, uint64_t offset)
+{
+#if defined(SYS_preadv2)
+    const long no_wait = 8; /* RWF_NOWAIT */
+    uint8_t byte;
+    struct iovec part;
+
+    part.iov_base = &byte;
+    part.iov_len = 1;
+    if (syscall(SYS_preadv2, fd, &part, 1, (long)offset, (long)(offset >> 32), no_wait) == 1) {
+        return 1;
+    }
+    return errno == EAGAIN ? 0 : -errno;
+#else
+    (void)fd;
+    (void)offset;
+    return -ENOSYS;
+#endif
+}
+
+/* The same for the page at offset of a mapped file, which is not touched. */
+static bool damacy__os_probe_map(uint8_t* map, uint64_t offset)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    unsigned char is_there = 0;
+
+    return mincore(map + (offset & ~(page - 1)), (size_t)page, &is_there) == 0 && (is_there & 1);
+}
+
+/* File systems in memory do not know reads that never wait; there mincore tells. */
+static bool damacy__os_call_cached(void* user, int fd, uint64_t size)
+{
+    enum { DAMACY__PROBES = 32 };
+    const uint64_t last = size - (size ? 1 : 0);
+    uint8_t* map = NULL;
+    int told = size ? 1 : 0;
+
+    (void)user;
+    for (uint32_t i = 0; i < DAMACY__PROBES && told == 1; i++) {
+        const uint64_t at = i + 1 == DAMACY__PROBES ? last : last / (DAMACY__PROBES - 1) * i;
+        told = damacy__os_probe(fd, at);
+        if (told < 0 && !map) {
+            map = (uint8_t*)mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0);
+            if (map == (uint8_t*)MAP_FAILED) {
+                return false;
+            }
+        }
+        told = told < 0 ? damacy__os_probe_map(map, at) : told;
+    }
+    if (map) {
+        (void)munmap(map, (size_t)size);
+    }
+    return told == 1;
+}
+
 static void damacy__os_call_sleep(void* user, uint64_t ns)
 {
     struct timespec rest;
@@ -7445,6 +7511,7 @@ static void damacy__os_init(damacy__os* os)
     os->stat = damacy__os_call_stat;
     os->read = damacy__os_call_read;
     os->close = damacy__os_call_close;
+    os->cached = damacy__os_call_cached;
     os->sleep = damacy__os_call_sleep;
 }
 
@@ -8432,6 +8499,9 @@ static damacy_status damacy__object_refresh(damacy__store* store, damacy__object
 static damacy_status damacy__object_read_file(damacy__store* store, damacy__object* object,
                                               uint64_t offset, void* dst, size_t size,
                                               damacy_error* err);
+static damacy_status damacy__object_borrow(damacy__store* store, damacy__object* object, int* fd,
+                                           damacy_error* err);
+static void damacy__object_return(damacy__store* store, damacy__object* object);
 
 /* How often a call was repeated, by cause. */
 typedef struct damacy__relief {
@@ -8728,6 +8798,42 @@ static damacy_status damacy__object_read_file(damacy__store* store, damacy__obje
         return damacy__object_fail_short(object, offset, size, offset + n, err);
     }
     return DAMACY_OK;
+}
+
+/* The descriptor of a local file in use, until damacy__object_return, after a look whether the file
+ * still is as it was opened. For those who read it in ways of their own; counts as one read. */
+static damacy_status damacy__object_borrow(damacy__store* store, damacy__object* object, int* fd,
+                                           damacy_error* err)
+{
+    char name[DAMACY__NAME_TEXT];
+    struct stat info;
+    damacy__file_id id;
+    damacy_status status;
+
+    damacy__store_delay(store);
+    damacy__handles_begin(&store->handles);
+    status = damacy__object_use(store, object, fd, err);
+    if (status == DAMACY_OK) {
+        memset(&id, 0, sizeof id);
+        if (damacy__os_stat(&store->os, *fd, &info) == 0) {
+            id = damacy__file_id_of(&info);
+        }
+        if (damacy__file_id_equal(&id, &object->id)) {
+            return DAMACY_OK;
+        }
+        damacy__handle_release(&store->handles, &object->handle, true);
+        damacy__object_forget(store, object);
+        status = damacy__fail(err, DAMACY_IO, "%s: the object was changed while in use",
+                              damacy__store_name(object->root, object->key, name));
+    }
+    damacy__handles_end(&store->handles);
+    return status;
+}
+
+static void damacy__object_return(damacy__store* store, damacy__object* object)
+{
+    damacy__handle_release(&store->handles, &object->handle, false);
+    damacy__handles_end(&store->handles);
 }
 DAMACY__COLD_END
 
@@ -21353,6 +21459,9 @@ static void damacy__fetched_deinit(damacy__fetched* fetched, damacy__alloc* allo
 static damacy_status damacy__fetch_index(damacy__store* store, damacy__alloc* alloc,
                                          const damacy__fetched* fetched, uint64_t number,
                                          damacy__index* out, damacy_error* err);
+static damacy_status damacy__fetch_object(damacy__store* store, const damacy__fetched* fetched,
+                                          const int64_t* chunk, const damacy__index* index,
+                                          damacy__object** out, damacy_error* err);
 static damacy_status damacy__fetch_bytes(damacy__store* store, const damacy__fetched* fetched,
                                          const int64_t* chunk, const damacy__index* index,
                                          uint64_t offset, void* dst, uint64_t size,
@@ -21632,12 +21741,11 @@ static void damacy__fetch_object_of(const damacy__layout* layout, const int64_t*
     }
 }
 
-/* Bytes of the object that holds a chunk. An object that was replaced since its index was read is
- * an error, not a mixture. */
-static damacy_status damacy__fetch_bytes(damacy__store* store, const damacy__fetched* fetched,
-                                         const int64_t* chunk, const damacy__index* index,
-                                         uint64_t offset, void* dst, uint64_t size,
-                                         damacy_error* err)
+/* Opens the object that holds a chunk; end with damacy__store_close. An object that was replaced
+ * since its index was read is an error, not a mixture. */
+static damacy_status damacy__fetch_object(damacy__store* store, const damacy__fetched* fetched,
+                                          const int64_t* chunk, const damacy__index* index,
+                                          damacy__object** out, damacy_error* err)
 {
     int64_t position[DAMACY_MAX_RANK];
     char key[DAMACY__KEY_CAPACITY];
@@ -21655,10 +21763,24 @@ static damacy_status damacy__fetch_bytes(damacy__store* store, const damacy__fet
     }
     if (damacy__object_size(object) != index->object_size ||
         damacy__object_stamp(object) != index->stamp) {
-        status = damacy__fail(err, DAMACY_IO, "%s was replaced since its index was read", key);
-    } else {
-        status = damacy__store_read(store, object, offset, dst, (size_t)size, err);
+        damacy__store_close(store, object);
+        return damacy__fail(err, DAMACY_IO, "%s was replaced since its index was read", key);
     }
+    *out = object;
+    return DAMACY_OK;
+}
+
+/* Bytes of the object that holds a chunk. */
+static damacy_status damacy__fetch_bytes(damacy__store* store, const damacy__fetched* fetched,
+                                         const int64_t* chunk, const damacy__index* index,
+                                         uint64_t offset, void* dst, uint64_t size,
+                                         damacy_error* err)
+{
+    damacy__object* object = NULL;
+    damacy_status status;
+
+    DAMACY__TRY(damacy__fetch_object(store, fetched, chunk, index, &object, err));
+    status = damacy__store_read(store, object, offset, dst, (size_t)size, err);
     damacy__store_close(store, object);
     return status;
 }
@@ -23968,6 +24090,390 @@ static damacy_status damacy__config_fill(const damacy_config* config, damacy_con
 }
 DAMACY__COLD_END
 
+/* ==== src/stage/mapped.h ==== */
+DAMACY__WARM_BEGIN
+/* Local files whose page cache a GPU's copy engine reads: whole files, mapped and registered with
+ * the driver once they have been asked for often enough, until others need the room.
+ *
+ * The CPU never looks at the mapped bytes: a file that was cut short would end the process. Files
+ * are told apart by what they are (damacy__file_id), so a replaced file is another file. All of it
+ * is an offer: a file that is not taken is read, and nothing is wrong with it. */
+
+enum {
+    DAMACY__MAPPED_MAX_FILES = 4096,
+    DAMACY__MAPPED_SHARE = 8,      /* a file is mapped once one part in so many was asked for */
+    DAMACY__MAPPED_KEEP = 32,      /* batches that a file is not used for before it makes room */
+    DAMACY__MAPPED_REFUSALS = 8,   /* of the driver, after which it is not asked any more */
+    DAMACY__MAPPED_LEAST = 1 << 20 /* bytes of a file: below, mapping costs more than reading */
+};
+
+typedef enum damacy__mapped_state {
+    DAMACY__MAPPED_COUNTED = 0, /* not mapped: what is asked for is counted */
+    DAMACY__MAPPED_OPENING,     /* one thread registers it, the others read */
+    DAMACY__MAPPED_READY,
+    DAMACY__MAPPED_REFUSED /* the driver does not take it */
+} damacy__mapped_state;
+
+/* One version of one file. Guarded by the table's mutex, but for the mapping of a READY one. */
+typedef struct damacy__mapped_file {
+    damacy__entry entry; /* first; in the table unless is_stale */
+    damacy__file_id id;
+    uint32_t state;
+    uint32_t n_users; /* reads whose bytes lie in the mapping */
+    bool is_stale;    /* closed when the last user leaves */
+    uint64_t asked;   /* bytes, since the last attempt to map it */
+    uint64_t batch;   /* the last one that used it */
+    damacy__mapping mapping;
+    struct damacy__mapped_file* next; /* of the spare ones, or of those to be closed */
+} damacy__mapped_file;
+
+/* Zeroed: takes no file. */
+typedef struct damacy__mapped {
+    damacy__device* device; /* set at init, then constant, as is what follows */
+    damacy__store* store;
+    uint64_t max_bytes;
+    uint64_t least; /* bytes of a file; tests lower it before the first read */
+    void (*notify)(void* context, const damacy_error* why); /* the driver's first refusal */
+    void* notify_context;
+    uint32_t n_files;
+    damacy__mapped_file* files;
+    damacy__mutex mutex;
+    damacy__table table;          /* guarded by mutex, as is what follows */
+    damacy__mapped_file* spare;   /* records that are free */
+    damacy__mapped_file* closing; /* mappings that nobody uses, for the next thread to close */
+    uint64_t n_bytes;             /* of files that are mapped or being mapped */
+    uint32_t n_refused;           /* by the driver, since the last that it took */
+    bool was_refused;             /* once at least */
+    bool is_off;                  /* it takes none */
+} damacy__mapped;
+
+static damacy_status damacy__mapped_init(damacy__mapped* mapped, damacy__device* device,
+                                         damacy__store* store, uint64_t max_bytes,
+                                         damacy_error* err);
+static void damacy__mapped_deinit(damacy__mapped* mapped);
+static damacy_status damacy__mapped_take(damacy__mapped* mapped, damacy__object* object,
+                                         uint64_t size, uint64_t batch, damacy__mapped_file** out,
+                                         damacy_error* err);
+static void damacy__mapped_give(damacy__mapped* mapped, damacy__mapped_file* file);
+static void damacy__mapped_forget(damacy__mapped* mapped, uint64_t stamp);
+
+/* store: of local files. max_bytes: of all mapped files; too few for any: the table stays zeroed.
+ * The caller may set notify afterwards. */
+static damacy_status damacy__mapped_init(damacy__mapped* mapped, damacy__device* device,
+                                         damacy__store* store, uint64_t max_bytes,
+                                         damacy_error* err)
+{
+    const uint64_t most = 2 * (max_bytes / DAMACY__MAPPED_LEAST);
+    const uint32_t n = (uint32_t)DAMACY__MIN(most, (uint64_t)DAMACY__MAPPED_MAX_FILES);
+    damacy__alloc* alloc = device->alloc;
+    damacy__mapped made;
+
+    if (n == 0) {
+        return DAMACY_OK;
+    }
+    memset(&made, 0, sizeof made);
+    made.device = device;
+    made.store = store;
+    made.max_bytes = max_bytes;
+    made.least = DAMACY__MAPPED_LEAST;
+    made.n_files = n;
+    made.files = damacy__new(alloc, n, damacy__mapped_file);
+    if (!made.files) {
+        return damacy__fail(err, DAMACY_OOM, "records of %u mapped files", n);
+    }
+    if (damacy__table_init(&made.table, alloc, n, err) != DAMACY_OK) {
+        damacy__free(alloc, made.files, n);
+        return err->status;
+    }
+    if (damacy__mutex_init(&made.mutex, err) != DAMACY_OK) {
+        damacy__table_deinit(&made.table, alloc);
+        damacy__free(alloc, made.files, n);
+        return err->status;
+    }
+    for (uint32_t i = n; i-- > 0;) {
+        made.files[i].next = made.spare;
+        made.spare = &made.files[i];
+    }
+    *mapped = made;
+    return DAMACY_OK;
+}
+
+/* Closes all files. No copy from them is under way, and no thread calls any more. */
+static void damacy__mapped_deinit(damacy__mapped* mapped)
+{
+    damacy__alloc* alloc;
+
+    if (!mapped->device) {
+        return;
+    }
+    alloc = mapped->device->alloc;
+    for (uint32_t i = 0; i < mapped->n_files; i++) {
+        assert(mapped->files[i].n_users == 0);
+        damacy__mapping_close(mapped->device, &mapped->files[i].mapping);
+    }
+    damacy__table_deinit(&mapped->table, alloc);
+    damacy__free(alloc, mapped->files, mapped->n_files);
+    damacy__mutex_deinit(&mapped->mutex);
+    memset(mapped, 0, sizeof *mapped);
+}
+
+/* Puts a mapping that nobody uses on the list of those to be closed. The mutex is held. */
+static void damacy__mapped_retire(damacy__mapped* mapped, damacy__mapped_file* file)
+{
+    if (!file->is_stale) {
+        file->is_stale = true;
+        damacy__table_remove(&mapped->table, &file->entry);
+    }
+    if (file->state == DAMACY__MAPPED_READY) {
+        mapped->n_bytes -= file->mapping.map_size;
+        file->next = mapped->closing;
+        mapped->closing = file;
+    } else {
+        file->next = mapped->spare;
+        mapped->spare = file;
+    }
+}
+
+/* Closes what is to be closed; the driver takes its time, so no lock is held. */
+static void damacy__mapped_sweep(damacy__mapped* mapped)
+{
+    for (;;) {
+        damacy__mapped_file* file;
+        damacy__lock(&mapped->mutex);
+        file = mapped->closing;
+        if (file) {
+            mapped->closing = file->next;
+        }
+        damacy__unlock(&mapped->mutex);
+        if (!file) {
+            return;
+        }
+        damacy__mapping_close(mapped->device, &file->mapping);
+        damacy__lock(&mapped->mutex);
+        file->next = mapped->spare;
+        mapped->spare = file;
+        damacy__unlock(&mapped->mutex);
+    }
+}
+
+/* The record of a file, perhaps a new one; NULL: there are too many mapped ones. The mutex is held.
+ */
+static damacy__mapped_file* damacy__mapped_find(damacy__mapped* mapped, const damacy__file_id* id,
+                                                uint64_t hash)
+{
+    enum { DAMACY__MAPPED_LOOK = 64 }; /* records that are looked at to find one to use again */
+    damacy__entry* at = damacy__table_first(&mapped->table, hash);
+    damacy__mapped_file* file;
+
+    for (; at; at = damacy__table_next(at)) {
+        file = (damacy__mapped_file*)(void*)at;
+        if (damacy__file_id_equal(&file->id, id)) {
+            damacy__table_touch(&mapped->table, at);
+            return file;
+        }
+    }
+    at = mapped->table.oldest;
+    for (uint32_t i = 0; !mapped->spare && at && i < DAMACY__MAPPED_LOOK; i++) {
+        file = (damacy__mapped_file*)(void*)at;
+        at = at->newer;
+        if (file->state == DAMACY__MAPPED_COUNTED || file->state == DAMACY__MAPPED_REFUSED) {
+            damacy__mapped_retire(mapped, file);
+        }
+    }
+    file = mapped->spare;
+    if (file) {
+        mapped->spare = file->next;
+        memset(file, 0, sizeof *file);
+        file->id = *id;
+        damacy__table_insert(&mapped->table, &file->entry, hash);
+    }
+    return file;
+}
+
+/* Whether size more bytes may be mapped; files that were not used for long make room, all that is
+ * needed or none. The mutex is held. */
+static bool damacy__mapped_make_room(damacy__mapped* mapped, uint64_t size, uint64_t batch)
+{
+    const damacy__alloc* alloc = mapped->device->alloc;
+    const uint64_t live = __atomic_load_n(&alloc->live_bytes, __ATOMIC_RELAXED);
+    const uint64_t most = alloc->budget ? alloc->budget - alloc->budget / 8 : UINT64_MAX;
+    uint64_t idle = 0;
+
+    for (uint32_t round = 0; round < 2; round++) {
+        damacy__entry* at = mapped->table.oldest;
+        uint64_t over = 0; /* what is too much */
+        if (mapped->n_bytes + size > mapped->max_bytes) {
+            over = mapped->n_bytes + size - mapped->max_bytes;
+        }
+        over = DAMACY__MAX(over, live + size > most ? live + size - most : 0);
+        for (uint64_t found = 0; at && found < over;) {
+            damacy__mapped_file* file = (damacy__mapped_file*)(void*)at;
+            at = at->newer;
+            if (file->state == DAMACY__MAPPED_READY && file->n_users == 0 &&
+                file->batch + DAMACY__MAPPED_KEEP < batch) {
+                found += file->mapping.map_size;
+                if (round == 1) {
+                    damacy__mapped_retire(mapped, file);
+                }
+            }
+            idle = found;
+        }
+        if (idle < over) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Maps and registers a file if it is in memory; why->status tells what the driver said. A file that
+ * is cut short later keeps the pages that are registered now. */
+static damacy_status damacy__mapped_open(damacy__mapped* mapped, damacy__object* object,
+                                         damacy__mapping* out, damacy_error* why, damacy_error* err)
+{
+    const uint64_t size = damacy__object_size(object);
+    const damacy__os* os = &mapped->store->os;
+    int fd = -1;
+
+    DAMACY__TRY(damacy__object_borrow(mapped->store, object, &fd, err));
+    if (os->cached(os->user, fd, size) && damacy__device_enter(mapped->device, why) == DAMACY_OK) {
+        (void)damacy__mapping_open(mapped->device, fd, 0, size, out, why);
+        damacy__device_leave(mapped->device);
+    }
+    damacy__object_return(mapped->store, object);
+    return DAMACY_OK;
+}
+
+/* Ends OPENING: the file is READY and this thread's, or goes on as it was. */
+static damacy_status damacy__mapped_make(damacy__mapped* mapped, damacy__object* object,
+                                         uint64_t map_size, damacy__mapped_file* file,
+                                         damacy__mapped_file** out, damacy_error* err)
+{
+    damacy__mapping mapping;
+    damacy_error why;
+    damacy_status status;
+    bool is_refused;
+    bool is_first;
+
+    memset(&mapping, 0, sizeof mapping);
+    memset(&why, 0, sizeof why);
+    damacy__mapped_sweep(mapped);
+    status = damacy__mapped_open(mapped, object, &mapping, &why, err);
+    is_refused = why.status == DAMACY_UNSUPPORTED;
+    damacy__lock(&mapped->mutex);
+    is_first = is_refused && !mapped->was_refused;
+    mapped->was_refused = mapped->was_refused || is_refused;
+    file->mapping = mapping;
+    if (mapping.map) {
+        file->state = DAMACY__MAPPED_READY;
+        file->n_users++;
+        mapped->n_refused = 0;
+        *out = file;
+    } else {
+        mapped->n_bytes -= map_size;
+        file->state = is_refused ? DAMACY__MAPPED_REFUSED : DAMACY__MAPPED_COUNTED;
+        mapped->n_refused += is_refused ? 1 : 0;
+        mapped->is_off = mapped->n_refused >= DAMACY__MAPPED_REFUSALS;
+        if (file->is_stale) {
+            damacy__mapped_retire(mapped, file);
+        }
+    }
+    damacy__unlock(&mapped->mutex);
+    if (is_first && mapped->notify) {
+        mapped->notify(mapped->notify_context, &why);
+    }
+    return status;
+}
+
+/* The mapping of an object, of which the caller wants size bytes; *out stays NULL where the bytes
+ * are to be read. End with damacy__mapped_give. IO: the file is not any more what was opened. */
+static damacy_status damacy__mapped_take(damacy__mapped* mapped, damacy__object* object,
+                                         uint64_t size, uint64_t batch, damacy__mapped_file** out,
+                                         damacy_error* err)
+{
+    const uint64_t file_size = damacy__object_size(object);
+    const uint64_t map_size = damacy__align_up(file_size, (uint64_t)sysconf(_SC_PAGESIZE));
+    damacy__mapped_file* file = NULL;
+    damacy_status status;
+    bool is_mine = false;
+    bool is_ready;
+    int fd = -1;
+
+    if (!mapped->device || file_size < mapped->least || map_size > mapped->max_bytes) {
+        return DAMACY_OK;
+    }
+    damacy__lock(&mapped->mutex);
+    if (!mapped->is_off) {
+        file = damacy__mapped_find(mapped, &object->id, damacy__object_stamp(object));
+    }
+    is_ready = file && file->state == DAMACY__MAPPED_READY;
+    if (file) {
+        file->batch = DAMACY__MAX(file->batch, batch);
+        file->n_users += is_ready ? 1 : 0;
+        file->asked += size;
+    }
+    if (file && file->state == DAMACY__MAPPED_COUNTED &&
+        file->asked >= file_size / DAMACY__MAPPED_SHARE) {
+        file->asked = 0;
+        is_mine = damacy__mapped_make_room(mapped, map_size, batch);
+        if (is_mine) {
+            file->state = DAMACY__MAPPED_OPENING;
+            mapped->n_bytes += map_size;
+        }
+    }
+    damacy__unlock(&mapped->mutex);
+    if (is_mine) {
+        return damacy__mapped_make(mapped, object, map_size, file, out, err);
+    }
+    if (!is_ready) {
+        return DAMACY_OK;
+    }
+    status = damacy__object_borrow(mapped->store, object, &fd, err);
+    if (status != DAMACY_OK) {
+        damacy__mapped_give(mapped, file);
+        return status;
+    }
+    damacy__object_return(mapped->store, object);
+    *out = file;
+    return DAMACY_OK;
+}
+
+/* The bytes were sent, or are not wanted any more. Never calls the driver. */
+static void damacy__mapped_give(damacy__mapped* mapped, damacy__mapped_file* file)
+{
+    damacy__lock(&mapped->mutex);
+    file->n_users--;
+    if (file->n_users == 0 && file->is_stale) {
+        damacy__mapped_retire(mapped, file);
+    }
+    damacy__unlock(&mapped->mutex);
+}
+
+/* The file of this stamp was replaced or is gone: its mapping goes once nobody uses it, so that its
+ * place on the disk is not held. */
+static void damacy__mapped_forget(damacy__mapped* mapped, uint64_t stamp)
+{
+    damacy__entry* at;
+
+    if (!mapped->device) {
+        return;
+    }
+    damacy__lock(&mapped->mutex);
+    at = damacy__table_first(&mapped->table, stamp);
+    while (at) {
+        damacy__mapped_file* file = (damacy__mapped_file*)(void*)at;
+        at = damacy__table_next(at);
+        if (file->n_users == 0 && file->state != DAMACY__MAPPED_OPENING) {
+            damacy__mapped_retire(mapped, file);
+        } else {
+            file->is_stale = true;
+            damacy__table_remove(&mapped->table, &file->entry);
+        }
+    }
+    damacy__unlock(&mapped->mutex);
+    damacy__mapped_sweep(mapped);
+}
+DAMACY__WARM_END
+
 /* ==== src/stage/numa.h ==== */
 DAMACY__COLD_BEGIN
 /* A NUMA node to the CPUs that its threads run on, as Linux tells it beneath /sys.
@@ -24217,10 +24723,12 @@ struct damacy__gpu;
 typedef struct damacy__read_task {
     damacy__task task;
     struct damacy__slot* slot;
-    uint32_t read;      /* into plan.reads */
-    uint32_t n_pending; /* atomic: chunks that still need the bytes */
-    uint64_t ticket;    /* of the staging ring */
-    uint8_t* bytes;     /* in the staging ring */
+    uint32_t read;                    /* into plan.reads */
+    uint32_t n_pending;               /* atomic: chunks that still need the bytes */
+    uint64_t ticket;                  /* of the staging ring */
+    uint8_t* space;                   /* in the staging ring */
+    const uint8_t* bytes;             /* what was read: at space, or in the mapping of file */
+    struct damacy__mapped_file* file; /* not NULL: a mapping, which only the GPU may look at */
 } damacy__read_task;
 
 /* How the voxels of a unit come about. */
@@ -24286,7 +24794,8 @@ typedef struct damacy__counters {
     damacy__metric_clock metadata, plan, read, transfer, decode, assemble, pop_wait;
     uint64_t samples_pushed, batches_delivered, samples_failed;
     uint64_t chunks_touched, chunks_decoded, chunks_missing;
-    uint64_t bytes_wanted, bytes_read, bytes_decoded, bytes_delivered, voxels_delivered;
+    uint64_t bytes_wanted, bytes_read, bytes_mapped, bytes_decoded, bytes_delivered,
+        voxels_delivered;
 } damacy__counters;
 
 typedef struct damacy__core {
@@ -24298,6 +24807,7 @@ typedef struct damacy__core {
     struct damacy__gpu* gpu; /* NULL: the CPU device */
     damacy__libraries libraries;
     damacy__store store;
+    damacy__mapped mapped; /* zeroed where there is no GPU */
     damacy__catalog catalog;
     damacy__pool io;
     damacy__pool workers;
@@ -24650,7 +25160,9 @@ static void damacy__slot_finish(damacy__slot* slot);
  * fills, and to a batch whose work is done, when there is a GPU. */
 static void damacy__gpu_take(damacy__unit* unit);
 static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__layout* layout,
-                                     damacy__span* stored, damacy_error* err);
+                                     bool is_mapped, damacy__span* stored, damacy_error* err);
+static bool damacy__gpu_takes_mapped(const damacy__core* core, const damacy__layout* layout);
+static bool damacy__gpu_knows_headers(const damacy__read_task* task, damacy__object* object);
 
 /* Ends n tasks of a batch; the last one finishes it. */
 static void damacy__run_done(damacy__slot* slot, uint64_t n)
@@ -24691,16 +25203,26 @@ static void damacy__run_error_init(const damacy__slot* slot, uint32_t chunk, dam
     damacy__error_where(error, stage, array->uri, key);
 }
 
-/* Gives a read's staging space back once none of its chunks needs it. */
-static void damacy__run_release(damacy__read_task* read, uint32_t n)
+static void damacy__run_staging_back(damacy__read_task* read)
 {
     damacy__core* core = read->slot->core;
 
-    if (__atomic_sub_fetch(&read->n_pending, n, __ATOMIC_ACQ_REL) == 0) {
-        damacy__lock(&core->staging_mutex);
-        damacy__ring_give(&core->ring, read->ticket);
-        damacy__unlock(&core->staging_mutex);
-        damacy__core_kick(core);
+    damacy__lock(&core->staging_mutex);
+    damacy__ring_give(&core->ring, read->ticket);
+    damacy__unlock(&core->staging_mutex);
+    damacy__core_kick(core);
+}
+
+/* Gives a read's memory back once none of its chunks needs it. */
+static void damacy__run_release(damacy__read_task* read, uint32_t n)
+{
+    if (__atomic_sub_fetch(&read->n_pending, n, __ATOMIC_ACQ_REL) != 0) {
+        return;
+    }
+    if (read->file) {
+        damacy__mapped_give(&read->slot->core->mapped, read->file);
+    } else {
+        damacy__run_staging_back(read);
     }
 }
 
@@ -24867,6 +25389,34 @@ static void damacy__run_fill(void* context, uint32_t worker)
     damacy__run_done(slot, 1);
 }
 
+/* Finds the bytes of a read in a mapped file, if the GPU can do with that. */
+static damacy_status damacy__run_map(damacy__read_task* task, damacy__object* object,
+                                     damacy_error* err)
+{
+    damacy__core* core = task->slot->core;
+    const damacy__plan* plan = &task->slot->plan;
+    const damacy__plan_read* read = &plan->reads.items[task->read];
+    const uint64_t size = damacy__object_size(object);
+    damacy__mapped_file* file = NULL;
+
+    if (!core->gpu || read->offset > size || read->size > size - read->offset ||
+        !damacy__gpu_takes_mapped(core,
+                                  plan->chunks.items[plan->by_place.items[read->first]].layout)) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__mapped_take(&core->mapped, object, read->size, task->slot->id, &file, err));
+    if (file && !damacy__gpu_knows_headers(task, object)) {
+        damacy__mapped_give(&core->mapped, file);
+        file = NULL;
+    }
+    if (file) {
+        damacy__run_staging_back(task);
+        task->bytes = file->mapping.ptr + read->offset;
+        task->file = file;
+    }
+    return DAMACY_OK;
+}
+
 /* Opens the object and reads; the error names the first chunk of the read. */
 static damacy_status damacy__run_fetch(damacy__read_task* task, damacy_error* err)
 {
@@ -24876,9 +25426,23 @@ static damacy_status damacy__run_fetch(damacy__read_task* task, damacy_error* er
     const damacy__plan_chunk* chunk =
         &slot->plan.chunks.items[slot->plan.by_place.items[read->first]];
 
-    return damacy__fetch_bytes(&core->store, &slot->crops[chunk->sample].array->fetched,
-                               chunk->position, chunk->index, read->offset, task->bytes, read->size,
-                               err);
+    damacy__object* object = NULL;
+    damacy_status status =
+        damacy__fetch_object(&core->store, &slot->crops[chunk->sample].array->fetched,
+                             chunk->position, chunk->index, &object, err);
+
+    if (status == DAMACY_OK) {
+        status = damacy__run_map(task, object, err);
+        if (status == DAMACY_OK && !task->file) {
+            status = damacy__store_read(&core->store, object, read->offset, task->space,
+                                        (size_t)read->size, err);
+        }
+        damacy__store_close(&core->store, object);
+    }
+    if (status != DAMACY_OK) {
+        damacy__mapped_forget(&core->mapped, chunk->index->stamp);
+    }
+    return status;
 }
 
 /* Passes a chunk on whose bytes have been read: to a worker, or to the GPU if that can decode it.
@@ -24899,7 +25463,7 @@ static void damacy__run_chunk_arrived(damacy__read_task* task, uint32_t chunk)
     stored = damacy__span_of(task->bytes + (c->offset - slot->plan.reads.items[task->read].offset),
                              (size_t)c->size);
     damacy__run_error_init(slot, chunk, DAMACY_STAGE_DECODE, &error);
-    unit->kind = damacy__gpu_classify(core, c->layout, &stored, &error);
+    unit->kind = damacy__gpu_classify(core, c->layout, task->file != NULL, &stored, &error);
     if (unit->kind == DAMACY__UNIT_FILL) { /* refused */
         damacy__run_chunk_fail(slot, chunk, &error);
         damacy__run_release(task, 1);
@@ -24936,8 +25500,10 @@ static void damacy__run_read(void* context, uint32_t worker)
         wanted += slot->plan.chunks.items[slot->plan.by_place.items[read->first + i]].size;
     }
     if (status == DAMACY_OK) {
-        damacy__metric_add(&core->counters.read, damacy__now_ns() - start, read->size, wanted);
-        damacy__count(&core->counters.bytes_read, read->size);
+        const uint64_t size = task->file ? DAMACY__MIN(wanted, read->size) : read->size;
+        damacy__metric_add(&core->counters.read, damacy__now_ns() - start, size, wanted);
+        damacy__count(&core->counters.bytes_read, size);
+        damacy__count(&core->counters.bytes_mapped, task->file ? size : 0);
         for (uint32_t i = 0; i < n_chunks; i++) {
             damacy__run_chunk_arrived(task, slot->plan.by_place.items[read->first + i]);
         }
@@ -25067,7 +25633,7 @@ static bool damacy__run_issue(damacy__slot* slot)
         if (!ok) {
             return false;
         }
-        task->bytes = core->staging + offset;
+        task->bytes = task->space = core->staging + offset;
         damacy__pool_submit(&core->io, &task->task, DAMACY__NORMAL);
     }
     return true;
@@ -27106,10 +27672,69 @@ DAMACY__WARM_BEGIN
  * Units keep the order in which they came, so that bytes that lie together on the host are sent at
  * once. A blosc chunk's streams join the wave's own Zstandard jobs on the device. */
 
+/* Whether the device can deal with chunks of a layout alone: there is no checksum around them. Of
+ * blosc chunks the headers must be known besides. */
+static bool damacy__gpu_takes_mapped(const damacy__core* core, const damacy__layout* layout)
+{
+    const damacy__chain* chain = &layout->chunk_chain;
+    const uint32_t middle = damacy__chain_middle(chain);
+    uint32_t n = chain->n;
+
+    while (n > middle + 1 && chain->codecs[n - 1].kind == DAMACY__CODEC_CRC32C &&
+           core->config.skip_checksums) {
+        n--;
+    }
+    return !layout->is_nested &&
+           (n == middle + 1 ||
+            (n == middle + 2 && (chain->codecs[middle + 1].kind == DAMACY__CODEC_ZSTD ||
+                                 chain->codecs[middle + 1].kind == DAMACY__CODEC_BLOSC)));
+}
+
+/* Whether the device decodes a blosc chunk; of the stored bytes only the header is looked at. */
+static bool damacy__gpu_knows_blosc(const damacy__layout* layout, damacy__span stored,
+                                    damacy_error* err)
+{
+    damacy__blosc blosc;
+
+    memset(&blosc, 0, sizeof blosc);
+    return damacy__blosc_parse(stored, layout->chunk_size, &blosc, err) == DAMACY_OK &&
+           (blosc.is_stored || blosc.inner == DAMACY__BLOSC_ZSTD ||
+            blosc.inner == DAMACY__BLOSC_LZ4);
+}
+
+/* Reads the headers of a read's chunks, which a mapping does not show to the CPU; true when there
+ * is nothing to look at, or all are such that the device decodes the chunks. */
+static bool damacy__gpu_knows_headers(const damacy__read_task* task, damacy__object* object)
+{
+    const damacy__slot* slot = task->slot;
+    const damacy__plan_read* read = &slot->plan.reads.items[task->read];
+    damacy_error ignored;
+
+    memset(&ignored, 0, sizeof ignored);
+    for (uint32_t i = 0; i < read->n_chunks; i++) {
+        const damacy__plan_chunk* c =
+            &slot->plan.chunks.items[slot->plan.by_place.items[read->first + i]];
+        const damacy__chain* chain = &c->layout->chunk_chain;
+        const uint32_t middle = damacy__chain_middle(chain);
+        uint8_t header[DAMACY__BLOSC_HEADER];
+        if (middle + 1 == chain->n || chain->codecs[middle + 1].kind != DAMACY__CODEC_BLOSC) {
+            return true;
+        }
+        if (c->size < sizeof header ||
+            damacy__store_read(&slot->core->store, object, c->offset, header, sizeof header,
+                               &ignored) != DAMACY_OK ||
+            !damacy__gpu_knows_blosc(c->layout, damacy__span_of(header, (size_t)c->size),
+                                     &ignored)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* How a stored chunk is decoded; trailing checksums are compared and cut off here, where the bytes
- * are. DAMACY__UNIT_FILL: not at all, *err says why. */
+ * are. Of mapped ones nothing is looked at. DAMACY__UNIT_FILL: not at all, *err says why. */
 static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__layout* layout,
-                                     damacy__span* stored, damacy_error* err)
+                                     bool is_mapped, damacy__span* stored, damacy_error* err)
 {
     const damacy__chain* chain = &layout->chunk_chain;
     const uint32_t middle = damacy__chain_middle(chain);
@@ -27139,11 +27764,7 @@ static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__lay
         return DAMACY__UNIT_ZSTD;
     }
     if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_BLOSC) {
-        damacy__blosc blosc;
-        memset(&blosc, 0, sizeof blosc);
-        if (damacy__blosc_parse(*stored, layout->chunk_size, &blosc, err) == DAMACY_OK &&
-            (blosc.is_stored || blosc.inner == DAMACY__BLOSC_ZSTD ||
-             blosc.inner == DAMACY__BLOSC_LZ4)) {
+        if (is_mapped || damacy__gpu_knows_blosc(layout, *stored, err)) {
             return DAMACY__UNIT_BLOSC;
         }
     }
@@ -27152,6 +27773,16 @@ static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__lay
 }
 
 /* ---- gathering ---- */
+
+/* The mapped file that a unit's bytes lie in, if any. */
+static const damacy__mapped_file* damacy__unit_file(const damacy__unit* unit)
+{
+    const damacy__slot* slot = unit->slot;
+
+    return unit->kind == DAMACY__UNIT_FILL || unit->is_space
+               ? NULL
+               : slot->read_tasks.items[slot->plan.chunks.items[unit->first].read].file;
+}
 
 static uint64_t damacy__unit_copies(const damacy__unit* unit)
 {
@@ -27166,6 +27797,15 @@ static damacy__job* damacy__wave_jobs(const damacy__gpu* gpu, const damacy__wave
     return (damacy__job*)(void*)(wave->host.ptr + (kind == DAMACY__UNIT_BLOSC
                                                        ? gpu->tables.blosc_jobs
                                                        : gpu->tables.zstd_jobs));
+}
+
+/* Whether a unit's bytes lie behind those of the one before, so that both are sent at once. Memory
+ * that the driver knows in pieces is never sent across the pieces. */
+static bool damacy__unit_follows(const damacy__unit* unit, const damacy__unit* before)
+{
+    return before->bytes && before->bytes + before->size == unit->bytes &&
+           before->is_space == unit->is_space &&
+           damacy__unit_file(before) == damacy__unit_file(unit);
 }
 
 static uint32_t* damacy__wave_count(damacy__wave* wave, uint32_t kind)
@@ -27187,7 +27827,7 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
         const damacy__unit* last = wave->n_units ? wave->units[wave->n_units - 1] : NULL;
         const uint64_t size = unit->slot->plan.chunks.items[unit->first].layout->chunk_size;
         /* Bytes that lie together on the host stay together, so that they are sent at once. */
-        const bool follows = last && last->bytes && last->bytes + last->size == unit->bytes;
+        const bool follows = last && damacy__unit_follows(unit, last);
         in = follows ? in : damacy__align_up(in, 256);
         if (unit->size > gpu->input_size - DAMACY__MIN(in, gpu->input_size) ||
             size > (wave->n_units ? gpu->output_limit : gpu->output_size) -
@@ -27244,6 +27884,7 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
 /* Sends the bytes of all units, as few copies as their places on the host allow. */
 static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
+    const damacy__unit* last = NULL; /* from, to and size: all up to it that is not sent yet */
     const uint8_t* from = NULL;
     uint64_t to = 0;
     uint64_t size = 0;
@@ -27253,9 +27894,10 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
         if (unit && unit->kind == DAMACY__UNIT_FILL) {
             continue;
         }
-        if (unit && size && from + size == unit->bytes &&
+        if (unit && size && damacy__unit_follows(unit, last) &&
             to + size == damacy__unit_input(gpu, wave, unit)) {
             size += unit->size;
+            last = unit;
             continue;
         }
         if (size) {
@@ -27265,6 +27907,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
         from = unit ? unit->bytes : NULL;
         to = unit ? damacy__unit_input(gpu, wave, unit) : 0;
         size = unit ? unit->size : 0;
+        last = unit;
     }
     DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->copy_stream, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
@@ -29048,6 +29691,32 @@ static void damacy__core_notify(void* context)
     damacy__core_kick((damacy__core*)context);
 }
 
+static void damacy__core_mapping_refused(void* context, const damacy_error* why)
+{
+    damacy__core_log((damacy__core*)context, DAMACY_LOG_INFO, "files are read, not mapped: %s",
+                     why->message);
+}
+
+/* The room for mapped files is what staging, decoding, the catalog and an eighth for records leave,
+ * at most half. */
+static damacy_status damacy__core_make_mapped(damacy__core* core, damacy_error* err)
+{
+    const uint64_t budget = core->config.max_host_bytes;
+    const uint64_t taken =
+        core->staging_size + core->decoded_size + core->catalog.max_bytes + budget / 8;
+
+    if (!core->gpu || !core->gpu->device.can_register_files || core->config.no_file_mapping ||
+        damacy__store_is_custom(&core->store)) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__mapped_init(&core->mapped, &core->gpu->device, &core->store,
+                                    DAMACY__MIN(budget - DAMACY__MIN(taken, budget), budget / 2),
+                                    err));
+    core->mapped.notify = damacy__core_mapping_refused;
+    core->mapped.notify_context = core;
+    return DAMACY_OK;
+}
+
 /* Libraries, store, catalog and threads. */
 static damacy_status damacy__core_make_stages(damacy__core* core, damacy_error* err)
 {
@@ -29072,6 +29741,7 @@ static damacy_status damacy__core_make_stages(damacy__core* core, damacy_error* 
     catalog->notify_context = core;
     catalog->clock = &core->counters.metadata;
     DAMACY__TRY(damacy__catalog_init(catalog, err));
+    DAMACY__TRY(damacy__core_make_mapped(core, err));
     if (core->gpu) {
         DAMACY__TRY(damacy__thread_start(&core->gpu->thread, "damacy-gpu", damacy__gpu_main,
                                          core->gpu, err));
@@ -29103,6 +29773,7 @@ static void damacy__core_stop(damacy__core* core)
     damacy__pool_deinit(&core->workers);
     if (core->gpu) {
         damacy__gpu_stop(core->gpu);
+        damacy__mapped_deinit(&core->mapped);
         core->staging = NULL;
     }
     for (uint32_t i = 0; core->slots && i < core->config.batch_slots; i++) {
@@ -29615,6 +30286,7 @@ DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out)
     out->chunks_touched = __atomic_load_n(&c->chunks_touched, __ATOMIC_RELAXED);
     out->chunks_decoded = __atomic_load_n(&c->chunks_decoded, __ATOMIC_RELAXED);
     out->chunks_missing = __atomic_load_n(&c->chunks_missing, __ATOMIC_RELAXED);
+    out->bytes_mapped = __atomic_load_n(&c->bytes_mapped, __ATOMIC_RELAXED);
     out->voxels_delivered = __atomic_load_n(&c->voxels_delivered, __ATOMIC_RELAXED);
     if (d->core.gpu) {
         out->gpu_bytes_committed =
@@ -29734,6 +30406,8 @@ static void damacy__describe(damacy__text* text, const damacy_config* c)
                      c->store.open ? "the caller's" : "local files",
                      c->allocator.alloc ? "the caller's" : "malloc",
                      c->skip_checksums ? "not compared" : "compared");
+    damacy__text_add(text, "file mapping       %s\n",
+                     c->no_file_mapping ? "off" : "where a GPU can copy from the page cache");
     if (c->debug_bypass_decode) {
         damacy__text_add(text,
                          "debug              decoding is bypassed: voxels are the fill value\n");

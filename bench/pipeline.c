@@ -4,6 +4,7 @@
  *              [--seed=1234] [--dtype=float32] [--device=auto|cpu|gpu] [--lookahead=512]
  * [--io-threads=8]
  *              [--decode-threads=0] [--slots=0] [--gpu-mb=0] [--host-mb=0] [--hold-ms=0] [--bypass]
+ *              [--no-mapping]
  *              [--latency=base_ns,mu,sigma,cap_ns,seed]
  *
  * The headline is batches x samples x crop voxels x output bytes / 1e6 / wall seconds, the wall
@@ -125,6 +126,8 @@ static bool parse_one(bench* b, const char* argument)
                       &l->sigma, &l->cap_ns, &l->seed) == 5;
     } else if (strcmp(argument, "--bypass") == 0) {
         c->debug_bypass_decode = 1;
+    } else if (strcmp(argument, "--no-mapping") == 0) {
+        c->no_file_mapping = 1;
     } else if (argument[0] != '-') {
         b->folder = argument;
     } else {
@@ -308,19 +311,20 @@ static void print(const bench* b)
     print_stage("decode", &s->decode, b->seconds_wall, false);
     print_stage("assemble", &s->assemble, b->seconds_wall, true);
     printf(
-        "  ],\n  \"chunks_touched\":%" PRIu64 ",\"chunks_decoded\":%" PRIu64
-        ",\"read_amplification\":%.4f,"
+        "  ],\n  \"bytes_mapped\":%" PRIu64 ",\"chunks_touched\":%" PRIu64
+        ",\"chunks_decoded\":%" PRIu64 ",\"read_amplification\":%.4f,"
         "\"decode_amplification\":%.4f,\n  \"host_bytes\":%" PRIu64 ",\"gpu_bytes\":%" PRIu64
         ",\n  \"sum_first_batch\":%.1f,\n  \"source_mb_s\":%.1f,\n  \"throughput_mb_s\":%.1f\n}\n",
-        s->chunks_touched, s->chunks_decoded, s->read_amplification, s->decode_amplification,
-        s->host_bytes_committed, s->gpu_bytes_committed, b->sum_first,
+        s->bytes_mapped, s->chunks_touched, s->chunks_decoded, s->read_amplification,
+        s->decode_amplification, s->host_bytes_committed, s->gpu_bytes_committed, b->sum_first,
         voxels * (double)b->source_size / 1e6 / b->seconds_wall, rate);
     (void)fprintf(stderr,
                   "  create %.0f ms, first batch %.0f ms, wall %.2f s; read amplification %.2f, "
-                  "decode amplification %.2f\n"
+                  "decode amplification %.2f; %.0f%% of the bytes from mapped files\n"
                   "  %.1f MB/s of %s batches (%.1f MB/s of source voxels)\n",
                   b->seconds_init * 1e3, b->seconds_first * 1e3, b->seconds_wall,
-                  s->read_amplification, s->decode_amplification, rate,
+                  s->read_amplification, s->decode_amplification,
+                  100 * (double)s->bytes_mapped / ((double)s->read.bytes_in + 1), rate,
                   damacy_dtype_str(b->config.dtype),
                   voxels * (double)b->source_size / 1e6 / b->seconds_wall);
 }

@@ -244,6 +244,11 @@ typedef struct damacy_config {
 
     uint8_t skip_checksums;       /* 1: crc32c and frame checksums are not compared */
     uint8_t follow_outside_links; /* 1: symbolic links may leave the store's root folder */
+    /* 1: local files are always read. Otherwise a GPU copies from files of 1 MiB and more that are
+     * in the page cache, without the CPU: an eighth of a file must have been asked for before, the
+     * files take at most half of max_host_bytes, and one that is deleted meanwhile keeps its place
+     * on the disk until others need the room or the pipeline is destroyed. */
+    uint8_t no_file_mapping;
     uint8_t debug_bypass_decode; /* 1: reads happen, decoding does not; voxels are the fill value */
     damacy_latency debug_latency;
 } damacy_config;
@@ -507,6 +512,7 @@ typedef struct damacy_stats {
     uint64_t host_bytes_committed;
     uint64_t gpu_bytes_committed;
     uint64_t voxels_delivered;
+    uint64_t bytes_mapped;       /* of read: not read but copied by the GPU from the page cache */
     double read_amplification;   /* bytes read / compressed bytes of the chunks that were wanted */
     double decode_amplification; /* bytes decoded / bytes delivered in the source type */
 } damacy_stats;

@@ -80,6 +80,8 @@ static void damacy__describe(damacy__text* text, const damacy_config* c)
                      c->store.open ? "the caller's" : "local files",
                      c->allocator.alloc ? "the caller's" : "malloc",
                      c->skip_checksums ? "not compared" : "compared");
+    damacy__text_add(text, "file mapping       %s\n",
+                     c->no_file_mapping ? "off" : "where a GPU can copy from the page cache");
     if (c->debug_bypass_decode) {
         damacy__text_add(text,
                          "debug              decoding is bypassed: voxels are the fill value\n");

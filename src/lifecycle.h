@@ -104,6 +104,32 @@ static void damacy__core_notify(void* context)
     damacy__core_kick((damacy__core*)context);
 }
 
+static void damacy__core_mapping_refused(void* context, const damacy_error* why)
+{
+    damacy__core_log((damacy__core*)context, DAMACY_LOG_INFO, "files are read, not mapped: %s",
+                     why->message);
+}
+
+/* The room for mapped files is what staging, decoding, the catalog and an eighth for records leave,
+ * at most half. */
+static damacy_status damacy__core_make_mapped(damacy__core* core, damacy_error* err)
+{
+    const uint64_t budget = core->config.max_host_bytes;
+    const uint64_t taken =
+        core->staging_size + core->decoded_size + core->catalog.max_bytes + budget / 8;
+
+    if (!core->gpu || !core->gpu->device.can_register_files || core->config.no_file_mapping ||
+        damacy__store_is_custom(&core->store)) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__mapped_init(&core->mapped, &core->gpu->device, &core->store,
+                                    DAMACY__MIN(budget - DAMACY__MIN(taken, budget), budget / 2),
+                                    err));
+    core->mapped.notify = damacy__core_mapping_refused;
+    core->mapped.notify_context = core;
+    return DAMACY_OK;
+}
+
 /* Libraries, store, catalog and threads. */
 static damacy_status damacy__core_make_stages(damacy__core* core, damacy_error* err)
 {
@@ -128,6 +154,7 @@ static damacy_status damacy__core_make_stages(damacy__core* core, damacy_error* 
     catalog->notify_context = core;
     catalog->clock = &core->counters.metadata;
     DAMACY__TRY(damacy__catalog_init(catalog, err));
+    DAMACY__TRY(damacy__core_make_mapped(core, err));
     if (core->gpu) {
         DAMACY__TRY(damacy__thread_start(&core->gpu->thread, "damacy-gpu", damacy__gpu_main,
                                          core->gpu, err));
@@ -159,6 +186,7 @@ static void damacy__core_stop(damacy__core* core)
     damacy__pool_deinit(&core->workers);
     if (core->gpu) {
         damacy__gpu_stop(core->gpu);
+        damacy__mapped_deinit(&core->mapped);
         core->staging = NULL;
     }
     for (uint32_t i = 0; core->slots && i < core->config.batch_slots; i++) {

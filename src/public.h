@@ -345,6 +345,7 @@ DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out)
     out->chunks_touched = __atomic_load_n(&c->chunks_touched, __ATOMIC_RELAXED);
     out->chunks_decoded = __atomic_load_n(&c->chunks_decoded, __ATOMIC_RELAXED);
     out->chunks_missing = __atomic_load_n(&c->chunks_missing, __ATOMIC_RELAXED);
+    out->bytes_mapped = __atomic_load_n(&c->bytes_mapped, __ATOMIC_RELAXED);
     out->voxels_delivered = __atomic_load_n(&c->voxels_delivered, __ATOMIC_RELAXED);
     if (d->core.gpu) {
         out->gpu_bytes_committed =

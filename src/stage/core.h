@@ -10,6 +10,7 @@
 #include "stage/config.h"
 #include "stage/host_assemble.h"
 #include "stage/host_decode.h"
+#include "stage/mapped.h"
 #include "stage/reads.h"
 
 typedef enum damacy__sample_state {
@@ -51,10 +52,12 @@ struct damacy__gpu;
 typedef struct damacy__read_task {
     damacy__task task;
     struct damacy__slot* slot;
-    uint32_t read;      /* into plan.reads */
-    uint32_t n_pending; /* atomic: chunks that still need the bytes */
-    uint64_t ticket;    /* of the staging ring */
-    uint8_t* bytes;     /* in the staging ring */
+    uint32_t read;                    /* into plan.reads */
+    uint32_t n_pending;               /* atomic: chunks that still need the bytes */
+    uint64_t ticket;                  /* of the staging ring */
+    uint8_t* space;                   /* in the staging ring */
+    const uint8_t* bytes;             /* what was read: at space, or in the mapping of file */
+    struct damacy__mapped_file* file; /* not NULL: a mapping, which only the GPU may look at */
 } damacy__read_task;
 
 /* How the voxels of a unit come about. */
@@ -120,7 +123,8 @@ typedef struct damacy__counters {
     damacy__metric_clock metadata, plan, read, transfer, decode, assemble, pop_wait;
     uint64_t samples_pushed, batches_delivered, samples_failed;
     uint64_t chunks_touched, chunks_decoded, chunks_missing;
-    uint64_t bytes_wanted, bytes_read, bytes_decoded, bytes_delivered, voxels_delivered;
+    uint64_t bytes_wanted, bytes_read, bytes_mapped, bytes_decoded, bytes_delivered,
+        voxels_delivered;
 } damacy__counters;
 
 typedef struct damacy__core {
@@ -132,6 +136,7 @@ typedef struct damacy__core {
     struct damacy__gpu* gpu; /* NULL: the CPU device */
     damacy__libraries libraries;
     damacy__store store;
+    damacy__mapped mapped; /* zeroed where there is no GPU */
     damacy__catalog catalog;
     damacy__pool io;
     damacy__pool workers;

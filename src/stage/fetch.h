@@ -41,6 +41,9 @@ static void damacy__fetched_deinit(damacy__fetched* fetched, damacy__alloc* allo
 static damacy_status damacy__fetch_index(damacy__store* store, damacy__alloc* alloc,
                                          const damacy__fetched* fetched, uint64_t number,
                                          damacy__index* out, damacy_error* err);
+static damacy_status damacy__fetch_object(damacy__store* store, const damacy__fetched* fetched,
+                                          const int64_t* chunk, const damacy__index* index,
+                                          damacy__object** out, damacy_error* err);
 static damacy_status damacy__fetch_bytes(damacy__store* store, const damacy__fetched* fetched,
                                          const int64_t* chunk, const damacy__index* index,
                                          uint64_t offset, void* dst, uint64_t size,
@@ -320,12 +323,11 @@ static void damacy__fetch_object_of(const damacy__layout* layout, const int64_t*
     }
 }
 
-/* Bytes of the object that holds a chunk. An object that was replaced since its index was read is
- * an error, not a mixture. */
-static damacy_status damacy__fetch_bytes(damacy__store* store, const damacy__fetched* fetched,
-                                         const int64_t* chunk, const damacy__index* index,
-                                         uint64_t offset, void* dst, uint64_t size,
-                                         damacy_error* err)
+/* Opens the object that holds a chunk; end with damacy__store_close. An object that was replaced
+ * since its index was read is an error, not a mixture. */
+static damacy_status damacy__fetch_object(damacy__store* store, const damacy__fetched* fetched,
+                                          const int64_t* chunk, const damacy__index* index,
+                                          damacy__object** out, damacy_error* err)
 {
     int64_t position[DAMACY_MAX_RANK];
     char key[DAMACY__KEY_CAPACITY];
@@ -343,10 +345,24 @@ static damacy_status damacy__fetch_bytes(damacy__store* store, const damacy__fet
     }
     if (damacy__object_size(object) != index->object_size ||
         damacy__object_stamp(object) != index->stamp) {
-        status = damacy__fail(err, DAMACY_IO, "%s was replaced since its index was read", key);
-    } else {
-        status = damacy__store_read(store, object, offset, dst, (size_t)size, err);
+        damacy__store_close(store, object);
+        return damacy__fail(err, DAMACY_IO, "%s was replaced since its index was read", key);
     }
+    *out = object;
+    return DAMACY_OK;
+}
+
+/* Bytes of the object that holds a chunk. */
+static damacy_status damacy__fetch_bytes(damacy__store* store, const damacy__fetched* fetched,
+                                         const int64_t* chunk, const damacy__index* index,
+                                         uint64_t offset, void* dst, uint64_t size,
+                                         damacy_error* err)
+{
+    damacy__object* object = NULL;
+    damacy_status status;
+
+    DAMACY__TRY(damacy__fetch_object(store, fetched, chunk, index, &object, err));
+    status = damacy__store_read(store, object, offset, dst, (size_t)size, err);
     damacy__store_close(store, object);
     return status;
 }

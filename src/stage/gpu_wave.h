@@ -7,10 +7,69 @@
 #include "stage/gpu.h"
 #include "stage/host_run.h"
 
+/* Whether the device can deal with chunks of a layout alone: there is no checksum around them. Of
+ * blosc chunks the headers must be known besides. */
+static bool damacy__gpu_takes_mapped(const damacy__core* core, const damacy__layout* layout)
+{
+    const damacy__chain* chain = &layout->chunk_chain;
+    const uint32_t middle = damacy__chain_middle(chain);
+    uint32_t n = chain->n;
+
+    while (n > middle + 1 && chain->codecs[n - 1].kind == DAMACY__CODEC_CRC32C &&
+           core->config.skip_checksums) {
+        n--;
+    }
+    return !layout->is_nested &&
+           (n == middle + 1 ||
+            (n == middle + 2 && (chain->codecs[middle + 1].kind == DAMACY__CODEC_ZSTD ||
+                                 chain->codecs[middle + 1].kind == DAMACY__CODEC_BLOSC)));
+}
+
+/* Whether the device decodes a blosc chunk; of the stored bytes only the header is looked at. */
+static bool damacy__gpu_knows_blosc(const damacy__layout* layout, damacy__span stored,
+                                    damacy_error* err)
+{
+    damacy__blosc blosc;
+
+    memset(&blosc, 0, sizeof blosc);
+    return damacy__blosc_parse(stored, layout->chunk_size, &blosc, err) == DAMACY_OK &&
+           (blosc.is_stored || blosc.inner == DAMACY__BLOSC_ZSTD ||
+            blosc.inner == DAMACY__BLOSC_LZ4);
+}
+
+/* Reads the headers of a read's chunks, which a mapping does not show to the CPU; true when there
+ * is nothing to look at, or all are such that the device decodes the chunks. */
+static bool damacy__gpu_knows_headers(const damacy__read_task* task, damacy__object* object)
+{
+    const damacy__slot* slot = task->slot;
+    const damacy__plan_read* read = &slot->plan.reads.items[task->read];
+    damacy_error ignored;
+
+    memset(&ignored, 0, sizeof ignored);
+    for (uint32_t i = 0; i < read->n_chunks; i++) {
+        const damacy__plan_chunk* c =
+            &slot->plan.chunks.items[slot->plan.by_place.items[read->first + i]];
+        const damacy__chain* chain = &c->layout->chunk_chain;
+        const uint32_t middle = damacy__chain_middle(chain);
+        uint8_t header[DAMACY__BLOSC_HEADER];
+        if (middle + 1 == chain->n || chain->codecs[middle + 1].kind != DAMACY__CODEC_BLOSC) {
+            return true;
+        }
+        if (c->size < sizeof header ||
+            damacy__store_read(&slot->core->store, object, c->offset, header, sizeof header,
+                               &ignored) != DAMACY_OK ||
+            !damacy__gpu_knows_blosc(c->layout, damacy__span_of(header, (size_t)c->size),
+                                     &ignored)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* How a stored chunk is decoded; trailing checksums are compared and cut off here, where the bytes
- * are. DAMACY__UNIT_FILL: not at all, *err says why. */
+ * are. Of mapped ones nothing is looked at. DAMACY__UNIT_FILL: not at all, *err says why. */
 static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__layout* layout,
-                                     damacy__span* stored, damacy_error* err)
+                                     bool is_mapped, damacy__span* stored, damacy_error* err)
 {
     const damacy__chain* chain = &layout->chunk_chain;
     const uint32_t middle = damacy__chain_middle(chain);
@@ -40,11 +99,7 @@ static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__lay
         return DAMACY__UNIT_ZSTD;
     }
     if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_BLOSC) {
-        damacy__blosc blosc;
-        memset(&blosc, 0, sizeof blosc);
-        if (damacy__blosc_parse(*stored, layout->chunk_size, &blosc, err) == DAMACY_OK &&
-            (blosc.is_stored || blosc.inner == DAMACY__BLOSC_ZSTD ||
-             blosc.inner == DAMACY__BLOSC_LZ4)) {
+        if (is_mapped || damacy__gpu_knows_blosc(layout, *stored, err)) {
             return DAMACY__UNIT_BLOSC;
         }
     }
@@ -53,6 +108,16 @@ static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__lay
 }
 
 /* ---- gathering ---- */
+
+/* The mapped file that a unit's bytes lie in, if any. */
+static const damacy__mapped_file* damacy__unit_file(const damacy__unit* unit)
+{
+    const damacy__slot* slot = unit->slot;
+
+    return unit->kind == DAMACY__UNIT_FILL || unit->is_space
+               ? NULL
+               : slot->read_tasks.items[slot->plan.chunks.items[unit->first].read].file;
+}
 
 static uint64_t damacy__unit_copies(const damacy__unit* unit)
 {
@@ -67,6 +132,15 @@ static damacy__job* damacy__wave_jobs(const damacy__gpu* gpu, const damacy__wave
     return (damacy__job*)(void*)(wave->host.ptr + (kind == DAMACY__UNIT_BLOSC
                                                        ? gpu->tables.blosc_jobs
                                                        : gpu->tables.zstd_jobs));
+}
+
+/* Whether a unit's bytes lie behind those of the one before, so that both are sent at once. Memory
+ * that the driver knows in pieces is never sent across the pieces. */
+static bool damacy__unit_follows(const damacy__unit* unit, const damacy__unit* before)
+{
+    return before->bytes && before->bytes + before->size == unit->bytes &&
+           before->is_space == unit->is_space &&
+           damacy__unit_file(before) == damacy__unit_file(unit);
 }
 
 static uint32_t* damacy__wave_count(damacy__wave* wave, uint32_t kind)
@@ -88,7 +162,7 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
         const damacy__unit* last = wave->n_units ? wave->units[wave->n_units - 1] : NULL;
         const uint64_t size = unit->slot->plan.chunks.items[unit->first].layout->chunk_size;
         /* Bytes that lie together on the host stay together, so that they are sent at once. */
-        const bool follows = last && last->bytes && last->bytes + last->size == unit->bytes;
+        const bool follows = last && damacy__unit_follows(unit, last);
         in = follows ? in : damacy__align_up(in, 256);
         if (unit->size > gpu->input_size - DAMACY__MIN(in, gpu->input_size) ||
             size > (wave->n_units ? gpu->output_limit : gpu->output_size) -
@@ -145,6 +219,7 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
 /* Sends the bytes of all units, as few copies as their places on the host allow. */
 static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
+    const damacy__unit* last = NULL; /* from, to and size: all up to it that is not sent yet */
     const uint8_t* from = NULL;
     uint64_t to = 0;
     uint64_t size = 0;
@@ -154,9 +229,10 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
         if (unit && unit->kind == DAMACY__UNIT_FILL) {
             continue;
         }
-        if (unit && size && from + size == unit->bytes &&
+        if (unit && size && damacy__unit_follows(unit, last) &&
             to + size == damacy__unit_input(gpu, wave, unit)) {
             size += unit->size;
+            last = unit;
             continue;
         }
         if (size) {
@@ -166,6 +242,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
         from = unit ? unit->bytes : NULL;
         to = unit ? damacy__unit_input(gpu, wave, unit) : 0;
         size = unit ? unit->size : 0;
+        last = unit;
     }
     DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->copy_stream, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));

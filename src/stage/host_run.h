@@ -15,7 +15,9 @@ static void damacy__slot_finish(damacy__slot* slot);
  * fills, and to a batch whose work is done, when there is a GPU. */
 static void damacy__gpu_take(damacy__unit* unit);
 static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__layout* layout,
-                                     damacy__span* stored, damacy_error* err);
+                                     bool is_mapped, damacy__span* stored, damacy_error* err);
+static bool damacy__gpu_takes_mapped(const damacy__core* core, const damacy__layout* layout);
+static bool damacy__gpu_knows_headers(const damacy__read_task* task, damacy__object* object);
 
 /* Ends n tasks of a batch; the last one finishes it. */
 static void damacy__run_done(damacy__slot* slot, uint64_t n)
@@ -56,16 +58,26 @@ static void damacy__run_error_init(const damacy__slot* slot, uint32_t chunk, dam
     damacy__error_where(error, stage, array->uri, key);
 }
 
-/* Gives a read's staging space back once none of its chunks needs it. */
-static void damacy__run_release(damacy__read_task* read, uint32_t n)
+static void damacy__run_staging_back(damacy__read_task* read)
 {
     damacy__core* core = read->slot->core;
 
-    if (__atomic_sub_fetch(&read->n_pending, n, __ATOMIC_ACQ_REL) == 0) {
-        damacy__lock(&core->staging_mutex);
-        damacy__ring_give(&core->ring, read->ticket);
-        damacy__unlock(&core->staging_mutex);
-        damacy__core_kick(core);
+    damacy__lock(&core->staging_mutex);
+    damacy__ring_give(&core->ring, read->ticket);
+    damacy__unlock(&core->staging_mutex);
+    damacy__core_kick(core);
+}
+
+/* Gives a read's memory back once none of its chunks needs it. */
+static void damacy__run_release(damacy__read_task* read, uint32_t n)
+{
+    if (__atomic_sub_fetch(&read->n_pending, n, __ATOMIC_ACQ_REL) != 0) {
+        return;
+    }
+    if (read->file) {
+        damacy__mapped_give(&read->slot->core->mapped, read->file);
+    } else {
+        damacy__run_staging_back(read);
     }
 }
 
@@ -232,6 +244,34 @@ static void damacy__run_fill(void* context, uint32_t worker)
     damacy__run_done(slot, 1);
 }
 
+/* Finds the bytes of a read in a mapped file, if the GPU can do with that. */
+static damacy_status damacy__run_map(damacy__read_task* task, damacy__object* object,
+                                     damacy_error* err)
+{
+    damacy__core* core = task->slot->core;
+    const damacy__plan* plan = &task->slot->plan;
+    const damacy__plan_read* read = &plan->reads.items[task->read];
+    const uint64_t size = damacy__object_size(object);
+    damacy__mapped_file* file = NULL;
+
+    if (!core->gpu || read->offset > size || read->size > size - read->offset ||
+        !damacy__gpu_takes_mapped(core,
+                                  plan->chunks.items[plan->by_place.items[read->first]].layout)) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__mapped_take(&core->mapped, object, read->size, task->slot->id, &file, err));
+    if (file && !damacy__gpu_knows_headers(task, object)) {
+        damacy__mapped_give(&core->mapped, file);
+        file = NULL;
+    }
+    if (file) {
+        damacy__run_staging_back(task);
+        task->bytes = file->mapping.ptr + read->offset;
+        task->file = file;
+    }
+    return DAMACY_OK;
+}
+
 /* Opens the object and reads; the error names the first chunk of the read. */
 static damacy_status damacy__run_fetch(damacy__read_task* task, damacy_error* err)
 {
@@ -241,9 +281,23 @@ static damacy_status damacy__run_fetch(damacy__read_task* task, damacy_error* er
     const damacy__plan_chunk* chunk =
         &slot->plan.chunks.items[slot->plan.by_place.items[read->first]];
 
-    return damacy__fetch_bytes(&core->store, &slot->crops[chunk->sample].array->fetched,
-                               chunk->position, chunk->index, read->offset, task->bytes, read->size,
-                               err);
+    damacy__object* object = NULL;
+    damacy_status status =
+        damacy__fetch_object(&core->store, &slot->crops[chunk->sample].array->fetched,
+                             chunk->position, chunk->index, &object, err);
+
+    if (status == DAMACY_OK) {
+        status = damacy__run_map(task, object, err);
+        if (status == DAMACY_OK && !task->file) {
+            status = damacy__store_read(&core->store, object, read->offset, task->space,
+                                        (size_t)read->size, err);
+        }
+        damacy__store_close(&core->store, object);
+    }
+    if (status != DAMACY_OK) {
+        damacy__mapped_forget(&core->mapped, chunk->index->stamp);
+    }
+    return status;
 }
 
 /* Passes a chunk on whose bytes have been read: to a worker, or to the GPU if that can decode it.
@@ -264,7 +318,7 @@ static void damacy__run_chunk_arrived(damacy__read_task* task, uint32_t chunk)
     stored = damacy__span_of(task->bytes + (c->offset - slot->plan.reads.items[task->read].offset),
                              (size_t)c->size);
     damacy__run_error_init(slot, chunk, DAMACY_STAGE_DECODE, &error);
-    unit->kind = damacy__gpu_classify(core, c->layout, &stored, &error);
+    unit->kind = damacy__gpu_classify(core, c->layout, task->file != NULL, &stored, &error);
     if (unit->kind == DAMACY__UNIT_FILL) { /* refused */
         damacy__run_chunk_fail(slot, chunk, &error);
         damacy__run_release(task, 1);
@@ -301,8 +355,10 @@ static void damacy__run_read(void* context, uint32_t worker)
         wanted += slot->plan.chunks.items[slot->plan.by_place.items[read->first + i]].size;
     }
     if (status == DAMACY_OK) {
-        damacy__metric_add(&core->counters.read, damacy__now_ns() - start, read->size, wanted);
-        damacy__count(&core->counters.bytes_read, read->size);
+        const uint64_t size = task->file ? DAMACY__MIN(wanted, read->size) : read->size;
+        damacy__metric_add(&core->counters.read, damacy__now_ns() - start, size, wanted);
+        damacy__count(&core->counters.bytes_read, size);
+        damacy__count(&core->counters.bytes_mapped, task->file ? size : 0);
         for (uint32_t i = 0; i < n_chunks; i++) {
             damacy__run_chunk_arrived(task, slot->plan.by_place.items[read->first + i]);
         }
@@ -432,7 +488,7 @@ static bool damacy__run_issue(damacy__slot* slot)
         if (!ok) {
             return false;
         }
-        task->bytes = core->staging + offset;
+        task->bytes = task->space = core->staging + offset;
         damacy__pool_submit(&core->io, &task->task, DAMACY__NORMAL);
     }
     return true;

@@ -16,6 +16,9 @@ static damacy_status damacy__object_refresh(damacy__store* store, damacy__object
 static damacy_status damacy__object_read_file(damacy__store* store, damacy__object* object,
                                               uint64_t offset, void* dst, size_t size,
                                               damacy_error* err);
+static damacy_status damacy__object_borrow(damacy__store* store, damacy__object* object, int* fd,
+                                           damacy_error* err);
+static void damacy__object_return(damacy__store* store, damacy__object* object);
 
 /* How often a call was repeated, by cause. */
 typedef struct damacy__relief {
@@ -312,4 +315,40 @@ static damacy_status damacy__object_read_file(damacy__store* store, damacy__obje
         return damacy__object_fail_short(object, offset, size, offset + n, err);
     }
     return DAMACY_OK;
+}
+
+/* The descriptor of a local file in use, until damacy__object_return, after a look whether the file
+ * still is as it was opened. For those who read it in ways of their own; counts as one read. */
+static damacy_status damacy__object_borrow(damacy__store* store, damacy__object* object, int* fd,
+                                           damacy_error* err)
+{
+    char name[DAMACY__NAME_TEXT];
+    struct stat info;
+    damacy__file_id id;
+    damacy_status status;
+
+    damacy__store_delay(store);
+    damacy__handles_begin(&store->handles);
+    status = damacy__object_use(store, object, fd, err);
+    if (status == DAMACY_OK) {
+        memset(&id, 0, sizeof id);
+        if (damacy__os_stat(&store->os, *fd, &info) == 0) {
+            id = damacy__file_id_of(&info);
+        }
+        if (damacy__file_id_equal(&id, &object->id)) {
+            return DAMACY_OK;
+        }
+        damacy__handle_release(&store->handles, &object->handle, true);
+        damacy__object_forget(store, object);
+        status = damacy__fail(err, DAMACY_IO, "%s: the object was changed while in use",
+                              damacy__store_name(object->root, object->key, name));
+    }
+    damacy__handles_end(&store->handles);
+    return status;
+}
+
+static void damacy__object_return(damacy__store* store, damacy__object* object)
+{
+    damacy__handle_release(&store->handles, &object->handle, false);
+    damacy__handles_end(&store->handles);
 }

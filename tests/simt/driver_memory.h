@@ -330,6 +330,8 @@ inline int host_register(void* ptr, size_t size, unsigned flags)
     for (auto& r : m->registered)
         if ((uintptr_t)ptr < r.first + r.second.size && r.first < (uintptr_t)ptr + size)
             return misuse(712, "registered twice", called);
+    if (flags & DAMACY__HOST_REGISTER_READ_ONLY)
+        mprotect(ptr, size, PROT_NONE); // only the copy engine reads mapped files
     m->registered[(uintptr_t)ptr] = range{size, (flags & DAMACY__HOST_REGISTER_READ_ONLY) != 0};
     m->counts.live_registered++;
     return 0;

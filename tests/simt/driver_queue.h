@@ -12,6 +12,8 @@ inline int copy_to_device(uint64_t dst, const void* src, size_t size, damacy__st
         return misuse(1, "destination outside every allocation", called);
     const range* r = find_range(m->registered, src, size);
     operation op;
+    if (!r && find_range(m->registered, src, 1))
+        return misuse(1, "source beyond what was registered", called);
     if (r && r->is_read_only) {
         op.run = [=] { read_mapping((void*)(uintptr_t)dst, src, size); };
     } else if (r || find_range(m->pinned, src, size)) {
