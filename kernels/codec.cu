@@ -28,8 +28,11 @@ extern "C" __global__ __launch_bounds__(256) void damacy_frames_gather(damacy__c
         job.expected_size = DAMACY__SIZE_UNKNOWN;
         job.flags = f.flags;
         job.tag = i;
-        if ((!job.src && job.src_size) || (!job.dst && job.dst_capacity))
+        if ((!job.src && job.src_size) || (!job.dst && job.dst_capacity)) {
             job.flags |= DAMACY__JOB_SKIP;
+            job.src = f.jobs; // not read, but no address that arithmetic must not touch
+            job.src_size = 0;
+        }
         ((damacy__job*)(uintptr_t)f.jobs)[i] = job;
         ((damacy__job_result*)(uintptr_t)f.results)[i] = result;
     }

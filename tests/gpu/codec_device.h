@@ -22,10 +22,9 @@ enum { CODEC_CANARY = 64, CODEC_POISON = 0xa5 };
 
 // How a batch is run.
 struct codec_options {
-    uint32_t skew = 0;                // of sources and outputs
-    bool is_measured = false;         // limits of this very batch, instead of sizes alone
-    bool is_exactly_measured = false; // and the scratch ends where it must
-    uint64_t scratch_size = 0;        // other than asked for
+    uint32_t skew = 0;         // of sources and outputs
+    bool is_measured = false;  // limits of this very batch, instead of sizes alone
+    uint64_t scratch_size = 0; // other than asked for
     const damacy_codec_limits* limits = nullptr;
     uint32_t n_present = UINT32_MAX; // not all frames are there
     // queues the work that it is given once, then runs it, perhaps several times, and waits

@@ -231,6 +231,28 @@ TEST(codec_gpu_runs_in_a_captured_graph)
     }
 }
 
+// Nothing of a new codec has run, and what is left to load must not end the capture.
+TEST(codec_gpu_captures_the_first_batch_of_a_codec)
+{
+    NEED(DAMACY_CODEC_ZSTD)
+    const std::vector<corpus_file> files = valid_frames(10);
+    std::vector<codec_frame> frames;
+    codec_machine m;
+    codec_options o;
+    m.must(m.open(DAMACY_CODEC_ZSTD, NULL));
+    for (const corpus_file& f : files) {
+        frames.push_back(frame_of(f, false));
+    }
+    const damacy_codec_limits limits = roomy(frames);
+    o.limits = &limits;
+    o.around = in_a_graph(m, 1);
+    m.must(m.run(frames, o));
+    for (size_t i = 0; i < files.size(); i++) {
+        CHECK(is_right(frames[i], files[i]));
+    }
+    m.close();
+}
+
 // So many blocks that literals are decoded on side streams, but not in a capture.
 TEST(codec_gpu_decodes_thousands_of_frames_with_and_without_a_graph)
 {

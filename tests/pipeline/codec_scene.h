@@ -1,0 +1,194 @@
+// damacy_codec_* on the fake driver: the kernels, a codec on a device of the test's, frames of
+// every kind.
+#pragma once
+#include "tests/simt/simt.h"
+#include <assert.h>
+
+// The library holds the kernels' records, too: theirs live in a namespace here.
+namespace kernels {
+#include "kernels/blosc.cu"
+#include "kernels/codec.cu"
+#include "kernels/copy.cu"
+#include "kernels/crc32c.cu"
+#include "kernels/lz4.cu"
+#include "kernels/zstd.cu"
+#include "kernels/zstd_sequences.cu"
+} // namespace kernels
+#undef DAMACY__INLINE
+
+struct damacy__driver;
+struct damacy_error;
+static int load_fake(damacy__driver* driver, damacy_error* err);
+#define DAMACY__DRIVER_LOAD (damacy_status) load_fake
+#define DAMACY_IMPLEMENTATION
+#include "damacy.h"
+
+#include "tests/simt/driver.h"
+#include "tests/test.h"
+#include "tests/gpu/codec_device.h"
+#include "tests/kernel/zstd_corpus.h"
+#include <blosc.h>
+#include <lz4.h>
+
+static fake_config machine;
+static damacy__driver table;
+static bool has_machine;
+
+static int load_fake(damacy__driver* driver, damacy_error*)
+{
+    if (!has_machine) {
+        fake_open(&table, &machine);
+    }
+    has_machine = true;
+    *driver = table;
+    return DAMACY_OK;
+}
+
+static void enroll_kernels()
+{
+    using namespace kernels;
+#define KERNEL(name) simt::enroll(#name, name)
+    KERNEL(damacy_frames_gather);
+    KERNEL(damacy_frames_scatter);
+    KERNEL(damacy_frames_sizes);
+    KERNEL(damacy_frames_measure);
+    KERNEL(damacy_blosc_begin);
+    KERNEL(damacy_blosc_parse);
+    KERNEL(damacy_blosc_finish);
+    KERNEL(damacy_blosc_unfilter);
+    KERNEL(damacy_copy);
+    KERNEL(damacy_clear_failed);
+    KERNEL(damacy_crc32c);
+    KERNEL(damacy_lz4_begin);
+    KERNEL(damacy_lz4_parse);
+    KERNEL(damacy_lz4_execute);
+    KERNEL(damacy_lz4_execute_few);
+    KERNEL(damacy_zstd_count);
+    KERNEL(damacy_zstd_allocate);
+    KERNEL(damacy_zstd_fill);
+    KERNEL(damacy_zstd_trees);
+    KERNEL(damacy_zstd_order);
+    KERNEL(damacy_zstd_resolve);
+    KERNEL(damacy_zstd_literals_lanes9);
+    KERNEL(damacy_zstd_literals_lanes10);
+    KERNEL(damacy_zstd_literals_lanes11);
+    KERNEL(damacy_zstd_literals_split32);
+    KERNEL(damacy_zstd_literals_split128);
+    KERNEL(damacy_zstd_place);
+    KERNEL(damacy_zstd_finish);
+    KERNEL(damacy_zstd_tables);
+    KERNEL(damacy_zstd_fse);
+    KERNEL(damacy_zstd_link);
+    KERNEL(damacy_zstd_jump);
+    KERNEL(damacy_zstd_execute_1024x2);
+    KERNEL(damacy_zstd_execute_256x4);
+    KERNEL(damacy_zstd_execute_256x2);
+    KERNEL(damacy_zstd_execute_128x2);
+}
+
+static codec_machine open_codec(damacy_codec_kind kind)
+{
+    codec_machine m;
+    damacy_config config;
+    enroll_kernels();
+    memset(&machine, 0, sizeof machine);
+    machine.device_bytes = UINT64_C(8) << 30;
+    memset(&config, 0, sizeof config);
+    config.cache_dir = "";
+    m.must(m.open(kind, &config));
+    m.codec->device.n_multiprocessors = 1; // grids of a size that the CPU can run
+    return m;
+}
+
+static void close_codec(codec_machine& m)
+{
+    fake_counts counts;
+    m.give_all();
+    m.close();
+    fake_count(&counts);
+    if (counts.misuse) {
+        printf("# %s\n", counts.first_misuse);
+    }
+    CHECK_EQ(counts.misuse, 0);
+    CHECK_EQ(counts.live_allocations, 0);
+    CHECK_EQ(counts.live_streams, 0);
+    CHECK_EQ(counts.live_events, 0);
+    CHECK_EQ(counts.live_modules, 0);
+    CHECK_EQ(counts.live_compilations, 0);
+    CHECK_EQ(counts.live_primary, 0);
+    fake_close();
+    has_machine = false;
+}
+
+// ---- frames of every kind -----------------------------------------------------------------------
+
+// 16-bit counts with noise, and a run now and then.
+static bytes sample(size_t n, uint64_t* seed)
+{
+    bytes v(n);
+    for (size_t i = 0; i < n; i++) {
+        v[i] = i % 2 ? (uint8_t)(i >> 9) : (uint8_t)(100 + (test_random(seed) >> 59));
+        if (i % 1000 > 900) {
+            v[i] = 7;
+        }
+    }
+    return v;
+}
+
+static bytes pack(damacy_codec_kind kind, const bytes& raw, unsigned variant)
+{
+    static const char* const inner[] = {"zstd", "lz4", "lz4hc"};
+    bytes out(raw.size() * 2 + 1000);
+    size_t n = 0, at = 0;
+    if (kind == DAMACY_CODEC_ZSTD) {
+        n = ZSTD_compress(out.data(), out.size(), raw.data(), raw.size(),
+                          (int)(variant % 3) * 3 + 1);
+    } else if (kind == DAMACY_CODEC_BLOSC) {
+        n = (size_t)blosc_compress_ctx(5, (int)variant % 3, 2, raw.size(), raw.data(), out.data(),
+                                       out.size(), inner[variant / 3 % 3], variant % 2 ? 0 : 8192,
+                                       1);
+    } else {
+        at = kind == DAMACY_CODEC_LZ4_SIZED ? 4 : 0;
+        for (size_t i = 0; i < at; i++) {
+            out[i] = (uint8_t)(raw.size() >> 8 * i);
+        }
+        n = at + (size_t)LZ4_compress_default((const char*)raw.data(), (char*)out.data() + at,
+                                              (int)raw.size(), (int)(out.size() - at));
+    }
+    CHECK(n > at && n <= out.size());
+    out.resize(n);
+    return out;
+}
+
+struct scene {
+    std::vector<bytes> raw;
+    std::vector<codec_frame> frames;
+};
+
+static scene make_scene(damacy_codec_kind kind, size_t n, uint64_t seed)
+{
+    scene s;
+    for (size_t i = 0; i < n; i++) {
+        codec_frame f;
+        s.raw.push_back(sample(1 + (test_random(&seed) >> 40) % 30000, &seed));
+        f.src = pack(kind, s.raw.back(), (unsigned)i);
+        f.capacity = s.raw.back().size();
+        s.frames.push_back(f);
+    }
+    return s;
+}
+
+static bool is_right(const codec_frame& f, const bytes& raw)
+{
+    const bool right = f.status == DAMACY_FRAME_OK && f.is_clean && f.size == raw.size() &&
+                       f.out == raw && f.error_offset == 0;
+    if (!right) {
+        printf("# %s at %llu, %llu of %zu bytes, clean %d\n", damacy_frame_status_str(f.status),
+               (unsigned long long)f.error_offset, (unsigned long long)f.size, raw.size(),
+               (int)f.is_clean);
+    }
+    return right;
+}
+
+static const damacy_codec_kind kinds[] = {DAMACY_CODEC_ZSTD, DAMACY_CODEC_LZ4,
+                                          DAMACY_CODEC_LZ4_SIZED, DAMACY_CODEC_BLOSC};
