@@ -1,7 +1,8 @@
 /* The whole library on a real device: the CPU's voxels, under load, with little memory, beside a
  * consumer's own streams and contexts, and after a fault. Skips aloud without a device.
  *
- * TEST_SOAK_SECONDS (30) is how long random configurations run; TEST_SEED repeats a run. */
+ * TEST_SOAK_SECONDS (30) is how long random configurations run; TEST_SEED repeats a run;
+ * DAMACY_TEST_SMALL shortens what a sanitizer slows down. */
 #ifndef DAMACY_TEST_ON_FAKE_GPU
 #define DAMACY_IMPLEMENTATION
 #include "damacy.h"
@@ -236,11 +237,12 @@ TEST(the_gpu_gives_the_bytes_of_the_cpu)
 {
     static const damacy_dtype outs[] = {DAMACY_F32, DAMACY_BF16, DAMACY_NATIVE, DAMACY_I16};
     static const int64_t extent[3] = {40, 33, 37};
+    const int is_small = getenv("DAMACY_TEST_SMALL") != NULL; /* under a sanitizer */
     uint64_t seed = test_seed();
     int n = 0;
 
     NEED_GPU();
-    for (int k = 0; k < N_KINDS; k++) {
+    for (int k = is_small ? 1 : 0; k < (is_small ? 2 : N_KINDS); k++) {
         for (int codec = 0; codec < N_CODECS; codec++) {
             mem_store* m = mem_new();
             scene s = put_array(m, "a.zarr", &kinds[k], codec, 70, 24, &seed);
@@ -248,12 +250,12 @@ TEST(the_gpu_gives_the_bytes_of_the_cpu)
             for (int i = 0; i < 10; i++) {
                 samples[i] = crop_of(&s, extent, &seed);
             }
-            for (size_t o = 0; o < sizeof outs / sizeof outs[0]; o++) {
+            for (size_t o = 0; o < (is_small ? 1 : sizeof outs / sizeof outs[0]); o++) {
                 damacy_config config = gpu_config(m);
                 size_t size[2] = {0, 0};
                 uint8_t* bytes[2];
                 config.dtype = outs[o];
-                config.max_gpu_bytes = (n % 3 ? UINT64_C(512) : UINT64_C(64)) << 20;
+                config.max_gpu_bytes = (n % 3 && !is_small ? UINT64_C(512) : UINT64_C(64)) << 20;
                 bytes[0] = read_all(config, DAMACY_CPU, samples, 10, &size[0]);
                 bytes[1] = read_all(config, DAMACY_GPU(0), samples, 10, &size[1]);
                 CHECK_EQ(size[0], size[1]);
@@ -685,7 +687,7 @@ TEST(two_pipelines_work_at_once_in_two_contexts)
     expected = read_all(gpu_config(m), DAMACY_CPU, samples, 48, &size);
     ok(test_context_create(&own));
     ok(cuda.context_pop(&popped));
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < (getenv("DAMACY_TEST_SMALL") ? 1 : 3); round++) {
         memset(sides, 0, sizeof sides);
         for (int i = 0; i < 2; i++) {
             sides[i].config = gpu_config(m);
