@@ -1,0 +1,606 @@
+// Decompression alone: batches of frames in device memory, through damacy_codec_*, beside nvCOMP on
+// the same buffers and libzstd on all cores.
+//
+//     ./run bench decoder [--quick] [--only=TEXT] [--json=FILE] [--nvcomp=libnvcomp.so.6]
+//     [--stages] c++ -std=c++17 -O2 -D_GNU_SOURCE -I. bench/decoder.cpp -lpthread -ldl
+//
+// GB/s are 10^9 bytes of output per second: the median of 21 batches after 3, between CUDA events.
+// Buffers are larger than the L2 cache, or several are used in turn. Every output is compared with
+// its content. A "stream" is a sequence of batches on 1 to 4 CUDA streams with scratch of their
+// own, as a pipeline runs them. nvCOMP's column is empty without --nvcomp; libzstd, liblz4 and
+// libblosc are found with dlopen, and rows that need a missing one are left out aloud.
+#define DAMACY_IMPLEMENTATION
+#include "damacy.h"
+
+#include "bench/decoder_data.h"
+#include <functional>
+
+struct row {
+    std::string kind, codec; // codec: zstd, lz4, blosc, blosc-split, blosc-bit
+    int level;
+    uint64_t size; // of a frame
+    uint32_t n;
+    uint32_t streams; // 0: one batch after another
+    double goal;      // times nvCOMP's; 0: none
+    std::string note;
+};
+
+struct options {
+    bool quick = false, stages = false;
+    std::string only, json, nvcomp;
+};
+
+// A batch and its buffers, as both decoders take them.
+struct wave {
+    uint32_t n = 0;
+    uint64_t src_size = 0, dst_size = 0;
+    uint64_t src = 0, dst = 0, srcs = 0, src_sizes = 0, dsts = 0, capacities = 0, sizes = 0,
+             statuses = 0;
+    uint64_t scratch = 0, scratch_size = 0, nv_scratch = 0, nv_scratch_size = 0;
+};
+
+struct bench {
+    options option;
+    libraries libs;
+    nvcomp_api nvcomp;
+    bool has_nvcomp = false;
+    damacy_codec* codecs[4] = {};
+    damacy_codec* main = nullptr; // whose driver is used
+    damacy__stream streams[4] = {};
+    damacy_error err = {};
+    std::map<std::string, frames> packed;
+    FILE* json = nullptr;
+    bool has_wrong = false;
+
+    void must(bool is_fine, const char* what)
+    {
+        if (!is_fine) {
+            fprintf(stderr, "decoder: %s: %s\n", what, err.message);
+            exit(1);
+        }
+    }
+
+    uint64_t take(uint64_t size)
+    {
+        uint64_t address = 0;
+        const int code = main->driver.memory_alloc(&address, size ? size : 1);
+        if (code) {
+            (void)snprintf(err.message, sizeof err.message, "%llu bytes, code %d",
+                           (unsigned long long)size, code);
+        }
+        must(code == 0, "device memory");
+        return address;
+    }
+
+    void give(uint64_t address)
+    {
+        if (address) {
+            must(main->driver.memory_free(address) == 0, "cuMemFree");
+        }
+    }
+
+    void send(uint64_t to, const void* from, uint64_t size)
+    {
+        must(main->driver.copy_to_device(to, from, size, streams[0]) == 0, "cuMemcpyHtoD");
+        sync();
+    }
+
+    void fetch(void* to, uint64_t from, uint64_t size)
+    {
+        must(main->driver.copy_to_host(to, from, size, streams[0]) == 0, "cuMemcpyDtoH");
+        sync();
+    }
+
+    void sync()
+    {
+        must(main->driver.stream_synchronize(streams[0]) == 0, "cuStreamSynchronize");
+    }
+
+    template <class T> uint64_t put(const std::vector<T>& v)
+    {
+        const uint64_t to = take(v.size() * sizeof(T));
+        send(to, v.data(), v.size() * sizeof(T));
+        return to;
+    }
+
+    bool open();
+    void close();
+    const frames& pack(const row& r);
+    void run(const row& r);
+    void load(const row& r, const frames& f, wave* w);
+    void unload(wave* w);
+    bool verify(const frames& f, const wave& w, bool is_nvcomp, uint32_t* n_need);
+    double batches(std::vector<wave>& waves, const std::function<void(wave&, damacy__stream)>& f);
+    double stream_of(std::vector<wave>& waves, uint32_t n_streams,
+                     const std::function<void(wave&, damacy__stream)>& f);
+    void stages(const row& r, const frames& f, const wave& w, uint64_t scratch_size);
+};
+
+static damacy_codec_kind kind_of(const row& r)
+{
+    return r.codec == "zstd"  ? DAMACY_CODEC_ZSTD
+           : r.codec == "lz4" ? DAMACY_CODEC_LZ4
+                              : DAMACY_CODEC_BLOSC;
+}
+
+bool bench::open()
+{
+    damacy_config config = {};
+    int major = 0;
+
+    config.device = DAMACY_GPU(0);
+    for (int kind : {DAMACY_CODEC_ZSTD, DAMACY_CODEC_LZ4, DAMACY_CODEC_BLOSC}) {
+        if (damacy_codec_create((damacy_codec_kind)kind, &config, &codecs[kind], &err) !=
+            DAMACY_OK) {
+            fprintf(stderr, "decoder: %s\n", err.message);
+            return false;
+        }
+    }
+    main = codecs[0];
+    must(damacy__device_enter(&main->device, &err) == DAMACY_OK, "context");
+    for (damacy__stream& s : streams) {
+        must(damacy__stream_open(&main->device, false, &s, &err) == DAMACY_OK, "stream");
+    }
+    has_nvcomp = nvcomp.open(option.nvcomp);
+    (void)main->driver.driver_version(&major);
+    printf("%s, driver %d, %u threads\n", main->device.name, major,
+           std::thread::hardware_concurrency());
+    return true;
+}
+
+void bench::close()
+{
+    for (damacy__stream s : streams) {
+        if (s) {
+            damacy__stream_close(&main->device, s);
+        }
+    }
+    if (main) {
+        damacy__device_leave(&main->device);
+    }
+    for (damacy_codec* codec : codecs) {
+        damacy_codec_destroy(codec);
+    }
+}
+
+const frames& bench::pack(const row& r)
+{
+    const std::string key =
+        r.kind + "/" + r.codec + "/" + std::to_string(r.level) + "/" + std::to_string(r.size);
+    auto found = packed.find(key);
+
+    if (found == packed.end()) {
+        packed.clear(); // rows of one kind stand together
+        found = packed.emplace(key, make_frames(libs, r.kind, r.codec, r.level, r.size)).first;
+    }
+    return found->second;
+}
+
+// Copies of the frames, each at a place of its own.
+void bench::load(const row& r, const frames& f, wave* w)
+{
+    const size_t m = f.packed.size();
+    std::vector<uint64_t> srcs(r.n), src_sizes(r.n), dsts(r.n), capacities(r.n, r.size);
+
+    w->n = r.n;
+    w->src_size = 0;
+    for (uint32_t i = 0; i < r.n; i++) {
+        srcs[i] = w->src_size;
+        src_sizes[i] = f.packed[i % m].size();
+        w->src_size += (src_sizes[i] + 15) / 16 * 16; // nvCOMP asks for aligned frames
+        dsts[i] = i * r.size;
+    }
+    bytes slab(w->src_size);
+    parallel(r.n, [&](size_t i) { memcpy(&slab[srcs[i]], f.packed[i % m].data(), src_sizes[i]); });
+    w->dst_size = r.n * r.size;
+    w->src = put(slab);
+    w->dst = take(w->dst_size);
+    for (uint32_t i = 0; i < r.n; i++) {
+        srcs[i] += w->src;
+        dsts[i] += w->dst;
+    }
+    w->srcs = put(srcs);
+    w->src_sizes = put(src_sizes);
+    w->dsts = put(dsts);
+    w->capacities = put(capacities);
+    w->sizes = take(8 * r.n);
+    w->statuses = take(4 * r.n);
+}
+
+void bench::unload(wave* w)
+{
+    for (uint64_t address : {w->src, w->dst, w->srcs, w->src_sizes, w->dsts, w->capacities,
+                             w->sizes, w->statuses, w->scratch, w->nv_scratch}) {
+        give(address);
+    }
+    *w = wave();
+}
+
+// n_need: frames that the scratch did not hold, which is no error of theirs.
+bool bench::verify(const frames& f, const wave& w, bool is_nvcomp, uint32_t* n_need)
+{
+    bytes out(w.dst_size);
+    std::vector<uint32_t> statuses(w.n);
+    std::atomic<uint32_t> wrong{0}, need{0};
+    const uint64_t size = w.dst_size / w.n;
+
+    fetch(out.data(), w.dst, w.dst_size);
+    fetch(statuses.data(), w.statuses, 4 * w.n);
+    parallel(w.n, [&](size_t i) {
+        if (statuses[i] == DAMACY_FRAME_NEED_SCRATCH && !is_nvcomp) {
+            need++;
+        } else if (statuses[i] != 0 ||
+                   memcmp(&out[i * size], f.content.data() + i % f.packed.size() * size, size)) {
+            wrong++;
+        }
+    });
+    must(main->driver.fill_bytes(w.dst, 0xa5, w.dst_size, streams[0]) == 0, "cuMemsetD8");
+    sync();
+    *n_need = need;
+    return wrong == 0;
+}
+
+// Milliseconds of a batch.
+double bench::batches(std::vector<wave>& waves, const std::function<void(wave&, damacy__stream)>& f)
+{
+    std::vector<float> times;
+    damacy__event begin = nullptr, end = nullptr;
+
+    must(damacy__event_open(&main->device, true, &begin, &err) == DAMACY_OK, "event");
+    must(damacy__event_open(&main->device, true, &end, &err) == DAMACY_OK, "event");
+    for (int i = 0; i < 24; i++) {
+        float ms = 0;
+        must(main->driver.event_record(begin, streams[0]) == 0, "cuEventRecord");
+        f(waves[i % waves.size()], streams[0]);
+        must(main->driver.event_record(end, streams[0]) == 0, "cuEventRecord");
+        sync();
+        must(main->driver.event_elapsed(&ms, begin, end) == 0, "cuEventElapsedTime");
+        if (i >= 3) {
+            times.push_back(ms);
+        }
+    }
+    damacy__event_close(&main->device, begin);
+    damacy__event_close(&main->device, end);
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+}
+
+// Milliseconds of a batch within a long sequence of them.
+double bench::stream_of(std::vector<wave>& waves, uint32_t n_streams,
+                        const std::function<void(wave&, damacy__stream)>& f)
+{
+    enum { N = 48 };
+    std::vector<double> times;
+
+    for (int run = 0; run < 4; run++) {
+        sync();
+        const uint64_t begin = damacy__now_ns();
+        for (int i = 0; i < N; i++) {
+            f(waves[i % n_streams], streams[i % n_streams]);
+        }
+        for (uint32_t k = 0; k < n_streams; k++) {
+            must(main->driver.stream_synchronize(streams[k]) == 0, "cuStreamSynchronize");
+        }
+        if (run > 0) {
+            times.push_back((double)(damacy__now_ns() - begin) / 1e6 / N);
+        }
+    }
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+}
+
+// Milliseconds of each kernel of the Zstandard decoder.
+void bench::stages(const row& r, const frames& f, const wave& w, uint64_t scratch_size)
+{
+    static const char* const names[] = {"parse", "prep",  "fse",  "resolve",
+                                        "lits",  "place", "exec", "finish"};
+    std::vector<damacy__job> jobs(r.n);
+    damacy__zstd_limits limits = {};
+    damacy__zstd_layout layout = {};
+    damacy__zstd_call call = {};
+    damacy__event marks[DAMACY__ZSTD_STAGES], begin;
+    std::vector<float> times[DAMACY__ZSTD_STAGES];
+    uint64_t at = w.src;
+
+    for (uint32_t i = 0; i < r.n; i++) {
+        memset(&jobs[i], 0, sizeof jobs[i]);
+        jobs[i].src = at;
+        jobs[i].src_size = f.packed[i % f.packed.size()].size();
+        jobs[i].dst = w.dst + i * r.size;
+        jobs[i].dst_capacity = jobs[i].expected_size = r.size;
+        at += (jobs[i].src_size + 15) / 16 * 16;
+    }
+    limits.max_jobs = r.n;
+    limits.dst_size = w.dst_size;
+    limits.largest_size = r.size;
+    if (damacy__zstd_layout_of(&limits, &layout, &err) != DAMACY_OK || layout.size > scratch_size) {
+        return;
+    }
+    const uint64_t table = put(jobs), count = put(std::vector<uint32_t>(1, r.n));
+    const uint64_t results = take(r.n * sizeof(damacy__job_result));
+    call.jobs = table;
+    call.n_jobs = count;
+    call.results = results;
+    call.scratch = w.scratch;
+    call.stream = streams[0];
+    call.marks = marks;
+    must(damacy__event_open(&main->device, true, &begin, &err) == DAMACY_OK, "event");
+    for (damacy__event& e : marks) {
+        must(damacy__event_open(&main->device, true, &e, &err) == DAMACY_OK, "event");
+    }
+    for (int run = 0; run < 8; run++) {
+        must(main->driver.event_record(begin, streams[0]) == 0, "cuEventRecord");
+        must(damacy__zstd_launch(&main->kernels.zstd, &main->device, &layout, &call, &err) ==
+                 DAMACY_OK,
+             "launch");
+        sync();
+        for (int k = 0; k < DAMACY__ZSTD_STAGES && run; k++) {
+            float ms = 0;
+            main->driver.event_elapsed(&ms, k ? marks[k - 1] : begin, marks[k]);
+            times[k].push_back(ms);
+        }
+    }
+    printf("%52s", "ms:");
+    for (int k = 0; k < DAMACY__ZSTD_STAGES; k++) {
+        std::sort(times[k].begin(), times[k].end());
+        printf(" %s %.3f", names[k], times[k][times[k].size() / 2]);
+    }
+    printf("\n");
+    for (damacy__event& e : marks) {
+        damacy__event_close(&main->device, e);
+    }
+    damacy__event_close(&main->device, begin);
+    give(table);
+    give(count);
+    give(results);
+}
+
+void bench::run(const row& r)
+{
+    const frames& f = pack(r);
+    char name[160];
+
+    (void)snprintf(name, sizeof name, "%-11s %-11s L%-2d %7.0f KiB x %5u%s", r.kind.c_str(),
+                   r.codec.c_str(), r.level, (double)r.size / 1024.0, r.n,
+                   r.streams ? (" on " + std::to_string(r.streams)).c_str() : "     ");
+    if (f.packed.empty()) {
+        printf("%s  left out: %s\n", name, f.missing.c_str());
+        return;
+    }
+    const damacy_codec_kind kind = kind_of(r);
+    // Small batches take turns with others, so that the L2 cache does not keep them.
+    const uint32_t n_waves =
+        r.streams ? r.streams : (uint32_t)std::min<uint64_t>(64, 1 + (128u << 20) / (r.n * r.size));
+    std::vector<wave> waves(n_waves);
+    damacy_codec_limits limits = {};
+    bool is_measured = false, is_right = true;
+    uint32_t n_need = 0;
+    double ms = 0, nv_ms = 0;
+    nvcomp_api::opts opts = {};
+
+    limits.max_frames = r.n;
+    limits.max_frame_size = r.size;
+    for (wave& w : waves) {
+        load(r, f, &w);
+    }
+    const auto ours = [&](wave& w, damacy__stream stream) {
+        damacy_codec_batch b;
+        memset(&b, 0, sizeof b);
+        b.n_frames = w.n;
+        b.srcs = (const void* const*)(uintptr_t)w.srcs;
+        b.src_sizes = (const uint64_t*)(uintptr_t)w.src_sizes;
+        b.dsts = (void* const*)(uintptr_t)w.dsts;
+        b.capacities = (const uint64_t*)(uintptr_t)w.capacities;
+        b.sizes = (uint64_t*)(uintptr_t)w.sizes;
+        b.statuses = (uint32_t*)(uintptr_t)w.statuses;
+        must(damacy_codec_decompress(codecs[kind], &b, &limits, (void*)(uintptr_t)w.scratch,
+                                     w.scratch_size, stream, &err) == DAMACY_OK,
+             "damacy_codec_decompress");
+    };
+    for (;;) {
+        for (wave& w : waves) {
+            must(damacy_codec_scratch_size(kind, &limits, &w.scratch_size, &err) == DAMACY_OK,
+                 "scratch size");
+            w.scratch = take(w.scratch_size);
+        }
+        ours(waves[0], streams[0]);
+        sync();
+        is_right = verify(f, waves[0], false, &n_need);
+        if (n_need == 0 || is_measured) {
+            break;
+        }
+        damacy_codec_batch b;
+        memset(&b, 0, sizeof b);
+        b.n_frames = r.n;
+        b.srcs = (const void* const*)(uintptr_t)waves[0].srcs;
+        b.src_sizes = (const uint64_t*)(uintptr_t)waves[0].src_sizes;
+        b.capacities = (const uint64_t*)(uintptr_t)waves[0].capacities;
+        must(damacy_codec_measure(codecs[kind], &b, streams[0], &limits, &err) == DAMACY_OK,
+             "measure");
+        is_measured = true;
+        for (wave& w : waves) {
+            give(w.scratch);
+        }
+    }
+    ms = r.streams ? stream_of(waves, r.streams, ours) : batches(waves, ours);
+    for (wave& w : waves) {
+        uint32_t need = 0;
+        is_right &= verify(f, w, false, &need) && need == 0;
+    }
+    if (option.stages && kind == DAMACY_CODEC_ZSTD && !r.streams) {
+        stages(r, f, waves[0], waves[0].scratch_size);
+    }
+    const double scratch = (double)waves[0].scratch_size / (double)waves[0].dst_size;
+    bool is_nvcomp_right = true;
+    if (has_nvcomp && kind != DAMACY_CODEC_BLOSC) {
+        const bool is_zstd = kind == DAMACY_CODEC_ZSTD;
+        bool is_fine = true;
+        for (wave& w : waves) {
+            size_t size = 0;
+            give(w.scratch);
+            w.scratch = 0;
+            is_fine &= (is_zstd ? nvcomp.zstd_size : nvcomp.lz4_size)(r.n, r.size, opts, &size,
+                                                                      w.dst_size, streams[0]) == 0;
+            w.nv_scratch_size = size;
+            w.nv_scratch = take(size);
+        }
+        const auto theirs = [&](wave& w, damacy__stream stream) {
+            is_fine &=
+                (is_zstd ? nvcomp.zstd : nvcomp.lz4)(
+                    (const void* const*)(uintptr_t)w.srcs, (const size_t*)(uintptr_t)w.src_sizes,
+                    (const size_t*)(uintptr_t)w.capacities, (size_t*)(uintptr_t)w.sizes, w.n,
+                    (void*)(uintptr_t)w.nv_scratch, w.nv_scratch_size,
+                    (void* const*)(uintptr_t)w.dsts, opts, (int*)(uintptr_t)w.statuses,
+                    stream) == 0;
+        };
+        nv_ms = r.streams ? stream_of(waves, r.streams, theirs) : batches(waves, theirs);
+        uint32_t need = 0;
+        is_nvcomp_right = is_fine && verify(f, waves[0], true, &need);
+    }
+    const double gb = (double)waves[0].dst_size / 1e6, host = host_rate(libs, f, r.codec, r.size);
+    has_wrong |= !is_right;
+    printf("%s ratio %5.2f  %7.1f GB/s %9.3f ms  scratch %4.2f%s", name,
+           (double)f.content_size() / (double)f.packed_size(), gb / ms, ms, scratch,
+           is_measured ? "*" : " ");
+    if (nv_ms > 0) {
+        printf("  nvCOMP %6.1f%s  x%5.1f (scratch %4.2f)", gb / nv_ms,
+               is_nvcomp_right ? "" : " WRONG", nv_ms / ms,
+               (double)waves[0].nv_scratch_size / (double)waves[0].dst_size);
+    }
+    printf("  host %5.1f", host);
+    if (r.goal > 0) {
+        printf("  goal x%.1f", r.goal);
+    }
+    printf("  %s%s\n", r.note.c_str(), is_right ? "" : "  WRONG");
+    if (r.n == 1) {
+        printf("%52s one libzstd call on one core: %.3f ms\n", "", host_call(libs, f, r.size));
+    }
+    if (json) {
+        fprintf(
+            json,
+            "%s{\"kind\":\"%s\",\"codec\":\"%s\",\"level\":%d,\"frame\":%llu,\"frames\":%u,"
+            "\"streams\":%u,\"gb_s\":%.2f,"
+            "\"ms\":%.4f,\"scratch\":%.3f,\"nvcomp_gb_s\":%.2f,\"host_gb_s\":%.2f,\"right\":%s}",
+            ftell(json) > 1 ? ",\n" : "", r.kind.c_str(), r.codec.c_str(), r.level,
+            (unsigned long long)r.size, r.n, r.streams, gb / ms, ms, scratch,
+            nv_ms > 0 ? gb / nv_ms : 0.0, host, is_right ? "true" : "false");
+    }
+    fflush(stdout);
+    for (wave& w : waves) {
+        unload(&w);
+    }
+}
+
+// The rows that decide.
+static std::vector<row> quick_rows()
+{
+    const uint64_t k = 1024, m = k * k;
+    std::vector<row> rows = {{"text", "zstd", 3, 167 * 1000, 4600, 0, 3, ""},
+                             {"text", "zstd", 3, 9 * m, 82, 0, 20, ""},
+                             {"dim", "zstd", 3, 9 * m, 113, 0, 18, ""},
+                             {"dim", "zstd", 3, m, 1000, 0, 5, ""},
+                             {"dim", "zstd", 3, 256 * k, 1, 0, 0, "goal: twice one libzstd call"},
+                             {"dim", "zstd", 3, 256 * k, 512, 0, 7, ""},
+                             {"dim", "zstd", 3, 256 * k, 4096, 0, 0, "goal: scratch 2.5"}};
+    const auto streams = [&](const char* kind, double goal) {
+        for (uint32_t s = 1; s <= 4; s++) {
+            rows.push_back({kind, "zstd", 3, 256 * k, 512, s, goal, ""});
+        }
+    };
+    streams("dim", 15);
+    rows.push_back({"half-random", "zstd", 3, 256 * k, 512, 0, 9, ""});
+    rows.push_back({"half-random", "zstd", 3, 256 * k, 4096, 0, 3.5, "the reference scenario"});
+    streams("half-random", 12);
+    rows.push_back({"denoised", "zstd", 3, 256 * k, 512, 0, 6, ""});
+    rows.push_back({"denoised", "zstd", 3, 256 * k, 4096, 0, 0, ""});
+    streams("denoised", 10);
+    rows.push_back({"bright", "zstd", 3, m, 1000, 0, 7, ""});
+    rows.push_back({"bright", "zstd", 1, m, 1000, 0, 0, "goal: 500 GB/s"});
+    for (const char* codec : {"blosc", "blosc-split", "blosc-bit"}) {
+        rows.push_back({"dim", codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
+        rows.push_back({"half-random", codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
+    }
+    for (const char* kind : {"dim", "half-random", "bright", "denoised"}) {
+        rows.push_back({kind, "lz4", 1, 64 * k, 16384, 0, 2, ""});
+    }
+    rows.push_back({"random", "lz4", 1, 64 * k, 16384, 0, 0, "goal: copy speed"});
+    return rows;
+}
+
+static std::vector<row> all_rows()
+{
+    std::vector<row> rows = quick_rows();
+    const uint64_t k = 1024;
+
+    for (const char* kind : {"dim", "bright", "denoised", "half-random", "text", "binary"}) {
+        for (int level : {1, 3, 9, 19}) {
+            for (uint64_t size : {64 * k, 256 * k, 1024 * k, 4096 * k}) {
+                for (uint32_t n : {1u, 100u, 1000u, 10000u}) {
+                    if (n * size <= (uint64_t)3 << 30) {
+                        rows.push_back({kind, "zstd", level, size, n, 0, 0, ""});
+                    }
+                }
+            }
+        }
+    }
+    return rows;
+}
+
+int main(int argc, char** argv)
+{
+    bench b;
+
+    for (int i = 1; i < argc; i++) {
+        const std::string a = argv[i];
+        const auto value = [&](const char* key) {
+            return a.rfind(key, 0) == 0 ? a.substr(strlen(key)) : std::string();
+        };
+        if (a == "--quick") {
+            b.option.quick = true;
+        } else if (a == "--stages") {
+            b.option.stages = true;
+        } else if (a.rfind("--only=", 0) == 0) {
+            b.option.only = value("--only=");
+        } else if (a.rfind("--json=", 0) == 0) {
+            b.option.json = value("--json=");
+        } else if (a.rfind("--nvcomp=", 0) == 0) {
+            b.option.nvcomp = value("--nvcomp=");
+        } else {
+            fprintf(stderr, "decoder: no such option: %s\n", argv[i]);
+            return 2;
+        }
+    }
+    b.libs.open();
+    const std::vector<row> rows = b.option.quick ? quick_rows() : all_rows();
+    const bool has_gpu = b.open();
+    if (!b.option.json.empty() && has_gpu) {
+        b.json = fopen(b.option.json.c_str(), "w");
+        if (!b.json) {
+            fprintf(stderr, "decoder: cannot write %s\n", b.option.json.c_str());
+            return 1;
+        }
+        fprintf(b.json, "[");
+    }
+    for (const row& r : rows) {
+        const std::string name = r.kind + " " + r.codec;
+        if (name.find(b.option.only) == std::string::npos || (!has_gpu && r.streams)) {
+            continue;
+        }
+        if (has_gpu) {
+            b.run(r);
+        } else {
+            const frames& f = b.pack(r);
+            printf("%-12s %-11s L%-2d %7.0f KiB  ratio %5.2f  host %5.1f GB/s\n", r.kind.c_str(),
+                   r.codec.c_str(), r.level, (double)r.size / 1024.0,
+                   f.packed.empty() ? 0.0 : (double)f.content_size() / (double)f.packed_size(),
+                   f.packed.empty() ? 0.0 : host_rate(b.libs, f, r.codec, r.size));
+            fflush(stdout);
+        }
+    }
+    b.close();
+    if (b.json) {
+        fprintf(b.json, "]\n");
+        fclose(b.json);
+    }
+    return b.has_wrong ? 1 : 0;
+}
