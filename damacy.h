@@ -544,9 +544,11 @@ DAMACY_API void damacy_stats_reset(damacy* d);
  *
  * damacy_codec_decompress and damacy_codec_sizes launch kernels and do nothing else: no allocation,
  * no wait, no read-back. They may be captured in a CUDA graph, and called from any thread on any
- * stream at any time; batches that may run at the same time need scratch of their own. Hostile
- * bytes are safe: nothing outside a frame is read, nothing outside its output and the scratch is
- * written, and a frame that fails does not concern another. */
+ * stream at any time; batches that may run at the same time need scratch of their own. Large
+ * batches of Zstandard frames use two streams of the codec's own besides, between events on the
+ * caller's, but not while that captures. Hostile bytes are safe: nothing outside a frame is read,
+ * nothing outside its output and the scratch is written, and a frame that fails does not concern
+ * another. */
 #ifndef DAMACY_CODEC_H
 #define DAMACY_CODEC_H
 
@@ -645,7 +647,9 @@ DAMACY_API void damacy_codec_destroy(damacy_codec* codec);
 /* DAMACY_GPU(n). */
 DAMACY_API int32_t damacy_codec_device(const damacy_codec* codec);
 
-/* Bytes of scratch for batches within the limits. Calls no driver. INVAL: max_frame_size is 0 or
+/* Bytes of scratch for batches within the limits: without measured ones about 2.5 per decoded byte
+ * for Zstandard, 6.6 for up to eight frames, which are faster with it; 1 for LZ4, 3.7 for blosc; a
+ * single frame takes up to 9. Calls no driver. INVAL: max_frame_size is 0 or
  * above 2^31 - 1, or sizes that no device has. */
 DAMACY_API damacy_status damacy_codec_scratch_size(damacy_codec_kind kind,
                                                    const damacy_codec_limits* limits,

@@ -342,6 +342,52 @@ TEST(misuse_is_refused_by_name)
     close_codec(m);
 }
 
+TEST(the_context_is_the_one_given_or_current_and_stays_as_it_was)
+{
+    for (int is_given = 0; is_given < 2; is_given++) {
+        enroll_kernels();
+        memset(&machine, 0, sizeof machine);
+        machine.n_devices = 2;
+        CHECK_EQ(load_fake(&table, NULL), 0);
+        damacy__context mine = fake_context(1), other = fake_context(0), now = NULL;
+        codec_machine m;
+        damacy_config config;
+        damacy_codec_limits limits;
+        std::vector<uint64_t> dsts;
+        uint64_t slab, slab_size, size = 0;
+        memset(&config, 0, sizeof config);
+        config.cache_dir = "";
+        config.cuda_context = is_given ? mine : NULL;
+        CHECK_EQ(fake::context_push(is_given ? other : mine), 0);
+        m.must(m.open(DAMACY_CODEC_LZ4, &config));
+        m.codec->device.n_multiprocessors = 1;
+        CHECK_EQ(damacy_codec_device(m.codec), DAMACY_GPU(1));
+        scene s = make_scene(DAMACY_CODEC_LZ4, 3, 5);
+        const damacy_codec_batch b = m.upload(s.frames, 0, &dsts, &slab, &slab_size);
+        CHECK_EQ(fake::context_push(other), 0); // what the caller uses meanwhile
+        m.must(damacy_codec_measure(m.codec, &b, m.stream, &limits, &m.err));
+        m.must(damacy_codec_scratch_size(DAMACY_CODEC_LZ4, &limits, &size, &m.err));
+        void* const scratch = codec_ptr<void>(m.take(size));
+        m.must(damacy_codec_decompress(m.codec, &b, &limits, scratch, size, m.stream, &m.err));
+        CHECK_EQ(fake::context_current(&now), 0);
+        CHECK(now == other);
+        CHECK_EQ(fake::context_pop(&now), 0);
+        const std::vector<uint32_t> statuses = m.get<uint32_t>((uint64_t)(uintptr_t)b.statuses, 3);
+        CHECK(statuses[0] == DAMACY_FRAME_OK && statuses[2] == DAMACY_FRAME_OK);
+        m.give_all();
+        m.close();
+        CHECK_EQ(fake::context_current(&now), 0);
+        CHECK(now == (is_given ? other : mine));
+        CHECK_EQ(fake::context_pop(&now), 0);
+        fake_counts counts;
+        fake_count(&counts);
+        CHECK_EQ(counts.misuse, 0);
+        CHECK_EQ(counts.live_primary, 0);
+        fake_close();
+        has_machine = false;
+    }
+}
+
 TEST(frames_without_an_address_are_skipped)
 {
     for (const damacy_codec_kind kind : kinds) {
