@@ -9773,47 +9773,20 @@ static_assert(sizeof(damacy__blosc_wave) == 144, "ABI");
 /* ==== kernels/lz4_abi.h ==== */
 /* Records of the LZ4 block decoder, shared by the host and lz4.cu. A job's source is one LZ4 block,
  * or, with DAMACY__LZ4_SIZE_PREFIX, its decoded size as 32 bits little-endian and then the block.
- *
- * A wave, in this order, on one stream:
- *
- *   begin     zeroes the counter
- *   parse     warp per job: finds the sequences of the block
- *   execute   CTA per job: copies literals and matches, checks offsets and lengths, writes results
- */
+ * One entry, damacy_lz4, decodes a table of jobs. */
 
 
 enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */
 
-/* What parse found in a job. */
-typedef struct damacy__lz4_block {
-    uint64_t first; /* index of its first token */
-    uint32_t n_tokens;
-    uint32_t n;      /* bytes that may be made, with is_exact must be; with NO_SPACE the need */
-    uint32_t status; /* DAMACY__JOB_OK, or why there is nothing to execute */
-    uint32_t error_offset;
-    uint32_t is_exact;
-    uint32_t zero;
-} damacy__lz4_block;
-static_assert(sizeof(damacy__lz4_block) == 32, "ABI");
-
-/* Most tokens of a block: each but the last takes 3 bytes and makes 4. A job's tokens take a
- * multiple of 4 places. */
-#define DAMACY__LZ4_TOKENS(src_size, n) (((src_size) / 3 < (n) / 4 ? (src_size) / 3 : (n) / 4) + 2)
-
-/* The one parameter of every entry, passed by value. */
+/* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
-    uint64_t jobs;       /* const damacy__job[max_jobs] */
-    uint64_t n_jobs;     /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
-    uint64_t results;    /* damacy__job_result[max_jobs] */
-    uint64_t blocks;     /* damacy__lz4_block[max_jobs] */
-    uint64_t tokens;     /* uint32_t[max_tokens]: places of tokens in their blocks */
-    uint64_t n_tokens;   /* uint64_t: places taken; may pass max_tokens */
-    uint64_t max_tokens; /* the sum of LZ4_TOKENS is enough; a job that finds no room gets
-                            NEED_SCRATCH */
+    uint64_t jobs;    /* const damacy__job[max_jobs] */
+    uint64_t n_jobs;  /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
+    uint64_t results; /* damacy__job_result[max_jobs] */
     uint32_t max_jobs;
     uint32_t zero;
 } damacy__lz4_wave;
-static_assert(sizeof(damacy__lz4_wave) == 64, "ABI");
+static_assert(sizeof(damacy__lz4_wave) == 32, "ABI");
 
 /* ==== kernels/codec_abi.h ==== */
 /* The one parameter of the entries of codec.cu: a batch of frames in the caller's device arrays,
@@ -12052,784 +12025,475 @@ __extension__ static const char damacy__source_crc32c_cu[] =
 
 /* ==== kernels/lz4.cu ==== */
 __extension__ static const char damacy__source_lz4_cu[] =
-    "// LZ4 blocks: parse lists the tokens, a warp per block; execute copies, one or four warps per\n"
-    "// block. See lz4_abi.h.\n"
-    "#include \"kernels/lz4_execute.cuh\"\n"
-    "#include \"kernels/lz4_parse.cuh\"\n"
+    "// LZ4 blocks, a warp each. See lz4_abi.h and lz4_decode.cuh.\n"
+    "#include \"kernels/lz4_decode.cuh\"\n"
     "\n"
-    "// CTAs that one multiprocessor can run at a time, for registers to be given out by.\n"
-    "#if defined(__CUDA_ARCH__) && \\\n"
-    "    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)\n"
-    "#define DAMACY__LZ4_CTAS 32\n"
-    "#else\n"
-    "#define DAMACY__LZ4_CTAS 16\n"
+    "// Warps that one multiprocessor should hold, for registers to be given out by.\n"
+    "#ifndef DAMACY__LZ4_WARPS\n"
+    "#define DAMACY__LZ4_WARPS 16\n"
     "#endif\n"
     "\n"
-    "extern \"C\" __global__ __launch_bounds__(32) void damacy_lz4_begin(damacy__lz4_wave wave)\n"
+    "// Grid: a CTA, one warp, per entry of the job table. Shared memory: 13.5 KiB.\n"
+    "extern \"C\" __global__ __launch_bounds__(32,\n"
+    "                                        DAMACY__LZ4_WARPS) void damacy_lz4(damacy__lz4_wave wave)\n"
     "{\n"
-    "    if (threadIdx.x == 0)\n"
-    "        *(uint64_t*)(uintptr_t)wave.n_tokens = 0;\n"
-    "}\n"
-    "\n"
-    "// Grid: a CTA, one warp, per entry of the job table. Shared memory: 19 KiB.\n"
-    "extern \"C\" __global__ __launch_bounds__(32) void damacy_lz4_parse(damacy__lz4_wave wave)\n"
-    "{\n"
-    "    DAMACY__SHARED(damacy__lz4_parse_shared, shared);\n"
+    "    DAMACY__SHARED(damacy__lz4_shared, shared);\n"
     "    if (blockIdx.x < damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
-    "        damacy__lz4_parse_job(&wave, &shared, blockIdx.x, threadIdx.x);\n"
-    "}\n"
-    "\n"
-    "// Grid: a CTA, one warp, per entry of the job table. Shared memory: 1.5 KiB.\n"
-    "extern \"C\" __global__ __launch_bounds__(32, 16) void damacy_lz4_execute(damacy__lz4_wave wave)\n"
-    "{\n"
-    "    DAMACY__SHARED(damacy__lz4_shared<1>, shared);\n"
-    "    if (blockIdx.x < damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
-    "        damacy__lz4_execute_job<1>(&wave, &shared, blockIdx.x);\n"
-    "}\n"
-    "\n"
-    "// The same for few jobs: four warps each. Shared memory: 5.8 KiB.\n"
-    "extern \"C\" __global__ __launch_bounds__(128, 4) void damacy_lz4_execute_few(damacy__lz4_wave wave)\n"
-    "{\n"
-    "    DAMACY__SHARED(damacy__lz4_shared<4>, shared);\n"
-    "    if (blockIdx.x < damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
-    "        damacy__lz4_execute_job<4>(&wave, &shared, blockIdx.x);\n"
+    "        damacy__lz4_job(&wave, &shared, blockIdx.x, threadIdx.x);\n"
     "}\n";
 
 /* ==== kernels/lz4_abi.h ==== */
 __extension__ static const char damacy__source_lz4_abi_h[] =
     "/* Records of the LZ4 block decoder, shared by the host and lz4.cu. A job's source is one LZ4 block,\n"
     " * or, with DAMACY__LZ4_SIZE_PREFIX, its decoded size as 32 bits little-endian and then the block.\n"
-    " *\n"
-    " * A wave, in this order, on one stream:\n"
-    " *\n"
-    " *   begin     zeroes the counter\n"
-    " *   parse     warp per job: finds the sequences of the block\n"
-    " *   execute   CTA per job: copies literals and matches, checks offsets and lengths, writes results\n"
-    " */\n"
+    " * One entry, damacy_lz4, decodes a table of jobs. */\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/abi.h\"\n"
     "\n"
     "enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */\n"
     "\n"
-    "/* What parse found in a job. */\n"
-    "typedef struct damacy__lz4_block {\n"
-    "    uint64_t first; /* index of its first token */\n"
-    "    uint32_t n_tokens;\n"
-    "    uint32_t n;      /* bytes that may be made, with is_exact must be; with NO_SPACE the need */\n"
-    "    uint32_t status; /* DAMACY__JOB_OK, or why there is nothing to execute */\n"
-    "    uint32_t error_offset;\n"
-    "    uint32_t is_exact;\n"
-    "    uint32_t zero;\n"
-    "} damacy__lz4_block;\n"
-    "static_assert(sizeof(damacy__lz4_block) == 32, \"ABI\");\n"
-    "\n"
-    "/* Most tokens of a block: each but the last takes 3 bytes and makes 4. A job's tokens take a\n"
-    " * multiple of 4 places. */\n"
-    "#define DAMACY__LZ4_TOKENS(src_size, n) (((src_size) / 3 < (n) / 4 ? (src_size) / 3 : (n) / 4) + 2)\n"
-    "\n"
-    "/* The one parameter of every entry, passed by value. */\n"
+    "/* The one parameter, passed by value. */\n"
     "typedef struct damacy__lz4_wave {\n"
-    "    uint64_t jobs;       /* const damacy__job[max_jobs] */\n"
-    "    uint64_t n_jobs;     /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */\n"
-    "    uint64_t results;    /* damacy__job_result[max_jobs] */\n"
-    "    uint64_t blocks;     /* damacy__lz4_block[max_jobs] */\n"
-    "    uint64_t tokens;     /* uint32_t[max_tokens]: places of tokens in their blocks */\n"
-    "    uint64_t n_tokens;   /* uint64_t: places taken; may pass max_tokens */\n"
-    "    uint64_t max_tokens; /* the sum of LZ4_TOKENS is enough; a job that finds no room gets\n"
-    "                            NEED_SCRATCH */\n"
+    "    uint64_t jobs;    /* const damacy__job[max_jobs] */\n"
+    "    uint64_t n_jobs;  /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */\n"
+    "    uint64_t results; /* damacy__job_result[max_jobs] */\n"
     "    uint32_t max_jobs;\n"
     "    uint32_t zero;\n"
     "} damacy__lz4_wave;\n"
-    "static_assert(sizeof(damacy__lz4_wave) == 64, \"ABI\");\n";
+    "static_assert(sizeof(damacy__lz4_wave) == 32, \"ABI\");\n";
 
-/* ==== kernels/lz4_execute.cuh ==== */
-__extension__ static const char damacy__source_lz4_execute_cuh[] =
-    "// Executes the sequences of one LZ4 block with a CTA: a thread per sequence. Literals, and matches\n"
-    "// that reach back before the tile, are gathered from global memory into a tile of shared memory\n"
-    "// that holds the newest output; then one warp runs the matches that read the tile itself, in order;\n"
-    "// then the tile goes out, 16 bytes a thread. parse has proved all that concerns the\n"
-    "// source only.\n"
+/* ==== kernels/lz4_decode.cuh ==== */
+__extension__ static const char damacy__source_lz4_decode_cuh[] =
+    "// Decodes LZ4 blocks, a warp each, in one pass without scratch. A part of the source is brought\n"
+    "// into shared memory and its tokens are found; 32 sequences at a time become a map of output bytes\n"
+    "// to source bytes; then each lane copies one byte of 32 neighbours, window by window.\n"
+    "//\n"
+    "// The surprising rule: a window is copied in one step, so a byte whose source lies in its own\n"
+    "// window takes the source of that one instead, until it has left the window.\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/bytes.cuh\"\n"
-    "#include \"kernels/lz4_abi.h\"\n"
+    "#include \"kernels/lz4_tokens.cuh\"\n"
     "\n"
-    "#define DAMACY__LZ4_LONG  256u // a longer sequence goes straight to the output, by the whole CTA\n"
-    "#define DAMACY__LZ4_SHORT 16u  // a longer run is copied by a warp, a shorter one by its thread\n"
-    "#define DAMACY__LZ4_NONE  0xffffffffu\n"
-    "\n"
-    "template <uint32_t WARPS> struct damacy__lz4_shared {\n"
-    "    static constexpr uint32_t tile_size = WARPS * 512; // bytes that a batch may make\n"
-    "    damacy__u32x4 tiles[2]\n"
-    "                       [tile_size / 16 + 2]; // the newest bytes, and room to read beyond; in turn\n"
-    "    uint32_t near_out[WARPS * 32];           // matches that read the tile\n"
-    "    uint32_t near_n[WARPS * 32];\n"
-    "    uint32_t near_offset[WARPS * 32];\n"
-    "    uint32_t size[WARPS];       // output bytes of a warp's sequences\n"
-    "    uint32_t first_long[WARPS]; // lane of its first long one, or 32\n"
-    "    uint32_t taken[WARPS];      // sequences of the batch\n"
-    "    uint32_t taken_size[WARPS]; // their bytes\n"
-    "    uint32_t n_near[WARPS];\n"
-    "    uint32_t bad[WARPS]; // the first bad sequence of a warp, or NONE\n"
-    "};\n"
+    "#define DAMACY__LZ4_FLUSH  512u // bytes of the tile that go out before the next batch\n"
+    "#define DAMACY__LZ4_SPARSE 256u // bytes of the source from token to token, or more\n"
+    "#ifndef DAMACY__LZ4_GROUP\n"
+    "#define DAMACY__LZ4_GROUP 4u // windows at a time, for loads to overlap\n"
+    "#endif\n"
     "\n"
     "// Output positions count from the 16-byte boundary at or below the first output byte, which is\n"
-    "// `first`. Bytes in [begin, end) are in the tile, those below in global memory.\n"
+    "// `first`. Bytes below `begin` are in global memory, others below `end` in the tile.\n"
     "typedef struct damacy__lz4_state {\n"
     "    const uint8_t* src;\n"
     "    uint32_t size; // of the block\n"
     "    uint8_t* origin;\n"
-    "    uint8_t* high;  // end of the output range\n"
-    "    uint32_t limit; // position of it\n"
-    "    uint8_t* tile;  // the current one\n"
     "    uint32_t first;\n"
-    "    uint32_t begin; // a multiple of 16\n"
+    "    uint32_t limit; // end of the output range\n"
+    "    uint32_t begin; // of the tile, a multiple of 32\n"
     "    uint32_t end;\n"
+    "    uint32_t flushed; // all below is in global memory, a multiple of 16\n"
+    "    uint32_t part;    // place in shared->bytes of byte 0 of the block, were it there\n"
+    "    uint32_t status;\n"
+    "    uint32_t error_at; // byte of the block\n"
     "} damacy__lz4_state;\n"
     "\n"
     "typedef struct damacy__lz4_sequence {\n"
-    "    uint32_t literals; // where they are in the block\n"
+    "    uint32_t literals;\n"
     "    uint32_t n_literals;\n"
     "    uint32_t n_match; // 0 in the last sequence only\n"
     "    uint32_t offset;\n"
+    "    uint32_t next; // where the next token would be\n"
     "} damacy__lz4_sequence;\n"
     "\n"
-    "// The sequence of the token at `at`, which parse has checked.\n"
-    "DAMACY__INLINE damacy__lz4_sequence damacy__lz4_read(const damacy__lz4_state* s, uint32_t at)\n"
+    "// Reads the sequence of the token at `at`. False if it does not end in the part, which ends the\n"
+    "// block if is_last.\n"
+    "DAMACY__INLINE bool damacy__lz4_read(const damacy__lz4_shared* shared, uint32_t at, uint32_t end,\n"
+    "                                     bool is_last, damacy__lz4_sequence* q)\n"
     "{\n"
-    "    damacy__lz4_sequence r;\n"
-    "    const uint32_t token = s->src[at++];\n"
-    "    uint32_t byte = 255;\n"
-    "    r.n_literals = token >> 4;\n"
-    "    if (r.n_literals == 15)\n"
-    "        while (byte == 255) {\n"
-    "            byte = s->src[at++];\n"
-    "            r.n_literals += byte;\n"
-    "        }\n"
-    "    r.literals = at;\n"
-    "    at += r.n_literals;\n"
-    "    r.n_match = r.offset = 0;\n"
-    "    if (at == s->size)\n"
-    "        return r;\n"
-    "    r.offset = (uint32_t)s->src[at] | (uint32_t)s->src[at + 1] << 8;\n"
-    "    r.n_match = (token & 15) + 4;\n"
-    "    if (r.n_match == 19)\n"
-    "        for (at += 2, byte = 255; byte == 255;) {\n"
-    "            byte = s->src[at++];\n"
-    "            r.n_match += byte;\n"
-    "        }\n"
-    "    return r;\n"
+    "    const uint32_t token = shared->bytes[at++];\n"
+    "    uint32_t n = token >> 4;\n"
+    "    if (n == 15) {\n"
+    "        const uint32_t byte = shared->bytes[at++];\n"
+    "        n += byte;\n"
+    "        if (byte == 255)\n"
+    "            n += damacy__lz4_more(shared, &at, end);\n"
+    "    }\n"
+    "    q->literals = at;\n"
+    "    q->n_literals = n;\n"
+    "    q->n_match = q->offset = 0;\n"
+    "    at += n;\n"
+    "    q->next = at;\n"
+    "    if (at >= end)\n"
+    "        return at == end && is_last;\n"
+    "    q->offset = (uint32_t)shared->bytes[at] | (uint32_t)shared->bytes[at + 1] << 8;\n"
+    "    at += 2;\n"
+    "    n = (token & 15) + 4;\n"
+    "    if (n == 19) {\n"
+    "        const uint32_t byte = shared->bytes[at++];\n"
+    "        n += byte;\n"
+    "        if (byte == 255)\n"
+    "            n += damacy__lz4_more(shared, &at, end);\n"
+    "    }\n"
+    "    q->n_match = n;\n"
+    "    q->next = at;\n"
+    "    return at <= end;\n"
     "}\n"
     "\n"
-    "// Bytes of each thread's run, n of them from base + at, to output position x: short ones by the\n"
-    "// thread, others by its warp. Reads stay inside [low, high).\n"
-    "DAMACY__INLINE void damacy__lz4_fetch(const damacy__lz4_state* s, uint32_t x, const uint8_t* base,\n"
-    "                                      uint32_t at, uint32_t n, const uint8_t* low,\n"
-    "                                      const uint8_t* high, uint32_t lane)\n"
+    "// Ends the job with an error at byte `at` of the block.\n"
+    "DAMACY__INLINE bool damacy__lz4_fail(damacy__lz4_state* s, uint32_t status, uint32_t at)\n"
     "{\n"
-    "    uint32_t wide = damacy__ballot(n > DAMACY__LZ4_SHORT);\n"
-    "    if (n <= DAMACY__LZ4_SHORT) {\n"
-    "        uint8_t* dst = s->tile + (x - s->begin);\n"
-    "        for (uint32_t k = 0; k < n; k += 8) {\n"
-    "            const uint32_t m = damacy__min(n - k, 8);\n"
-    "            damacy__scatter8(dst + k, damacy__gather8(base + at + k, m, low, high), m);\n"
-    "        }\n"
-    "    }\n"
-    "    while (wide) {\n"
-    "        const uint32_t from = damacy__ctz(wide);\n"
-    "        uint8_t* const dst = s->tile + (damacy__shfl(x, from) - s->begin);\n"
-    "        const uint8_t* const src = base + damacy__shfl(at, from);\n"
-    "        const uint32_t size = damacy__shfl(n, from);\n"
-    "        wide &= wide - 1;\n"
-    "        for (uint32_t k = lane; k < size; k += 32)\n"
-    "            dst[k] = src[k];\n"
-    "    }\n"
+    "    s->status = status;\n"
+    "    s->error_at = at;\n"
+    "    return false;\n"
     "}\n"
     "\n"
-    "// Up to eight bytes of output, from position q on, of the tile or below it.\n"
-    "DAMACY__INLINE damacy__u32x2 damacy__lz4_recent(const damacy__lz4_state* s, uint32_t q, uint32_t n)\n"
+    "// Writes whole units of the tile to global memory and moves the tile on.\n"
+    "DAMACY__INLINE void damacy__lz4_flush(damacy__lz4_state* s, damacy__lz4_shared* shared,\n"
+    "                                      uint32_t lane)\n"
     "{\n"
-    "    if (q >= s->begin) { // words of shared memory; the bytes above n do not matter\n"
-    "        const uint32_t at = q - s->begin, skew = at & 3;\n"
-    "        const uint32_t* const words = (const uint32_t*)(s->tile + (at - skew));\n"
-    "        const uint32_t w0 = words[0], w1 = words[1], w2 = words[2];\n"
-    "        damacy__u32x2 r;\n"
-    "        r.x = damacy__funnel_right(w0, w1, 8 * skew);\n"
-    "        r.y = damacy__funnel_right(w1, w2, 8 * skew);\n"
-    "        return r;\n"
-    "    }\n"
-    "    damacy__u32x2 r = {0, 0};\n"
-    "    for (uint32_t i = 0; i < n; i++) {\n"
-    "        const uint32_t p = q + i;\n"
-    "        const uint32_t byte = p < s->begin ? s->origin[p] : s->tile[p - s->begin];\n"
-    "        if (i < 4)\n"
-    "            r.x |= byte << (8 * i);\n"
-    "        else\n"
-    "            r.y |= byte << (8 * i - 32);\n"
-    "    }\n"
-    "    return r;\n"
-    "}\n"
-    "\n"
-    "// Copies n bytes of output from position q to x; source and target may overlap. One thread.\n"
-    "DAMACY__INLINE void damacy__lz4_repeat(const damacy__lz4_state* s, uint32_t x, uint32_t q,\n"
-    "                                       uint32_t n)\n"
-    "{\n"
-    "    const uint32_t offset = x - q;\n"
-    "    uint8_t* const dst = s->tile + (x - s->begin);\n"
-    "    if (offset >= 8) {\n"
-    "        for (uint32_t k = 0; k < n; k += 8) {\n"
-    "            const uint32_t m = damacy__min(n - k, 8);\n"
-    "            damacy__scatter8(dst + k, damacy__lz4_recent(s, q + k, m), m);\n"
-    "        }\n"
-    "        return;\n"
-    "    }\n"
-    "    // the largest multiple of the offset that eight bytes hold, over and over\n"
-    "    const uint32_t step = 8 - 8 % offset;\n"
-    "    damacy__u32x2 v = damacy__lz4_recent(s, q, offset);\n"
-    "    uint64_t pattern = (uint64_t)v.y << 32 | v.x;\n"
-    "    pattern &= ~0ull >> (64 - 8 * offset);\n"
-    "    for (uint32_t have = offset; have < 8; have *= 2)\n"
-    "        pattern |= pattern << (8 * have);\n"
-    "    v.x = (uint32_t)pattern;\n"
-    "    v.y = (uint32_t)(pattern >> 32);\n"
-    "    for (uint32_t k = 0; k < n; k += step)\n"
-    "        damacy__scatter8(dst + k, v, damacy__min(n - k, step));\n"
-    "}\n"
-    "\n"
-    "// Matches whose source is in the tile or reaches into it, by one warp, 32 at a time in order. A\n"
-    "// match can run once all below its source's end is complete, and the first that waits always can.\n"
-    "template <uint32_t WARPS>\n"
-    "DAMACY__INLINE void damacy__lz4_near(const damacy__lz4_state* s,\n"
-    "                                     const damacy__lz4_shared<WARPS>* shared, uint32_t total,\n"
-    "                                     uint32_t lane)\n"
-    "{\n"
-    "    for (uint32_t first = 0; first < total; first += 32) {\n"
-    "        uint32_t i = first + lane, x = 0, n = 0, q = 0, source_end = 0;\n"
-    "        bool is_waiting = i < total;\n"
-    "        if (is_waiting) {\n"
-    "            uint32_t warp = 0;\n"
-    "            while (i >= shared->n_near[warp])\n"
-    "                i -= shared->n_near[warp++];\n"
-    "            i += 32 * warp;\n"
-    "            x = shared->near_out[i];\n"
-    "            n = shared->near_n[i];\n"
-    "            q = x - shared->near_offset[i];\n"
-    "            source_end = damacy__min(x, q + n);\n"
-    "        }\n"
-    "        uint32_t waiting = damacy__ballot(is_waiting);\n"
-    "        while (waiting) {\n"
-    "            const uint32_t complete = damacy__shfl(x, damacy__ctz(waiting));\n"
-    "            if (is_waiting && source_end <= complete) {\n"
-    "                damacy__lz4_repeat(s, x, q, n);\n"
-    "                is_waiting = false;\n"
-    "            }\n"
-    "            damacy__sync_warp();\n"
-    "            waiting = damacy__ballot(is_waiting);\n"
-    "        }\n"
-    "    }\n"
-    "}\n"
-    "\n"
-    "// Writes whole units of the tile; the rest begins the other tile.\n"
-    "template <uint32_t WARPS>\n"
-    "DAMACY__INLINE void damacy__lz4_flush(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared)\n"
-    "{\n"
-    "    const uint32_t whole = s->end & ~15u;\n"
-    "    uint8_t* const other =\n"
-    "        (uint8_t*)shared->tiles[s->tile == (const uint8_t*)shared->tiles[0] ? 1 : 0];\n"
-    "    for (uint32_t x = s->begin + 16 * threadIdx.x; x < whole; x += 16 * 32 * WARPS) {\n"
+    "    const uint32_t whole = s->end & ~15u, begin = s->end & ~31u;\n"
+    "    for (uint32_t x = s->flushed + 16 * lane; x < whole; x += 16 * 32) {\n"
+    "        const uint8_t* const from = shared->bytes + (x - s->begin);\n"
     "        if (x >= s->first)\n"
-    "            *(damacy__u32x4*)(s->origin + x) = *(const damacy__u32x4*)(s->tile + (x - s->begin));\n"
+    "            *(damacy__u32x4*)(s->origin + x) = *(const damacy__u32x4*)from;\n"
     "        else\n"
     "            for (uint32_t i = s->first; i < 16; i++)\n"
-    "                s->origin[i] = s->tile[i];\n"
+    "                s->origin[i] = from[i];\n"
     "    }\n"
-    "    if (threadIdx.x < s->end - whole)\n"
-    "        other[threadIdx.x] = s->tile[whole - s->begin + threadIdx.x];\n"
-    "    s->tile = other;\n"
-    "    s->begin = whole;\n"
+    "    const uint8_t rest = shared->bytes[begin - s->begin + lane];\n"
+    "    damacy__sync_warp();\n"
+    "    shared->bytes[lane] = rest;\n"
+    "    s->flushed = whole;\n"
+    "    s->begin = begin;\n"
+    "    damacy__sync_warp();\n"
     "}\n"
     "\n"
-    "// What the tile holds after a flush, below 16 bytes, to the output.\n"
-    "DAMACY__INLINE void damacy__lz4_flush_rest(const damacy__lz4_state* s)\n"
+    "// The same to the last byte.\n"
+    "DAMACY__INLINE void damacy__lz4_flush_all(damacy__lz4_state* s, damacy__lz4_shared* shared,\n"
+    "                                          uint32_t lane)\n"
     "{\n"
-    "    const uint32_t x = s->begin + threadIdx.x;\n"
+    "    damacy__lz4_flush(s, shared, lane);\n"
+    "    const uint32_t x = s->flushed + lane;\n"
     "    if (x < s->end && x >= s->first)\n"
-    "        s->origin[x] = s->tile[threadIdx.x];\n"
+    "        s->origin[x] = shared->bytes[x - s->begin];\n"
     "}\n"
     "\n"
-    "// One sequence in global memory, by the whole CTA. The tile was flushed.\n"
-    "DAMACY__INLINE void damacy__lz4_copy_long(damacy__lz4_state* s, const damacy__lz4_sequence* q)\n"
+    "// Fills the table of runs from the sequences of n lanes: x is where a lane's output starts.\n"
+    "DAMACY__INLINE void damacy__lz4_map(const damacy__lz4_state* s, damacy__lz4_shared* shared,\n"
+    "                                    const damacy__lz4_sequence* q, uint32_t x, uint32_t n,\n"
+    "                                    uint32_t reciprocal, uint32_t lane)\n"
     "{\n"
-    "    uint8_t* const dst = s->origin + s->end + q->n_literals;\n"
-    "    damacy__sync_block(); // the rest is in the tile\n"
-    "    damacy__lz4_flush_rest(s);\n"
-    "    damacy__copy_group(s->origin + s->end, s->src + q->literals, q->n_literals, threadIdx.x,\n"
-    "                       blockDim.x);\n"
-    "    damacy__sync_block();\n"
-    "    if (q->offset >= q->n_match) {\n"
-    "        damacy__copy_group(dst, dst - q->offset, q->n_match, threadIdx.x, blockDim.x);\n"
-    "    } else { // the bytes before the match, again and again\n"
-    "        const uint32_t step = blockDim.x % q->offset;\n"
-    "        uint32_t from = threadIdx.x % q->offset;\n"
-    "        for (uint32_t k = threadIdx.x; k < q->n_match; k += blockDim.x) {\n"
-    "            dst[k] = (dst - q->offset)[from];\n"
-    "            from += step;\n"
-    "            if (from >= q->offset)\n"
-    "                from -= q->offset;\n"
+    "    const uint32_t y = x - s->begin, to = y + q->n_literals;\n"
+    "    const uint32_t empties = damacy__ballot(q->n_literals == 0);\n"
+    "    uint32_t run = 1 + 2 * lane - damacy__popc(empties & ((1u << lane) - 1));\n"
+    "    reciprocal = damacy__shfl(reciprocal, q->offset & 31);\n"
+    "    shared->starts[lane] = 0;\n"
+    "    damacy__sync_warp();\n"
+    "    if (lane < n) {\n"
+    "        if (q->n_literals != 0) {\n"
+    "            (void)damacy__atomic_or(&shared->starts[y / 32], 1u << (y % 32));\n"
+    "            shared->delta[run] = (int32_t)(q->literals - y);\n"
+    "            shared->repeat[run] = 0;\n"
+    "            run++;\n"
+    "        }\n"
+    "        if (q->n_match != 0) {\n"
+    "            (void)damacy__atomic_or(&shared->starts[to / 32], 1u << (to % 32));\n"
+    "            shared->delta[run] = -(int32_t)q->offset;\n"
+    "            shared->repeat[run] = q->offset < 32 ? reciprocal << 16 | to : 0;\n"
     "        }\n"
     "    }\n"
-    "    damacy__sync_block();\n"
-    "    s->end += q->n_literals + q->n_match;\n"
-    "    s->begin = s->end & ~15u;\n"
-    "    if (threadIdx.x < s->end - s->begin && s->begin + threadIdx.x >= s->first)\n"
-    "        s->tile[threadIdx.x] = s->origin[s->begin + threadIdx.x];\n"
-    "}\n"
-    "\n"
-    "// This thread's token of the batch that begins with sequence i; any value if there is none.\n"
-    "DAMACY__INLINE uint32_t damacy__lz4_token(const uint32_t* tokens, uint32_t n_tokens, uint32_t i)\n"
-    "{\n"
-    "    return tokens[damacy__min(i + threadIdx.x, n_tokens - 1)];\n"
-    "}\n"
-    "\n"
-    "// A bad sequence: twice its token, and 1 if it makes more than may be made, 0 if its match starts\n"
-    "// before the data. The smallest counts.\n"
-    "DAMACY__INLINE uint32_t damacy__lz4_bad(uint32_t token, bool is_over)\n"
-    "{\n"
-    "    return 2 * token + (is_over ? 1 : 0);\n"
-    "}\n"
-    "\n"
-    "// Sequences [i, i + 32 * WARPS) as far as they fit the tile: returns how many were executed, or\n"
-    "// NONE if one is bad, which *bad then names. *next_token is this thread's, of this batch\n"
-    "// and then of the next, which is loaded ahead.\n"
-    "template <uint32_t WARPS>\n"
-    "DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared,\n"
-    "                                          const uint32_t* tokens, uint32_t n_tokens, uint32_t i,\n"
-    "                                          uint32_t* next_token, uint32_t* bad)\n"
-    "{\n"
-    "    const uint32_t lane = damacy__lane(), warp = threadIdx.x >> 5;\n"
-    "    damacy__lz4_sequence q = {0, 0, 0, 0};\n"
-    "    const uint32_t token = *next_token;\n"
-    "    const bool is_valid = threadIdx.x < n_tokens - i;\n"
-    "    *next_token = damacy__lz4_token(tokens, n_tokens, i + 32 * WARPS);\n"
-    "    if (is_valid) {\n"
-    "        if (lane == 31)\n"
-    "            damacy__prefetch_l2(s->src + damacy__min(token + 1024 * WARPS, s->size - 1));\n"
-    "        q = damacy__lz4_read(s, token);\n"
-    "    }\n"
-    "    // where its output starts\n"
-    "    const uint32_t size = q.n_literals + q.n_match;\n"
-    "    uint32_t sum = damacy__min(size, DAMACY__LZ4_LONG); // nothing after a longer one is looked at\n"
-    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
-    "        const uint32_t other = damacy__shfl_up(sum, d);\n"
-    "        if (lane >= d)\n"
-    "            sum += other;\n"
-    "    }\n"
-    "    const uint32_t longs = damacy__ballot(size > DAMACY__LZ4_LONG);\n"
-    "    const uint32_t first_long = longs ? damacy__ctz(longs) : 32;\n"
+    "    damacy__sync_warp();\n"
+    "    damacy__u32x2 window;\n"
+    "    window.x = shared->starts[lane];\n"
+    "    const uint32_t runs = damacy__lz4_sum(damacy__popc(window.x), lane);\n"
+    "    window.y = runs - damacy__popc(window.x);\n"
+    "    shared->windows[lane] = window;\n"
     "    if (lane == 31) {\n"
-    "        shared->size[warp] = sum;\n"
-    "        shared->first_long[warp] = first_long;\n"
+    "        window.x = 0;\n"
+    "        window.y = runs;\n"
+    "#pragma unroll\n"
+    "        for (uint32_t w = 32; w < 36; w++)\n"
+    "            shared->windows[w] = window;\n"
     "    }\n"
-    "    damacy__sync_block(); // also: the tile flushed before can be read in global memory\n"
-    "    uint32_t x = s->end + sum - damacy__min(size, DAMACY__LZ4_LONG);\n"
-    "    bool is_taken = is_valid && lane < first_long;\n"
-    "    for (uint32_t w = 0; w < warp; w++) {\n"
-    "        x += shared->size[w];\n"
-    "        is_taken = is_taken && shared->first_long[w] == 32;\n"
-    "    }\n"
-    "    const bool is_over = is_taken && x + size > s->limit;\n"
-    "    is_taken = is_taken && !is_over && x + size - s->begin <= damacy__lz4_shared<WARPS>::tile_size;\n"
-    "    if (!is_taken)\n"
-    "        q.n_literals = q.n_match = 0;\n"
-    "\n"
-    "    damacy__lz4_fetch(s, x, s->src, q.literals, q.n_literals, s->src, s->src + s->size, lane);\n"
-    "    const uint32_t to = x + q.n_literals;\n"
-    "    const bool is_bad = q.n_match != 0 && q.offset - 1 >= to - s->first;\n"
-    "    const bool is_far = !is_bad && to - q.offset + q.n_match <= s->begin;\n"
-    "    damacy__lz4_fetch(s, to, s->origin, to - q.offset, is_far ? q.n_match : 0, s->origin + s->first,\n"
-    "                      s->high, lane);\n"
-    "    const uint32_t nears = damacy__ballot(q.n_match != 0 && !is_far && !is_bad);\n"
-    "    if (nears >> lane & 1) {\n"
-    "        const uint32_t k = 32 * warp + damacy__popc(nears & ((1u << lane) - 1));\n"
-    "        shared->near_out[k] = to;\n"
-    "        shared->near_n[k] = q.n_match;\n"
-    "        shared->near_offset[k] = q.offset;\n"
-    "    }\n"
-    "    const uint32_t takens = damacy__ballot(is_taken), bads = damacy__ballot(is_bad || is_over);\n"
-    "    const uint32_t last = takens ? 31 - damacy__clz(takens) : 0;\n"
-    "    const uint32_t taken_size = damacy__shfl(sum, last);\n"
-    "    const uint32_t first_bad =\n"
-    "        damacy__shfl(damacy__lz4_bad(token, is_over), bads ? damacy__ctz(bads) : 0);\n"
-    "    if (lane == 0) {\n"
-    "        shared->taken[warp] = damacy__popc(takens);\n"
-    "        shared->taken_size[warp] = takens ? taken_size : 0;\n"
-    "        shared->n_near[warp] = damacy__popc(nears);\n"
-    "        shared->bad[warp] = bads ? first_bad : DAMACY__LZ4_NONE;\n"
-    "    }\n"
-    "    damacy__sync_block();\n"
-    "    uint32_t n = 0, n_near = 0;\n"
-    "    for (uint32_t w = 0; w < WARPS; w++) {\n"
-    "        n += shared->taken[w];\n"
-    "        n_near += shared->n_near[w];\n"
-    "        s->end += shared->taken_size[w];\n"
-    "        *bad = damacy__min(*bad, shared->bad[w]);\n"
-    "    }\n"
-    "    if (*bad != DAMACY__LZ4_NONE)\n"
-    "        return DAMACY__LZ4_NONE;\n"
-    "    if (n_near != 0) {\n"
-    "        if (warp == 0)\n"
-    "            damacy__lz4_near<WARPS>(s, shared, n_near, lane);\n"
-    "        damacy__sync_block();\n"
-    "    }\n"
-    "    if (n != 0)\n"
-    "        damacy__lz4_flush<WARPS>(s, shared);\n"
-    "    return n;\n"
+    "    damacy__sync_warp();\n"
     "}\n"
     "\n"
-    "// All sequences of a block. Returns the first bad one, or NONE.\n"
-    "template <uint32_t WARPS>\n"
-    "DAMACY__INLINE uint32_t damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared<WARPS>* shared,\n"
-    "                                        const uint32_t* tokens, uint32_t n_tokens)\n"
+    "// A source outside the window from low to the next multiple of 32, for a byte whose source q may be\n"
+    "// inside.\n"
+    "DAMACY__INLINE int32_t damacy__lz4_leave(const damacy__lz4_shared* shared, damacy__u32x2 window,\n"
+    "                                         int32_t low, int32_t q)\n"
     "{\n"
-    "    uint32_t bad = DAMACY__LZ4_NONE;\n"
-    "    uint32_t token = damacy__lz4_token(tokens, n_tokens, 0);\n"
-    "    s->tile = (uint8_t*)shared->tiles[0];\n"
-    "    for (uint32_t i = 0; i < n_tokens;) {\n"
-    "        uint32_t n = damacy__lz4_batch<WARPS>(s, shared, tokens, n_tokens, i, &token, &bad);\n"
-    "        if (n == DAMACY__LZ4_NONE)\n"
-    "            return bad;\n"
-    "        if (n == 0) { // the next one is long\n"
-    "            const damacy__lz4_sequence q = damacy__lz4_read(s, tokens[i]);\n"
-    "            const bool is_over =\n"
-    "                q.n_literals > s->limit - s->end || q.n_match > s->limit - s->end - q.n_literals;\n"
-    "            if (is_over || (q.n_match != 0 && q.offset - 1 >= s->end + q.n_literals - s->first))\n"
-    "                return damacy__lz4_bad(tokens[i], is_over);\n"
-    "            damacy__lz4_copy_long(s, &q);\n"
-    "            n = 1;\n"
-    "        }\n"
-    "        i += n;\n"
-    "        if (n != 32 * WARPS)\n"
-    "            token = damacy__lz4_token(tokens, n_tokens, i);\n"
-    "    }\n"
-    "    damacy__sync_block(); // the rest is in the tile\n"
-    "    damacy__lz4_flush_rest(s);\n"
-    "    return DAMACY__LZ4_NONE;\n"
-    "}\n"
-    "\n"
-    "// One job. Thread 0 writes the result.\n"
-    "template <uint32_t WARPS>\n"
-    "DAMACY__INLINE void damacy__lz4_execute_job(const damacy__lz4_wave* wave,\n"
-    "                                            damacy__lz4_shared<WARPS>* shared, uint32_t index)\n"
-    "{\n"
-    "    const damacy__job* const job = (const damacy__job*)(uintptr_t)wave->jobs + index;\n"
-    "    const damacy__lz4_block block = ((const damacy__lz4_block*)(uintptr_t)wave->blocks)[index];\n"
-    "    const uint32_t prefix = job->flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;\n"
-    "    uint32_t status = block.status;\n"
-    "    uint64_t at = block.error_offset;\n"
-    "    uint32_t size = block.n; // the need, if it does not fit\n"
-    "    if (status == DAMACY__JOB_OK) {\n"
-    "        damacy__lz4_state s;\n"
-    "        s.src = (const uint8_t*)(uintptr_t)job->src + prefix;\n"
-    "        s.size = (uint32_t)job->src_size - prefix;\n"
-    "        s.first = (uint32_t)(job->dst & 15);\n"
-    "        s.origin = (uint8_t*)(uintptr_t)(job->dst - s.first);\n"
-    "        s.limit = s.first + block.n;\n"
-    "        s.high = s.origin + s.limit;\n"
-    "        s.begin = 0;\n"
-    "        s.end = s.first;\n"
-    "        const uint32_t bad = damacy__lz4_run<WARPS>(\n"
-    "            &s, shared, (const uint32_t*)(uintptr_t)wave->tokens + block.first, block.n_tokens);\n"
-    "        size = s.end - s.first;\n"
-    "        if (bad != DAMACY__LZ4_NONE) {\n"
-    "            status = bad & 1 ? (uint32_t)DAMACY__JOB_NO_SPACE : (uint32_t)DAMACY__JOB_BAD_OFFSET;\n"
-    "            at = bad / 2 + prefix;\n"
-    "            size = 0;\n"
-    "        }\n"
-    "        if (block.is_exact &&\n"
-    "            (status == DAMACY__JOB_NO_SPACE || (status == DAMACY__JOB_OK && size != block.n))) {\n"
-    "            status = DAMACY__JOB_SIZE_MISMATCH;\n"
-    "            at = bad == DAMACY__LZ4_NONE ? job->src_size : at;\n"
-    "            size = 0;\n"
+    "    for (uint32_t hop = 0; hop < 32 && damacy__any((uint32_t)(q - low) < 32); hop++) {\n"
+    "        if ((uint32_t)(q - low) < 32) {\n"
+    "            const uint32_t run =\n"
+    "                damacy__popc(window.x & ((2u << ((uint32_t)q & 31)) - 1)) + window.y;\n"
+    "            const uint32_t repeat = shared->repeat[run];\n"
+    "            const int32_t start = (int32_t)(repeat & 0xffff);\n"
+    "            const int32_t above = q - (start > low ? start : low);\n"
+    "            const int32_t times = (int32_t)((uint32_t)above * (repeat >> 16) >> 10) + 1;\n"
+    "            q += shared->delta[run] * times;\n"
     "        }\n"
     "    }\n"
-    "    if (threadIdx.x == 0) {\n"
-    "        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;\n"
-    "        result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? size : 0;\n"
-    "        result->error_offset = status == DAMACY__JOB_OK ? 0 : at;\n"
-    "        result->zero = 0;\n"
-    "        result->status = status;\n"
-    "    }\n"
-    "}\n";
-
-/* ==== kernels/lz4_parse.cuh ==== */
-__extension__ static const char damacy__source_lz4_parse_cuh[] =
-    "// Finds the sequences of an LZ4 block, by one warp: token by token, without a look at literals and\n"
-    "// offsets. Proves that the source ends with literals and not before; what lengths add up to is left\n"
-    "// to execute.\n"
-    "//\n"
-    "// Where a token starts is known only from the one before it. But a walk that begins anywhere meets\n"
-    "// the right one soon, as both take steps of a few bytes through the same data. So a part of the\n"
-    "// source is cut into 32 segments and each lane walks its own, from its first byte on, marking where\n"
-    "// tokens seem to be; then each is told where the lane before it came out, and walks from there\n"
-    "// until it meets its own marks. That is repeated until no lane comes out elsewhere, which is twice\n"
-    "// as a rule and 32 times at most, since the first lane began right.\n"
-    "#pragma once\n"
-    "\n"
-    "#include \"kernels/bits.cuh\"\n"
-    "#include \"kernels/lz4_abi.h\"\n"
-    "\n"
-    "#define DAMACY__LZ4_SEGMENT 512u // bytes, a multiple of 32\n"
-    "#define DAMACY__LZ4_PART    (32 * DAMACY__LZ4_SEGMENT)\n"
-    "#define DAMACY__LZ4_PROBE   8u          // tokens\n"
-    "#define DAMACY__LZ4_SPARSE  256u        // bytes from token to token, on average, or more\n"
-    "#define DAMACY__LZ4_BAD     0xffffffffu // in place of a token: the source ends too early\n"
-    "#define DAMACY__LZ4_LARGE   0xfffffffeu // or a match is larger than the output\n"
-    "\n"
-    "struct damacy__lz4_parse_shared {\n"
-    "    damacy__u32x4 bytes[DAMACY__LZ4_PART / 16 + 1]; // of the part, from the boundary of 16 below it\n"
-    "    uint32_t marks[DAMACY__LZ4_PART / 32];          // a bit per byte of the part: a token is there\n"
-    "    uint32_t tokens[DAMACY__LZ4_SEGMENT / 3 + 2];   // of one segment, on their way out\n"
-    "};\n"
-    "\n"
-    "// A part of a block. Positions count from the start of the block.\n"
-    "typedef struct damacy__lz4_part {\n"
-    "    const uint8_t* src;\n"
-    "    uint32_t size;  // of the block\n"
-    "    uint32_t most;  // bytes that it may make; bounds the search for the end of a length\n"
-    "    uint32_t begin; // of the part, where a token is\n"
-    "    uint32_t end;\n"
-    "    const uint8_t* bytes; // shared: byte `begin` of the block\n"
-    "    uint32_t* marks;\n"
-    "} damacy__lz4_part;\n"
-    "\n"
-    "// A byte at or behind the token of a sequence.\n"
-    "DAMACY__INLINE uint32_t damacy__lz4_byte(const damacy__lz4_part* part, uint32_t at)\n"
-    "{\n"
-    "    return at < part->end ? part->bytes[at - part->begin] : part->src[at];\n"
+    "    return q;\n"
     "}\n"
     "\n"
-    "// The token after the one at `at`, which is inside the block; the block's size if that is the last;\n"
-    "// BAD if the source ends inside it or behind its match; LARGE.\n"
-    "DAMACY__INLINE uint32_t damacy__lz4_next(const damacy__lz4_part* part, uint32_t at, uint32_t token)\n"
+    "// Makes bytes [from, to) of the tile, which the table of runs describes, in groups of windows. What\n"
+    "// is above `to` in the last group gets any bytes.\n"
+    "DAMACY__INLINE void damacy__lz4_copy(const damacy__lz4_state* s, damacy__lz4_shared* shared,\n"
+    "                                     uint32_t from, uint32_t to, uint32_t lane)\n"
     "{\n"
-    "    const uint32_t size = part->size;\n"
-    "    uint32_t n = token >> 4, byte = 255;\n"
-    "    at++;\n"
-    "    if (n != 15 && (token & 15) != 15 && at + n + 2 < size)\n"
-    "        return at + n + 2;\n"
-    "    if (n == 15)\n"
-    "        while (byte == 255) {\n"
-    "            if (at >= size)\n"
-    "                return DAMACY__LZ4_BAD;\n"
-    "            byte = damacy__lz4_byte(part, at++);\n"
-    "            n += byte;\n"
-    "            if (n > size)\n"
-    "                return DAMACY__LZ4_BAD;\n"
-    "        }\n"
-    "    if (n > size - at)\n"
-    "        return DAMACY__LZ4_BAD;\n"
-    "    at += n;\n"
-    "    if (at == size)\n"
-    "        return size;\n"
-    "    if (size - at < 2)\n"
-    "        return DAMACY__LZ4_BAD;\n"
-    "    at += 2;\n"
-    "    if ((token & 15) == 15)\n"
-    "        for (byte = 255, n = 19; byte == 255;) {\n"
-    "            if (at >= size)\n"
-    "                return DAMACY__LZ4_BAD;\n"
-    "            byte = damacy__lz4_byte(part, at++);\n"
-    "            n += byte;\n"
-    "            if (n > part->most)\n"
-    "                return DAMACY__LZ4_LARGE;\n"
-    "        }\n"
-    "    return at < size ? at : DAMACY__LZ4_BAD;\n"
-    "}\n"
-    "\n"
-    "// One lane's segment, and what its walk found.\n"
-    "typedef struct damacy__lz4_segment {\n"
-    "    uint32_t first; // a multiple of SEGMENT bytes into the part\n"
-    "    uint32_t end;   // at or below first: there is nothing\n"
-    "    uint32_t entry; // where the walk began; at or above end: it passes the segment by\n"
-    "    uint32_t exit;  // the first token at or above end, or the block's size, BAD or LARGE\n"
-    "    uint32_t last;  // if BAD or LARGE: the token at fault\n"
-    "} damacy__lz4_segment;\n"
-    "\n"
-    "// Walks from `entry` until the end of the segment or a mark of an earlier walk; then that one's\n"
-    "// exit holds. Marks below are replaced. The segment's words of marks are its lane's alone.\n"
-    "DAMACY__INLINE void damacy__lz4_walk(const damacy__lz4_part* part, damacy__lz4_segment* s,\n"
-    "                                     uint32_t entry)\n"
-    "{\n"
-    "    uint32_t* const marks = part->marks + (s->first - part->begin) / 32;\n"
-    "    const uint32_t n_words = DAMACY__LZ4_SEGMENT / 32;\n"
-    "    uint32_t word = entry >= s->end ? n_words : (entry - s->first) / 32, bits = 0;\n"
-    "    s->entry = entry;\n"
-    "    for (uint32_t i = 0; i < word; i++)\n"
-    "        marks[i] = 0;\n"
-    "    if (entry >= s->end) {\n"
-    "        s->exit = entry;\n"
+    "    const uint8_t* const base = s->origin + s->begin;\n"
+    "    const uint32_t here = (2u << lane) - 1;\n"
+    "    uint32_t low = from; // bytes below are complete\n"
+    "    if (from == to)      // a last sequence without literals\n"
     "        return;\n"
-    "    }\n"
-    "    uint32_t before = marks[word]; // of the earlier walk\n"
-    "    for (uint32_t at = entry;;) {\n"
-    "        const uint32_t token = part->bytes[at - part->begin];\n"
-    "        const uint32_t place = at - s->first, mark = 1u << (place % 32);\n"
-    "        if (place / 32 != word) {\n"
-    "            marks[word] = bits;\n"
-    "            for (word++; word < place / 32; word++)\n"
-    "                marks[word] = 0;\n"
-    "            before = marks[word];\n"
-    "            bits = 0;\n"
+    "    for (uint32_t first = from & ~31u; first < to; first += 32 * DAMACY__LZ4_GROUP) {\n"
+    "        int32_t q[DAMACY__LZ4_GROUP];\n"
+    "        uint8_t v[DAMACY__LZ4_GROUP];\n"
+    "        bool is_inside = false;\n"
+    "#pragma unroll\n"
+    "        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {\n"
+    "            const damacy__u32x2 runs = shared->windows[first / 32 + k];\n"
+    "            q[k] = (int32_t)(first + 32 * k + lane) +\n"
+    "                   shared->delta[damacy__popc(runs.x & here) + runs.y];\n"
+    "            is_inside = is_inside || (uint32_t)q[k] - (k == 0 ? low : first + 32 * k) < 32;\n"
     "        }\n"
-    "        if (before & mark) {\n"
-    "            marks[word] = bits | (before & (0 - mark));\n"
-    "            return;\n"
+    "        if (damacy__any(is_inside)) {\n"
+    "#pragma unroll\n"
+    "            for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++)\n"
+    "                q[k] = damacy__lz4_leave(shared, shared->windows[first / 32 + k],\n"
+    "                                         (int32_t)(k == 0 ? low : first + 32 * k), q[k]);\n"
     "        }\n"
-    "        bits |= mark;\n"
-    "        const uint32_t next = damacy__lz4_next(part, at, token);\n"
-    "        if (next >= s->end) {\n"
-    "            marks[word] = bits;\n"
-    "            for (word++; word < n_words; word++)\n"
-    "                marks[word] = 0;\n"
-    "            s->exit = next;\n"
-    "            s->last = at;\n"
-    "            return;\n"
+    "#pragma unroll\n"
+    "        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {\n"
+    "            v[k] = 0;\n"
+    "            if (q[k] < 0)\n"
+    "                v[k] = *(base + q[k]);\n"
     "        }\n"
-    "        at = next;\n"
+    "#pragma unroll\n"
+    "        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {\n"
+    "            if (q[k] >= 0)\n"
+    "                v[k] = shared->bytes[q[k]];\n"
+    "            shared->bytes[first + 32 * k + lane] = v[k];\n"
+    "            damacy__sync_warp();\n"
+    "        }\n"
+    "        low = first + 32 * DAMACY__LZ4_GROUP;\n"
     "    }\n"
     "}\n"
     "\n"
-    "// Marks the tokens of a part, given that the first byte is one. Returns where the next part begins,\n"
-    "// the block's size, or BAD or LARGE and then the token at fault. By the whole warp.\n"
-    "DAMACY__INLINE uint32_t damacy__lz4_mark_part(const damacy__lz4_part* part, uint32_t lane,\n"
-    "                                              uint32_t* fault)\n"
+    "// Up to 32 sequences, of the tokens from `i` on in a list of n. Returns how many were executed: 0\n"
+    "// if the next does not end in the part or is too long for the tile, or if the status says why.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shared* shared,\n"
+    "                                          uint32_t i, uint32_t n, uint32_t end, bool is_last,\n"
+    "                                          uint32_t reciprocal, uint32_t* next, uint32_t lane)\n"
     "{\n"
-    "    damacy__lz4_segment s;\n"
-    "    s.first = part->begin + lane * DAMACY__LZ4_SEGMENT;\n"
-    "    s.end = damacy__min(s.first + DAMACY__LZ4_SEGMENT, part->end);\n"
-    "    s.last = 0;\n"
-    "    for (uint32_t i = lane; i < DAMACY__LZ4_PART / 32; i += 32)\n"
-    "        part->marks[i] = 0;\n"
-    "    damacy__sync_warp();\n"
-    "    damacy__lz4_walk(part, &s, s.first);\n"
-    "    for (uint32_t round = 0; round < 32; round++) {\n"
-    "        const uint32_t before = damacy__shfl_up(s.exit, 1);\n"
-    "        const uint32_t entry = lane == 0 ? part->begin : before;\n"
-    "        if (damacy__all(entry == s.entry))\n"
-    "            break;\n"
-    "        if (entry != s.entry)\n"
-    "            damacy__lz4_walk(part, &s, entry);\n"
+    "    damacy__lz4_sequence q = {0, 0, 0, 0, 0};\n"
+    "    if (s->end - s->begin >= DAMACY__LZ4_FLUSH)\n"
+    "        damacy__lz4_flush(s, shared, lane);\n"
+    "    const uint32_t token = shared->tokens[damacy__min(i + lane, n - 1)];\n"
+    "    const bool is_whole = lane < n - i && damacy__lz4_read(shared, token, end, is_last, &q);\n"
+    "    const uint32_t size = is_whole ? q.n_literals + q.n_match : 0;\n"
+    "    const uint32_t sum = damacy__lz4_sum(size, lane), x = s->end + sum - size;\n"
+    "    const uint32_t takens = damacy__ballot(is_whole && s->end + sum - s->begin <= DAMACY__LZ4_TILE);\n"
+    "    const uint32_t n_taken = damacy__ctz(~takens) & 63; // the first lanes; of all 32: ctz is ~0\n"
+    "    const uint32_t count = n_taken == 63 ? 32 : n_taken;\n"
+    "    const bool is_taken = lane < count;\n"
+    "    const bool is_over = x + size > s->limit;\n"
+    "    const bool is_cut = is_last && q.n_match != 0 && q.next == end;\n"
+    "    const bool is_bad = q.n_match != 0 && q.offset - 1 >= x + q.n_literals - s->first;\n"
+    "    const uint32_t bads = damacy__ballot(is_taken && (is_over || is_cut || is_bad));\n"
+    "    if (bads) {\n"
+    "        const uint32_t status = is_over  ? (uint32_t)DAMACY__JOB_NO_SPACE\n"
+    "                                : is_bad ? (uint32_t)DAMACY__JOB_BAD_OFFSET\n"
+    "                                         : (uint32_t)DAMACY__JOB_TRUNCATED;\n"
+    "        const uint32_t first = damacy__ctz(bads);\n"
+    "        const uint32_t at = damacy__shfl(token - s->part, first);\n"
+    "        (void)damacy__lz4_fail(s, damacy__shfl(status, first), at);\n"
+    "        return 0;\n"
     "    }\n"
-    "    damacy__sync_warp();\n"
-    "    const uint32_t bads = damacy__ballot(s.exit >= DAMACY__LZ4_LARGE);\n"
-    "    *fault = damacy__shfl(s.last, bads ? damacy__ctz(bads) : 0);\n"
-    "    return damacy__shfl(s.exit, 31);\n"
+    "    if (count == 0)\n"
+    "        return 0;\n"
+    "    if (!is_taken)\n"
+    "        q.n_literals = q.n_match = q.offset = 0;\n"
+    "    damacy__lz4_map(s, shared, &q, x, count, reciprocal, lane);\n"
+    "    const uint32_t from = s->end - s->begin;\n"
+    "    s->end += damacy__shfl(sum, count - 1);\n"
+    "    *next = damacy__shfl(q.next, count - 1);\n"
+    "    damacy__lz4_copy(s, shared, from, s->end - s->begin, lane);\n"
+    "    return count;\n"
     "}\n"
     "\n"
-    "// Writes the places of marks as a list, a segment at a time. Returns its new length, or BAD if it\n"
-    "// does not fit.\n"
-    "DAMACY__INLINE uint32_t damacy__lz4_list_part(const damacy__lz4_part* part,\n"
-    "                                              damacy__lz4_parse_shared* shared, uint32_t* tokens,\n"
-    "                                              uint32_t n, uint32_t max, uint32_t lane)\n"
+    "// Brings the part of the block from `at` on into shared memory; returns its first place there.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_load(damacy__lz4_state* s, damacy__lz4_shared* shared,\n"
+    "                                         uint32_t at, uint32_t size, uint32_t lane)\n"
     "{\n"
-    "    const uint32_t n_words = DAMACY__LZ4_SEGMENT / 32;\n"
-    "    for (uint32_t first = 0; first < part->end - part->begin; first += DAMACY__LZ4_SEGMENT) {\n"
-    "        uint32_t word = lane < n_words ? part->marks[first / 32 + lane] : 0;\n"
-    "        uint32_t sum = damacy__popc(word);\n"
-    "        for (uint32_t d = 1; d < 32; d *= 2) {\n"
-    "            const uint32_t other = damacy__shfl_up(sum, d);\n"
-    "            if (lane >= d)\n"
-    "                sum += other;\n"
-    "        }\n"
-    "        const uint32_t total = damacy__shfl(sum, 31);\n"
-    "        if (total > max - n)\n"
-    "            return DAMACY__LZ4_BAD;\n"
-    "        for (uint32_t k = sum - damacy__popc(word); word; k++) {\n"
-    "            shared->tokens[k] = part->begin + first + 32 * lane + damacy__ctz(word);\n"
-    "            word &= word - 1;\n"
-    "        }\n"
-    "        damacy__sync_warp();\n"
-    "        for (uint32_t k = lane; k < total; k += 32)\n"
-    "            tokens[n + k] = shared->tokens[k];\n"
-    "        damacy__sync_warp();\n"
-    "        n += total;\n"
+    "    const uint64_t low = (uint64_t)(uintptr_t)s->src, high = low + s->size;\n"
+    "    const uint64_t base = (low + at) & ~15ull;\n"
+    "    const uint32_t skew = (uint32_t)(low + at - base), n_units = (skew + size + 15) / 16;\n"
+    "    damacy__u32x4* const units =\n"
+    "        (damacy__u32x4*)(shared->bytes + DAMACY__LZ4_TILE + DAMACY__LZ4_GAP);\n"
+    "    // a unit at either end may reach out of the block\n"
+    "    const uint32_t from = base < low ? 1 : 0;\n"
+    "    const uint32_t to = n_units - (base + 16ull * n_units > high ? 1 : 0);\n"
+    "    if (lane < 2 && (lane == 0 ? from != 0 : to != n_units)) {\n"
+    "        const uint32_t i = lane == 0 ? 0 : n_units - 1;\n"
+    "        units[i] = damacy__load_u32x4_within(base + 16 * i, low, high);\n"
     "    }\n"
-    "    return n;\n"
-    "}\n"
-    "\n"
-    "// Walks a few tokens in global memory, all lanes alike: for where literals are long. *begin\n"
-    "// advances, to BAD or LARGE with the token at fault. Returns the new length of the list, or BAD.\n"
-    "DAMACY__INLINE uint32_t damacy__lz4_list_few(damacy__lz4_part* part, uint32_t* begin,\n"
-    "                                             uint32_t* fault, uint32_t* tokens, uint32_t n,\n"
-    "                                             uint32_t max, uint32_t lane)\n"
-    "{\n"
-    "    uint32_t k = 0, mine = 0;\n"
-    "    part->begin = part->end = *begin;\n"
-    "    for (; k < DAMACY__LZ4_PROBE && *begin < part->size; k++) {\n"
-    "        *fault = *begin;\n"
-    "        if (lane == k)\n"
-    "            mine = *begin;\n"
-    "        *begin = damacy__lz4_next(part, *begin, part->src[*begin]);\n"
-    "    }\n"
-    "    if (k > max - n)\n"
-    "        return DAMACY__LZ4_BAD;\n"
-    "    if (lane < k)\n"
-    "        tokens[n + lane] = mine;\n"
-    "    return n + k;\n"
-    "}\n"
-    "\n"
-    "// Brings a part of the block into shared memory.\n"
-    "DAMACY__INLINE void damacy__lz4_load_part(damacy__lz4_part* part, uint32_t begin,\n"
-    "                                          damacy__lz4_parse_shared* shared, uint32_t lane)\n"
-    "{\n"
-    "    const uint64_t low = (uint64_t)(uintptr_t)part->src, high = low + part->size;\n"
-    "    const uint64_t base = (low + begin) & ~15ull;\n"
-    "    part->begin = begin;\n"
-    "    part->end = begin + damacy__min(part->size - begin, DAMACY__LZ4_PART);\n"
-    "    part->bytes = (const uint8_t*)shared->bytes + (low + begin - base);\n"
-    "    const uint32_t n_units = (uint32_t)((low + part->end - base + 15) / 16);\n"
+    "    const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)base;\n"
     "#pragma unroll 8\n"
-    "    for (uint32_t i = lane; i < n_units; i += 32)\n"
-    "        shared->bytes[i] = damacy__load_u32x4_within(base + 16 * i, low, high);\n"
+    "    for (uint32_t i = from + lane; i < to; i += 32)\n"
+    "        units[i] = whole[i];\n"
+    "    if (at + size < s->size)\n"
+    "        damacy__prefetch_l2(s->src + damacy__min(at + size + 128 * lane, s->size - 1));\n"
     "    damacy__sync_warp();\n"
+    "    return DAMACY__LZ4_TILE + DAMACY__LZ4_GAP + skew;\n"
     "}\n"
     "\n"
-    "// Lists the tokens of a block of `size` bytes, at most max of them.\n"
-    "DAMACY__INLINE void damacy__lz4_list(const uint8_t* src, uint32_t size, uint32_t* tokens,\n"
-    "                                     uint32_t max, damacy__lz4_parse_shared* shared,\n"
-    "                                     damacy__lz4_block* block, uint32_t lane)\n"
+    "// Executes the sequences of a part as far as they end in it. *at: from its first token to the first\n"
+    "// that is not done. Returns how many were done.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_part(damacy__lz4_state* s, damacy__lz4_shared* shared,\n"
+    "                                         uint32_t* at, uint32_t reciprocal, uint32_t lane)\n"
     "{\n"
-    "    damacy__lz4_part part;\n"
-    "    bool is_sparse = true; // tokens are far apart, as far as one can tell\n"
-    "    part.src = src;\n"
-    "    part.size = size;\n"
-    "    part.most = block->n;\n"
-    "    part.bytes = (const uint8_t*)shared->bytes;\n"
-    "    part.marks = shared->marks;\n"
-    "    for (uint32_t begin = 0; begin < size;) {\n"
-    "        const uint32_t start = begin, n_before = block->n_tokens;\n"
-    "        if (is_sparse) {\n"
-    "            block->n_tokens = damacy__lz4_list_few(&part, &begin, &block->error_offset, tokens,\n"
-    "                                                   n_before, max, lane);\n"
-    "            is_sparse = begin - start >= DAMACY__LZ4_SPARSE * DAMACY__LZ4_PROBE;\n"
+    "    const uint32_t size = damacy__min(s->size - *at, DAMACY__LZ4_PART);\n"
+    "    const uint32_t begin = damacy__lz4_load(s, shared, *at, size, lane), end = begin + size;\n"
+    "    const bool is_last = *at + size == s->size;\n"
+    "    uint32_t n = 0, n_done = 0, next = begin;\n"
+    "    bool is_stuck = false;\n"
+    "    s->part = begin - *at;\n"
+    "    damacy__lz4_mark(shared, begin, end, lane);\n"
+    "    for (uint32_t first = 0; first < size && !is_stuck; first += 1024) {\n"
+    "        uint32_t i = 0;\n"
+    "        n = damacy__lz4_list(shared, begin, first, n, lane);\n"
+    "        while (!is_stuck && (n - i >= 32 || (first + 1024 >= size && i < n))) {\n"
+    "            const uint32_t count =\n"
+    "                damacy__lz4_batch(s, shared, i, n, end, is_last, reciprocal, &next, lane);\n"
+    "            is_stuck = count == 0;\n"
+    "            i += count;\n"
+    "            n_done += count;\n"
+    "        }\n"
+    "        const uint16_t rest = shared->tokens[damacy__min(i + lane, 375)];\n"
+    "        damacy__sync_warp();\n"
+    "        shared->tokens[lane] = rest;\n"
+    "        n -= i;\n"
+    "        damacy__sync_warp();\n"
+    "    }\n"
+    "    *at = next - s->part;\n"
+    "    return n_done;\n"
+    "}\n"
+    "\n"
+    "// The sum of the bytes of a length from *at on, the last of which is not 255. False if the source\n"
+    "// ends before, or if it is above `most`: then *sum is.\n"
+    "DAMACY__INLINE bool damacy__lz4_length(const damacy__lz4_state* s, uint32_t* at, uint32_t most,\n"
+    "                                       uint32_t* sum, uint32_t lane)\n"
+    "{\n"
+    "    for (;;) {\n"
+    "        const bool is_inside = lane < s->size - *at;\n"
+    "        const uint32_t byte = is_inside ? s->src[*at + lane] : 0;\n"
+    "        const uint32_t stops = damacy__ballot(byte != 255);\n"
+    "        const uint32_t k = stops ? damacy__ctz(stops) : 32;\n"
+    "        if (stops && k >= s->size - *at)\n"
+    "            return false;\n"
+    "        *sum += 255 * k + (stops ? damacy__shfl(byte, k & 31) : 0);\n"
+    "        if (*sum > most)\n"
+    "            return false;\n"
+    "        *at += stops ? k + 1 : 32;\n"
+    "        if (stops)\n"
+    "            return true;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Copies n bytes from `offset` bytes below dst to dst, by the warp; they may overlap.\n"
+    "DAMACY__INLINE void damacy__lz4_repeat(uint8_t* dst, uint32_t offset, uint32_t n, uint32_t lane)\n"
+    "{\n"
+    "    uint32_t done = 0, far = offset;\n"
+    "    while (far < 512 && done < n) { // until the distance is large enough for whole copies\n"
+    "        const uint32_t m = damacy__min(far, n - done);\n"
+    "        for (uint32_t k = lane; k < m; k += 32)\n"
+    "            dst[done + k] = *(dst + done + k - far);\n"
+    "        damacy__sync_warp();\n"
+    "        done += m;\n"
+    "        far *= 2;\n"
+    "    }\n"
+    "    while (done < n) {\n"
+    "        const uint32_t m = damacy__min(far, n - done);\n"
+    "        damacy__copy_group(dst + done, dst + done - far, m, lane, 32);\n"
+    "        damacy__sync_warp();\n"
+    "        done += m;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// One sequence, from global memory to global memory. *at: from its token to the next.\n"
+    "DAMACY__INLINE bool damacy__lz4_one(damacy__lz4_state* s, damacy__lz4_shared* shared, uint32_t* at,\n"
+    "                                    uint32_t lane)\n"
+    "{\n"
+    "    const uint32_t place = *at, token = s->src[place], room = s->limit - s->end;\n"
+    "    uint32_t p = place + 1, n = token >> 4, n_match = 0, offset = 0;\n"
+    "    if (n == 15 && !damacy__lz4_length(s, &p, s->size, &n, lane))\n"
+    "        return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);\n"
+    "    const uint32_t literals = p;\n"
+    "    if (n > s->size - p)\n"
+    "        return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);\n"
+    "    if (n > room)\n"
+    "        return damacy__lz4_fail(s, DAMACY__JOB_NO_SPACE, place);\n"
+    "    p += n;\n"
+    "    if (p != s->size) {\n"
+    "        if (s->size - p < 2)\n"
+    "            return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);\n"
+    "        offset = (uint32_t)s->src[p] | (uint32_t)s->src[p + 1] << 8;\n"
+    "        p += 2;\n"
+    "        n_match = (token & 15) + 4;\n"
+    "        if (n_match == 19 && !damacy__lz4_length(s, &p, room, &n_match, lane))\n"
+    "            return damacy__lz4_fail(\n"
+    "                s, n_match > room ? DAMACY__JOB_NO_SPACE : DAMACY__JOB_TRUNCATED, place);\n"
+    "        if (n_match > room - n)\n"
+    "            return damacy__lz4_fail(s, DAMACY__JOB_NO_SPACE, place);\n"
+    "        if (offset - 1 >= s->end + n - s->first)\n"
+    "            return damacy__lz4_fail(s, DAMACY__JOB_BAD_OFFSET, place);\n"
+    "        if (p == s->size) // a block ends with literals\n"
+    "            return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);\n"
+    "    }\n"
+    "    damacy__lz4_flush_all(s, shared, lane);\n"
+    "    damacy__copy_group(s->origin + s->end, s->src + literals, n, lane, 32);\n"
+    "    damacy__sync_warp();\n"
+    "    s->end += n;\n"
+    "    damacy__lz4_repeat(s->origin + s->end, offset, n_match, lane);\n"
+    "    s->end += n_match;\n"
+    "    s->begin = s->end & ~31u;\n"
+    "    s->flushed = s->end & ~15u;\n"
+    "    const uint32_t x = s->begin + lane;\n"
+    "    if (x < s->end && x >= s->first)\n"
+    "        shared->bytes[lane] = s->origin[x];\n"
+    "    damacy__sync_warp();\n"
+    "    *at = p;\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// All sequences of a block: parts where tokens are close, one by one where they are far apart.\n"
+    "DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared* shared, uint32_t lane)\n"
+    "{\n"
+    "    const uint32_t reciprocal = (1023 + damacy__max(lane, 1)) / damacy__max(lane, 1);\n"
+    "    uint32_t patience = 2; // sequences to take one by one\n"
+    "    if (lane == 0) {\n"
+    "        shared->delta[0] = 0; // bytes of batches before are their own source\n"
+    "        shared->repeat[0] = 0;\n"
+    "    }\n"
+    "    for (uint32_t at = 0; at < s->size && s->status == DAMACY__JOB_OK;) {\n"
+    "        const uint32_t before = at;\n"
+    "        if (patience != 0) {\n"
+    "            if (!damacy__lz4_one(s, shared, &at, lane))\n"
+    "                return;\n"
+    "            patience =\n"
+    "                at - before >= DAMACY__LZ4_SPARSE ? damacy__min(patience + 1, 8) : patience - 1;\n"
     "        } else {\n"
-    "            damacy__lz4_load_part(&part, begin, shared, lane);\n"
-    "            begin = damacy__lz4_mark_part(&part, lane, &block->error_offset);\n"
-    "            if (begin < DAMACY__LZ4_LARGE)\n"
-    "                block->n_tokens = damacy__lz4_list_part(&part, shared, tokens, n_before, max, lane);\n"
-    "            is_sparse = block->n_tokens - n_before < DAMACY__LZ4_PART / DAMACY__LZ4_SPARSE;\n"
-    "        }\n"
-    "        if (begin >= DAMACY__LZ4_LARGE) {\n"
-    "            block->status = begin == DAMACY__LZ4_BAD ? DAMACY__JOB_TRUNCATED : DAMACY__JOB_NO_SPACE;\n"
-    "            return;\n"
-    "        }\n"
-    "        if (block->n_tokens == DAMACY__LZ4_BAD) { // each makes 4 bytes at least\n"
-    "            block->status = DAMACY__JOB_NO_SPACE;\n"
-    "            block->error_offset = start;\n"
-    "            return;\n"
+    "            const uint32_t n_done = damacy__lz4_part(s, shared, &at, reciprocal, lane);\n"
+    "            if (at == before)\n"
+    "                patience = 1;\n"
+    "            else if (n_done < (at - before) / DAMACY__LZ4_SPARSE)\n"
+    "                patience = 4;\n"
     "        }\n"
     "    }\n"
+    "    damacy__lz4_flush_all(s, shared, lane);\n"
     "}\n"
     "\n"
     "// What a job may produce, or the reason why it cannot start. A size in front of the block becomes\n"
@@ -12865,35 +12529,209 @@ __extension__ static const char damacy__source_lz4_parse_cuh[] =
     "}\n"
     "\n"
     "// One job, by one warp.\n"
-    "DAMACY__INLINE void damacy__lz4_parse_job(const damacy__lz4_wave* wave,\n"
-    "                                          damacy__lz4_parse_shared* shared, uint32_t index,\n"
-    "                                          uint32_t lane)\n"
+    "DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, damacy__lz4_shared* shared,\n"
+    "                                    uint32_t index, uint32_t lane)\n"
     "{\n"
     "    damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];\n"
-    "    damacy__lz4_block block = {0, 0, 0, DAMACY__JOB_OK, 0};\n"
-    "    const uint8_t* src = nullptr;\n"
-    "    uint32_t size = 0;\n"
-    "    block.status = damacy__lz4_open(&job, &src, &size, &block.n);\n"
-    "    block.is_exact = job.expected_size != DAMACY__SIZE_UNKNOWN;\n"
-    "    if (block.status == DAMACY__JOB_OK) {\n"
-    "        const uint64_t max = DAMACY__LZ4_TOKENS((uint64_t)size, (uint64_t)block.n);\n"
-    "        if (lane == 0)\n"
-    "            block.first = damacy__atomic_add64((uint64_t*)(uintptr_t)wave->n_tokens, max);\n"
-    "        block.first = damacy__shfl(block.first, 0);\n"
-    "        if (block.first + max > wave->max_tokens)\n"
-    "            block.status = DAMACY__JOB_NEED_SCRATCH;\n"
-    "        else\n"
-    "            damacy__lz4_list(src, size, (uint32_t*)(uintptr_t)wave->tokens + block.first,\n"
-    "                             (uint32_t)max, shared, &block, lane);\n"
-    "        if (block.status == DAMACY__JOB_NO_SPACE && block.is_exact)\n"
-    "            block.status = DAMACY__JOB_SIZE_MISMATCH;\n"
-    "        if (block.status != DAMACY__JOB_OK) {\n"
-    "            block.n = 0;\n"
-    "            block.error_offset += job.flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;\n"
+    "    const uint32_t prefix = job.flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;\n"
+    "    damacy__lz4_state s;\n"
+    "    uint32_t n = 0;\n"
+    "    uint64_t at = 0, size = 0;\n"
+    "    s.size = 0;\n"
+    "    s.status = damacy__lz4_open(&job, &s.src, &s.size, &n);\n"
+    "    if (s.status == DAMACY__JOB_OK) {\n"
+    "        const bool is_exact = job.expected_size != DAMACY__SIZE_UNKNOWN;\n"
+    "        s.first = (uint32_t)(job.dst & 15);\n"
+    "        s.origin = (uint8_t*)(uintptr_t)(job.dst - s.first);\n"
+    "        s.limit = s.first + n;\n"
+    "        s.begin = s.flushed = s.part = s.error_at = 0;\n"
+    "        s.end = s.first;\n"
+    "        damacy__lz4_run(&s, shared, lane);\n"
+    "        at = s.status == DAMACY__JOB_OK ? 0 : s.error_at + (uint64_t)prefix;\n"
+    "        if (s.status == DAMACY__JOB_OK && is_exact && s.end != s.limit) {\n"
+    "            s.status = DAMACY__JOB_SIZE_MISMATCH;\n"
+    "            at = job.src_size;\n"
+    "        } else if (s.status == DAMACY__JOB_NO_SPACE && is_exact) {\n"
+    "            s.status = DAMACY__JOB_SIZE_MISMATCH;\n"
+    "        } else if (s.status == DAMACY__JOB_OK) {\n"
+    "            size = s.end - s.first;\n"
+    "        }\n"
+    "    } else if (s.status == DAMACY__JOB_NO_SPACE) {\n"
+    "        size = n; // the need\n"
+    "    }\n"
+    "    if (lane == 0) {\n"
+    "        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;\n"
+    "        result->size = size;\n"
+    "        result->error_offset = at;\n"
+    "        result->zero = 0;\n"
+    "        result->status = s.status;\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/lz4_tokens.cuh ==== */
+__extension__ static const char damacy__source_lz4_tokens_cuh[] =
+    "// Finds the tokens of a part of an LZ4 block in shared memory, by one warp.\n"
+    "//\n"
+    "// Where a token starts is known only from the one before it. But a walk that begins anywhere meets\n"
+    "// the right one soon, as both take steps of a few bytes through the same data. So a part is cut\n"
+    "// into 32 segments and each lane walks its own, marking tokens; then each is told where the lane\n"
+    "// before it came out, and walks from there until it meets its own marks, until no lane comes out\n"
+    "// elsewhere.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/bits.cuh\"\n"
+    "#include \"kernels/lz4_abi.h\"\n"
+    "\n"
+    "#ifndef DAMACY__LZ4_SEGMENT\n"
+    "#define DAMACY__LZ4_SEGMENT 256u // bytes of the source, a multiple of 32\n"
+    "#endif\n"
+    "#define DAMACY__LZ4_PART  (32 * DAMACY__LZ4_SEGMENT)\n"
+    "#define DAMACY__LZ4_WORDS (DAMACY__LZ4_SEGMENT / 32)\n"
+    "#define DAMACY__LZ4_TILE  1024u // bytes of output in shared memory; a multiple of 32\n"
+    "#define DAMACY__LZ4_GAP   128u  // bytes that whole groups of windows may take in addition\n"
+    "\n"
+    "// Rows of marks have an odd number of words, so that lanes hit different banks.\n"
+    "struct damacy__lz4_shared {\n"
+    "    alignas(16) uint8_t\n"
+    "        bytes[DAMACY__LZ4_TILE + DAMACY__LZ4_GAP + DAMACY__LZ4_PART + 320]; // tile, part, room\n"
+    "    uint32_t marks[32][DAMACY__LZ4_WORDS + 1]; // a bit per byte: a token is there\n"
+    "    uint32_t trial[32][DAMACY__LZ4_WORDS + 1]; // the same of a walk under way\n"
+    "    uint16_t tokens[32 + 344]; // places in bytes; of 1,024 bytes, and a rest below 32\n"
+    "    uint32_t starts[32];       // a bit per byte of the tile: a literal run or match starts there\n"
+    "    damacy__u32x2 windows[36]; // .x: word of starts; .y: runs before it\n"
+    "    int32_t delta[66];         // from a byte of the tile to its source, by run; below the tile: -\n"
+    "    uint32_t repeat[66]; // start of a match with an offset below 32, and above bit 16 2^10/offset\n"
+    "};\n"
+    "\n"
+    "// Adds the bytes of a length from *at on, the last of which is not 255, or until the end.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_more(const damacy__lz4_shared* shared, uint32_t* at,\n"
+    "                                         uint32_t end)\n"
+    "{\n"
+    "    uint32_t byte = 255, sum = 0;\n"
+    "    while (byte == 255 && *at < end) {\n"
+    "        byte = shared->bytes[(*at)++];\n"
+    "        sum += byte;\n"
+    "    }\n"
+    "    return sum;\n"
+    "}\n"
+    "\n"
+    "// The token after the one at `at`, or a place at or above end. Places are in shared->bytes. What it\n"
+    "// says of the end of the source does not matter: sequences are checked where they are read.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_next(const damacy__lz4_shared* shared, uint32_t at,\n"
+    "                                         uint32_t end)\n"
+    "{\n"
+    "    const uint32_t token = shared->bytes[at];\n"
+    "    at += 3 + (token >> 4);\n"
+    "    if (token >= 0xf0) {\n"
+    "        const uint32_t byte = shared->bytes[at - 17];\n"
+    "        at += 1 + byte;\n"
+    "        if (byte == 255) {\n"
+    "            uint32_t more = at - 255 - 17;\n"
+    "            const uint32_t n = damacy__lz4_more(shared, &more, end);\n"
+    "            at = more + n + 255 + 17;\n"
     "        }\n"
     "    }\n"
-    "    if (lane == 0)\n"
-    "        ((damacy__lz4_block*)(uintptr_t)wave->blocks)[index] = block;\n"
+    "    if ((token & 15) == 15 && at < end) {\n"
+    "        const uint32_t byte = shared->bytes[at++];\n"
+    "        if (byte == 255)\n"
+    "            (void)damacy__lz4_more(shared, &at, end);\n"
+    "    }\n"
+    "    return at;\n"
+    "}\n"
+    "\n"
+    "// One lane's segment.\n"
+    "typedef struct damacy__lz4_segment {\n"
+    "    uint32_t begin, end;\n"
+    "    uint32_t entry; // where the walk began; at or above end: it passes the segment by\n"
+    "    uint32_t exit;  // the first token at or above end\n"
+    "} damacy__lz4_segment;\n"
+    "\n"
+    "// Walks a segment that has no marks yet, from its first byte.\n"
+    "DAMACY__INLINE void damacy__lz4_walk(damacy__lz4_shared* shared, damacy__lz4_segment* s,\n"
+    "                                     uint32_t end, uint32_t lane)\n"
+    "{\n"
+    "    uint32_t at = s->begin;\n"
+    "    for (uint32_t w = 0; w < DAMACY__LZ4_WORDS; w++)\n"
+    "        shared->marks[lane][w] = 0;\n"
+    "    while (at < s->end) {\n"
+    "        const uint32_t bit = at - s->begin;\n"
+    "        shared->marks[lane][bit / 32] |= 1u << (bit % 32);\n"
+    "        at = damacy__lz4_next(shared, at, end);\n"
+    "    }\n"
+    "    s->entry = s->begin;\n"
+    "    s->exit = at;\n"
+    "}\n"
+    "\n"
+    "// Walks from `entry` until the end or a mark of the walk before, which holds from there on.\n"
+    "DAMACY__INLINE void damacy__lz4_walk_again(damacy__lz4_shared* shared, damacy__lz4_segment* s,\n"
+    "                                           uint32_t entry, uint32_t end, uint32_t lane)\n"
+    "{\n"
+    "    uint32_t at = entry;\n"
+    "    for (uint32_t w = 0; w < DAMACY__LZ4_WORDS; w++)\n"
+    "        shared->trial[lane][w] = 0;\n"
+    "    while (at < s->end) {\n"
+    "        const uint32_t bit = at - s->begin, mark = 1u << (bit % 32);\n"
+    "        if (shared->marks[lane][bit / 32] & mark)\n"
+    "            break;\n"
+    "        shared->trial[lane][bit / 32] |= mark;\n"
+    "        at = damacy__lz4_next(shared, at, end);\n"
+    "    }\n"
+    "    const uint32_t met = damacy__min(at - s->begin, DAMACY__LZ4_SEGMENT);\n"
+    "    for (uint32_t w = 0; w < DAMACY__LZ4_WORDS; w++) {\n"
+    "        const uint32_t keep = met <= 32 * w ? ~0u : met < 32 * w + 32 ? ~0u << (met % 32) : 0;\n"
+    "        shared->marks[lane][w] = shared->trial[lane][w] | (shared->marks[lane][w] & keep);\n"
+    "    }\n"
+    "    s->entry = entry;\n"
+    "    if (at >= s->end)\n"
+    "        s->exit = at;\n"
+    "}\n"
+    "\n"
+    "// Marks the tokens of the part [begin, end) of shared->bytes, given that one is at begin.\n"
+    "DAMACY__INLINE void damacy__lz4_mark(damacy__lz4_shared* shared, uint32_t begin, uint32_t end,\n"
+    "                                     uint32_t lane)\n"
+    "{\n"
+    "    damacy__lz4_segment s;\n"
+    "    s.begin = begin + lane * DAMACY__LZ4_SEGMENT;\n"
+    "    s.end = damacy__min(s.begin + DAMACY__LZ4_SEGMENT, end);\n"
+    "    damacy__lz4_walk(shared, &s, end, lane);\n"
+    "    damacy__sync_warp();\n"
+    "    for (uint32_t round = 0; round < 32; round++) { // lane `round` is right by now\n"
+    "        const uint32_t before = damacy__shfl_up(s.exit, 1);\n"
+    "        const bool is_right = lane == 0 || s.begin >= end || before == s.entry;\n"
+    "        if (damacy__all(is_right))\n"
+    "            break;\n"
+    "        if (!is_right)\n"
+    "            damacy__lz4_walk_again(shared, &s, before, end, lane);\n"
+    "        damacy__sync_warp();\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Sum of v over the lanes up to this one.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_sum(uint32_t v, uint32_t lane)\n"
+    "{\n"
+    "#pragma unroll\n"
+    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "        const uint32_t other = damacy__shfl_up(v, d);\n"
+    "        if (lane >= d)\n"
+    "            v += other;\n"
+    "    }\n"
+    "    return v;\n"
+    "}\n"
+    "\n"
+    "// Appends the marked tokens of 1,024 bytes, from byte `first` of the part on, to a list of n.\n"
+    "// Returns its new length.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_list(damacy__lz4_shared* shared, uint32_t begin, uint32_t first,\n"
+    "                                         uint32_t n, uint32_t lane)\n"
+    "{\n"
+    "    const uint32_t at = first / 32 + lane;\n"
+    "    uint32_t word = shared->marks[at / DAMACY__LZ4_WORDS][at % DAMACY__LZ4_WORDS];\n"
+    "    const uint32_t sum = damacy__lz4_sum(damacy__popc(word), lane);\n"
+    "    for (uint32_t k = n + sum - damacy__popc(word); word; k++) {\n"
+    "        shared->tokens[k] = (uint16_t)(begin + first + 32 * lane + damacy__ctz(word));\n"
+    "        word &= word - 1;\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "    return n + damacy__shfl(sum, 31);\n"
     "}\n";
 
 /* ==== kernels/shuffle.cuh ==== */
@@ -25746,8 +25584,8 @@ static const damacy__source damacy__sources[] = {
     {"kernels/crc32c.cu", damacy__source_crc32c_cu},
     {"kernels/lz4.cu", damacy__source_lz4_cu},
     {"kernels/lz4_abi.h", damacy__source_lz4_abi_h},
-    {"kernels/lz4_execute.cuh", damacy__source_lz4_execute_cuh},
-    {"kernels/lz4_parse.cuh", damacy__source_lz4_parse_cuh},
+    {"kernels/lz4_decode.cuh", damacy__source_lz4_decode_cuh},
+    {"kernels/lz4_tokens.cuh", damacy__source_lz4_tokens_cuh},
     {"kernels/shuffle.cuh", damacy__source_shuffle_cuh},
     {"kernels/warp.cuh", damacy__source_warp_cuh},
     {"kernels/zstd.cu", damacy__source_zstd_cu},
@@ -26353,16 +26191,10 @@ DAMACY__WARM_BEGIN
  * blosc adds. The surprising rule: tables are sized for typical chunks; a chunk that does not fit
  * gets DAMACY__JOB_NEED_SCRATCH and costs the others nothing. */
 
-/* Scratch of LZ4 jobs. Addresses of the wave count from the start of the scratch. */
-typedef struct damacy__lz4_layout {
-    uint64_t size; /* bytes, a multiple of 256; needs no initial content */
-    damacy__lz4_wave wave;
-} damacy__lz4_layout;
-
-/* Scratch of blosc chunks, likewise. The tables lz4_jobs and zstd_jobs, their counts and their
- * results are what the decoders are to be called with. */
+/* Scratch of blosc chunks. Addresses of the wave count from its start. The tables lz4_jobs and
+ * zstd_jobs, their counts and their results are what the decoders are to be called with. */
 typedef struct damacy__blosc_layout {
-    uint64_t size;
+    uint64_t size; /* bytes, a multiple of 256; needs no initial content */
     damacy__blosc_wave wave;
 } damacy__blosc_layout;
 
@@ -26378,11 +26210,10 @@ typedef struct damacy__blosc_limits {
 
 /* One wave. The tables are read while the kernels run. */
 typedef struct damacy__lz_call {
-    uint64_t jobs;        /* device address of damacy__job[] */
-    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table */
-    uint64_t results;     /* device address of damacy__job_result[] */
-    uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
-    uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: as many as there may be */
+    uint64_t jobs;    /* device address of damacy__job[] */
+    uint64_t n_jobs;  /* device address of uint32_t: jobs in the table */
+    uint64_t results; /* device address of damacy__job_result[] */
+    uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
 } damacy__lz_call;
 
@@ -26391,8 +26222,6 @@ typedef struct damacy__lz_kernels {
     damacy__program lz4, blosc, copy, crc32c;
 } damacy__lz_kernels;
 
-static bool damacy__lz4_layout_of(uint32_t max_jobs, uint64_t src_size, uint64_t dst_size,
-                                  damacy__lz4_layout* out);
 static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out);
 static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
                                               damacy__compiler* compiler, damacy_error* err);
@@ -26400,8 +26229,8 @@ static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, dama
                                                damacy_error* err);
 static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__device* device);
 static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                        const damacy__lz4_layout* layout,
-                                        const damacy__lz_call* call, damacy_error* err);
+                                        const damacy__lz_call* call, uint32_t max_jobs,
+                                        damacy_error* err);
 static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
                                                damacy__device* device,
                                                const damacy__blosc_layout* layout,
@@ -26413,12 +26242,14 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
                                          const damacy__lz_call* call, uint32_t max_moves,
                                          damacy_error* err);
-DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                          const damacy__lz_call* call, uint32_t max_jobs,
-                                          damacy_error* err);
+DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels,
+                                                         damacy__device* device,
+                                                         const damacy__lz_call* call,
+                                                         uint32_t max_jobs, damacy_error* err);
 DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
-                                           damacy__device* device, const damacy__lz_call* call,
-                                           uint32_t max_jobs, damacy_error* err);
+                                                          damacy__device* device,
+                                                          const damacy__lz_call* call,
+                                                          uint32_t max_jobs, damacy_error* err);
 
 /* ---- scratch ---- */
 
@@ -26435,31 +26266,13 @@ static bool damacy__lz_reserve(uint64_t* at, uint64_t n, uint64_t size, uint64_t
     return true;
 }
 
-/* For jobs of src_size and dst_size bytes together: room for every block, however dense. False:
- * sizes that overflow. */
-static bool damacy__lz4_layout_of(uint32_t max_jobs, uint64_t src_size, uint64_t dst_size,
-                                  damacy__lz4_layout* out)
-{
-    damacy__lz4_wave* w = &out->wave;
-    const uint64_t tokens = DAMACY__MIN(src_size / 3, dst_size / 4);
-
-    memset(out, 0, sizeof *out);
-    if (!damacy__add(tokens, 2ull * max_jobs, &w->max_tokens)) {
-        return false;
-    }
-    w->max_jobs = max_jobs;
-    return damacy__lz_reserve(&out->size, max_jobs, sizeof(damacy__lz4_block), &w->blocks) &&
-           damacy__lz_reserve(&out->size, 1, sizeof(uint64_t), &w->n_tokens) &&
-           damacy__lz_reserve(&out->size, w->max_tokens, sizeof(uint32_t), &w->tokens);
-}
-
 static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out)
 {
     damacy__blosc_wave* w = &out->wave;
     const uint64_t stream_size = limits->stream_size ? limits->stream_size : 2048;
-    const uint64_t n_streams = limits->max_streams ? limits->max_streams
-                                                   : limits->dst_size / stream_size +
-                                                         4ull * limits->max_chunks;
+    const uint64_t n_streams = limits->max_streams
+                                   ? limits->max_streams
+                                   : limits->dst_size / stream_size + 4ull * limits->max_chunks;
     uint64_t* at = &out->size;
 
     memset(out, 0, sizeof *out);
@@ -26488,10 +26301,6 @@ static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__
 /* ---- kernels ---- */
 
 enum { /* of the programs */
-       DAMACY__LZ4_BEGIN = 0,
-       DAMACY__LZ4_PARSE = 1,
-       DAMACY__LZ4_EXECUTE = 2,
-       DAMACY__LZ4_EXECUTE_FEW = 3,
        DAMACY__BLOSC_BEGIN = 0,
        DAMACY__BLOSC_PARSE = 1,
        DAMACY__BLOSC_FINISH = 2,
@@ -26500,15 +26309,11 @@ enum { /* of the programs */
        DAMACY__COPY_CLEAR_FAILED = 1
 };
 
-/* Jobs below which four warps take a block: measured on an H200, both ways are equal there. */
-enum { DAMACY__LZ4_FEW = 2000 };
-
 /* Begins to compile. On failure there is nothing to deinit. */
 static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
                                               damacy__compiler* compiler, damacy_error* err)
 {
-    static const char* const lz4[] = {"damacy_lz4_begin", "damacy_lz4_parse", "damacy_lz4_execute",
-                                      "damacy_lz4_execute_few"};
+    static const char* const lz4[] = {"damacy_lz4"};
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_finish", "damacy_blosc_unfilter"};
     static const char* const copy[] = {"damacy_copy", "damacy_clear_failed"};
@@ -26562,30 +26367,22 @@ static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__devic
     return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
 }
 
-/* Decodes the jobs of a table: at most layout->wave.max_jobs. */
+/* Decodes the jobs of a table: at most max_jobs. call->scratch: unused. */
 static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                        const damacy__lz4_layout* layout,
-                                        const damacy__lz_call* call, damacy_error* err)
+                                        const damacy__lz_call* call, uint32_t max_jobs,
+                                        damacy_error* err)
 {
-    const damacy__kernel* k = kernels->lz4.kernels;
-    const uint32_t likely = call->likely_jobs ? call->likely_jobs : layout->wave.max_jobs;
-    const bool is_few = likely < DAMACY__LZ4_FEW;
-    damacy__lz4_wave w = layout->wave;
+    damacy__lz4_wave w;
     void* parameters[1];
 
+    memset(&w, 0, sizeof w);
     w.jobs = call->jobs;
     w.n_jobs = call->n_jobs;
     w.results = call->results;
-    w.blocks += call->scratch;
-    w.n_tokens += call->scratch;
-    w.tokens += call->scratch;
+    w.max_jobs = max_jobs;
     parameters[0] = &w;
-    DAMACY__TRY(
-        damacy__lz_step(&k[DAMACY__LZ4_BEGIN], device, call->stream, 1, 32, parameters, err));
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_PARSE], device, call->stream, w.max_jobs, 32,
-                                parameters, err));
-    return damacy__lz_step(&k[is_few ? DAMACY__LZ4_EXECUTE_FEW : DAMACY__LZ4_EXECUTE], device,
-                           call->stream, w.max_jobs, is_few ? 128 : 32, parameters, err);
+    return damacy__lz_step(&kernels->lz4.kernels[0], device, call->stream, max_jobs, 32, parameters,
+                           err);
 }
 
 /* The wave with addresses of the device. */
@@ -26677,9 +26474,10 @@ static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, dama
 }
 
 /* Zeroes the outputs of jobs that failed. */
-DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                          const damacy__lz_call* call, uint32_t max_jobs,
-                                          damacy_error* err)
+DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels,
+                                                         damacy__device* device,
+                                                         const damacy__lz_call* call,
+                                                         uint32_t max_jobs, damacy_error* err)
 {
     uint64_t jobs = call->jobs;
     uint64_t results = call->results;
@@ -26696,8 +26494,9 @@ DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernel
 
 /* Compares the checksum at the end of every source. Nothing is decoded. */
 DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
-                                           damacy__device* device, const damacy__lz_call* call,
-                                           uint32_t max_jobs, damacy_error* err)
+                                                          damacy__device* device,
+                                                          const damacy__lz_call* call,
+                                                          uint32_t max_jobs, damacy_error* err)
 {
     uint64_t jobs = call->jobs;
     uint64_t results = call->results;
@@ -27150,13 +26949,16 @@ enum {
 
 /* Host memory of a wave's tables, pinned, and its twin on the device: same offsets. */
 typedef struct damacy__wave_tables {
-    uint64_t zstd_jobs;    /* damacy__job[max_units] */
-    uint64_t n_zstd;       /* uint32_t */
-    uint64_t sent_size;    /* what lies before is sent */
-    uint64_t blosc_jobs;   /* damacy__job[max_units]; lies before sent_size too */
-    uint64_t n_blosc;      /* uint32_t */
+    uint64_t zstd_jobs;  /* damacy__job[max_units] */
+    uint64_t n_zstd;     /* uint32_t */
+    uint64_t sent_size;  /* what lies before is sent */
+    uint64_t blosc_jobs; /* damacy__job[max_units]; lies before sent_size too, as what follows */
+    uint64_t n_blosc;    /* uint32_t */
+    uint64_t lz4_jobs;
+    uint64_t n_lz4;
     uint64_t zstd_results; /* damacy__job_result[max_units], sent back */
     uint64_t blosc_results;
+    uint64_t lz4_results;
     uint64_t list; /* of assembling */
     uint64_t size;
 } damacy__wave_tables;
@@ -27164,7 +26966,7 @@ typedef struct damacy__wave_tables {
 typedef struct damacy__wave {
     uint64_t input; /* device addresses */
     uint64_t output;
-    uint64_t scratch; /* of zstd, then of LZ4, then of blosc */
+    uint64_t scratch; /* of zstd, then of blosc */
     uint64_t tables;
     damacy__pinned host;   /* the tables' twin */
     damacy__stream stream; /* its decoding and assembling; waves overlap */
@@ -27176,6 +26978,7 @@ typedef struct damacy__wave {
     uint32_t n_copies;
     uint32_t n_zstd;
     uint32_t n_blosc;
+    uint32_t n_lz4;
     uint64_t input_used;
     uint64_t output_used;
     uint64_t output_zstd; /* bytes that zstd will write */
@@ -27223,9 +27026,8 @@ typedef struct damacy__gpu {
     uint64_t
         output_limit; /* GPU thread: what waves take now; less after one did not fit its scratch */
     damacy__zstd_layout zstd_layout;
-    damacy__lz4_layout lz4_layout;
     damacy__blosc_layout blosc_layout;
-    uint64_t scratch_size; /* of a wave: all three */
+    uint64_t scratch_size; /* of a wave: both */
     damacy__wave_tables tables;
     damacy__wave waves[DAMACY__WAVES];
 
@@ -27383,9 +27185,12 @@ static void damacy__gpu_size_tables(damacy__gpu* gpu)
     t->n_zstd = damacy__tables_take(&at, sizeof(uint32_t));
     t->blosc_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
     t->n_blosc = damacy__tables_take(&at, sizeof(uint32_t));
+    t->lz4_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
+    t->n_lz4 = damacy__tables_take(&at, sizeof(uint32_t));
     t->sent_size = at;
     t->zstd_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->blosc_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
+    t->lz4_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->list = damacy__tables_take(&at, damacy__assemble_list_size(gpu->max_copies, gpu->max_axes));
     t->size = at;
 }
@@ -27436,16 +27241,14 @@ static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, dama
     blosc.dst_size = size;
     blosc.stream_size = 8192;
     blosc.first_zstd = gpu->max_units;
-    if (!damacy__blosc_layout_of(&blosc, &gpu->blosc_layout) ||
-        !damacy__lz4_layout_of(gpu->blosc_layout.wave.max_lz4, gpu->input_size, size,
-                               &gpu->lz4_layout)) {
+    if (!damacy__blosc_layout_of(&blosc, &gpu->blosc_layout)) {
         return damacy__fail(err, DAMACY_INVAL, "waves of %" PRIu64 " bytes", size);
     }
     zstd.max_jobs = gpu->blosc_layout.wave.max_zstd;
     zstd.dst_size = size;
     zstd.largest_size = size / 2;
     DAMACY__TRY(damacy__zstd_layout_of(&zstd, &gpu->zstd_layout, err));
-    gpu->scratch_size = gpu->zstd_layout.size + gpu->lz4_layout.size + gpu->blosc_layout.size;
+    gpu->scratch_size = gpu->zstd_layout.size + gpu->blosc_layout.size;
     return DAMACY_OK;
 }
 
@@ -27770,6 +27573,9 @@ static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__lay
     if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_ZSTD) {
         return DAMACY__UNIT_ZSTD;
     }
+    if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_LZ4) {
+        return DAMACY__UNIT_LZ4;
+    }
     if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_BLOSC) {
         if (is_mapped || damacy__gpu_knows_blosc(layout, *stored, err)) {
             return DAMACY__UNIT_BLOSC;
@@ -27801,9 +27607,10 @@ static uint64_t damacy__unit_copies(const damacy__unit* unit)
 static damacy__job* damacy__wave_jobs(const damacy__gpu* gpu, const damacy__wave* wave,
                                       uint32_t kind)
 {
-    return (damacy__job*)(void*)(wave->host.ptr + (kind == DAMACY__UNIT_BLOSC
-                                                       ? gpu->tables.blosc_jobs
-                                                       : gpu->tables.zstd_jobs));
+    return (damacy__job*)(void*)(wave->host.ptr +
+                                 (kind == DAMACY__UNIT_BLOSC ? gpu->tables.blosc_jobs
+                                  : kind == DAMACY__UNIT_LZ4 ? gpu->tables.lz4_jobs
+                                                             : gpu->tables.zstd_jobs));
 }
 
 /* Whether a unit's bytes lie behind those of the one before, so that both are sent at once. Memory
@@ -27817,7 +27624,9 @@ static bool damacy__unit_follows(const damacy__unit* unit, const damacy__unit* b
 
 static uint32_t* damacy__wave_count(damacy__wave* wave, uint32_t kind)
 {
-    return kind == DAMACY__UNIT_BLOSC ? &wave->n_blosc : &wave->n_zstd;
+    return kind == DAMACY__UNIT_BLOSC ? &wave->n_blosc
+           : kind == DAMACY__UNIT_LZ4 ? &wave->n_lz4
+                                      : &wave->n_zstd;
 }
 
 /* Room for a unit's voxels and bytes; false: the wave is full. */
@@ -27856,6 +27665,7 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
             job->dst_capacity = size;
             job->expected_size = size;
             job->flags = gpu->core->config.skip_checksums ? (uint32_t)DAMACY__JOB_NO_CHECKSUM : 0;
+            job->flags |= unit->kind == DAMACY__UNIT_LZ4 ? (uint32_t)DAMACY__LZ4_SIZE_PREFIX : 0;
             wave->output_used = damacy__align_up(wave->output_used + size, 256);
             wave->output_used = DAMACY__MIN(wave->output_used, gpu->output_size);
             wave->output_zstd += size;
@@ -27884,6 +27694,7 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
 {
     memcpy(wave->host.ptr + gpu->tables.n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
     memcpy(wave->host.ptr + gpu->tables.n_blosc, &wave->n_blosc, sizeof wave->n_blosc);
+    memcpy(wave->host.ptr + gpu->tables.n_lz4, &wave->n_lz4, sizeof wave->n_lz4);
     return damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr, gpu->tables.sent_size,
                                   stream, err);
 }
@@ -27942,7 +27753,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
 /* Blosc chunks, and the wave's own Zstandard jobs in front of theirs. */
 static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
-    const uint64_t scratch = wave->scratch + gpu->zstd_layout.size + gpu->lz4_layout.size;
+    const uint64_t scratch = wave->scratch + gpu->zstd_layout.size;
     damacy__blosc_layout layout = gpu->blosc_layout;
     damacy__lz_call call;
     damacy__lz_call lz4;
@@ -27953,7 +27764,6 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     call.n_jobs = wave->tables + gpu->tables.n_blosc;
     call.results = wave->tables + gpu->tables.blosc_results;
     call.scratch = scratch;
-    call.likely_jobs = wave->n_blosc;
     call.stream = wave->stream;
     if (wave->n_zstd) {
         DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + layout.wave.zstd_jobs,
@@ -27965,9 +27775,7 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     lz4.jobs = scratch + layout.wave.lz4_jobs;
     lz4.n_jobs = scratch + layout.wave.n_lz4;
     lz4.results = scratch + layout.wave.lz4_results;
-    lz4.scratch = wave->scratch + gpu->zstd_layout.size;
-    lz4.likely_jobs = 8 * wave->n_blosc;
-    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &gpu->lz4_layout, &lz4, err));
+    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &lz4, layout.wave.max_lz4, err));
     DAMACY__TRY(damacy__wave_zstd(gpu, wave, scratch + layout.wave.zstd_jobs,
                                   scratch + layout.wave.n_zstd, scratch + layout.wave.zstd_results,
                                   wave->n_zstd + 8 * wave->n_blosc, err));
@@ -27980,9 +27788,28 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
                                   wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
+/* The wave's own LZ4 jobs. */
+static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__lz_call call;
+
+    memset(&call, 0, sizeof call);
+    call.jobs = wave->tables + gpu->tables.lz4_jobs;
+    call.n_jobs = wave->tables + gpu->tables.n_lz4;
+    call.results = wave->tables + gpu->tables.lz4_results;
+    call.stream = wave->stream;
+    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &call, wave->n_lz4, err));
+    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.lz4_results,
+                                call.results, wave->n_lz4 * sizeof(damacy__job_result),
+                                wave->stream, err);
+}
+
 /* Decodes all chunks of a wave, and sends what became of each back. */
 static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
+    if (wave->n_lz4) {
+        DAMACY__TRY(damacy__wave_lz4(gpu, wave, err));
+    }
     if (wave->n_blosc) {
         DAMACY__TRY(damacy__wave_blosc(gpu, wave, err));
         DAMACY__TRY(damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.blosc_results,
@@ -28283,14 +28110,17 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
                                bool may_retry)
 {
     const bool is_blosc = unit->kind == DAMACY__UNIT_BLOSC;
+    const bool is_lz4 = unit->kind == DAMACY__UNIT_LZ4;
     const damacy__job_result* results =
-        (const damacy__job_result*)(const void*)(wave->host.ptr + (is_blosc
-                                                                       ? gpu->tables.blosc_results
-                                                                       : gpu->tables.zstd_results));
+        (const damacy__job_result*)(const void*)(wave->host.ptr +
+                                                 (is_blosc ? gpu->tables.blosc_results
+                                                  : is_lz4 ? gpu->tables.lz4_results
+                                                           : gpu->tables.zstd_results));
     damacy_error error;
     uint32_t status;
 
-    if ((unit->kind != DAMACY__UNIT_ZSTD && !is_blosc) || gpu->core->config.debug_bypass_decode) {
+    if ((unit->kind != DAMACY__UNIT_ZSTD && !is_blosc && !is_lz4) ||
+        gpu->core->config.debug_bypass_decode) {
         return false;
     }
     status = results[unit->number].status;
@@ -28305,7 +28135,10 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
                        status == DAMACY__JOB_NEED_SCRATCH  ? DAMACY_BUDGET
                        : status == DAMACY__JOB_UNSUPPORTED ? DAMACY_UNSUPPORTED
                                                            : DAMACY_DECODE,
-                       "%s: %s at byte %" PRIu64, is_blosc ? "blosc" : "zstd",
+                       "%s: %s at byte %" PRIu64,
+                       is_blosc ? "blosc"
+                       : is_lz4 ? "lz4"
+                                : "zstd",
                        damacy__job_words(status), results[unit->number].error_offset);
     error.offset =
         unit->slot->plan.chunks.items[unit->first].offset + results[unit->number].error_offset;
@@ -28315,7 +28148,7 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
 
 static void damacy__wave_reset(damacy__wave* wave)
 {
-    wave->n_units = wave->n_copies = wave->n_zstd = wave->n_blosc = 0;
+    wave->n_units = wave->n_copies = wave->n_zstd = wave->n_blosc = wave->n_lz4 = 0;
     wave->input_used = wave->output_used = wave->output_zstd = 0;
     wave->is_running = wave->is_sent = false;
 }
@@ -28341,7 +28174,7 @@ static void damacy__wave_settle(damacy__gpu* gpu, damacy__wave* wave, bool may_r
 static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
     wave->output_zstd = 0;
-    wave->n_zstd = wave->n_blosc = 0;
+    wave->n_zstd = wave->n_blosc = wave->n_lz4 = 0;
     for (uint32_t i = 0; i < wave->n_units; i++) {
         damacy__unit* unit = wave->units[i];
         damacy__job* jobs = damacy__wave_jobs(gpu, wave, unit->kind);
@@ -30809,8 +30642,8 @@ DAMACY__WARM_BEGIN
  *
  * The layout is a pure function of kind, limits and the scratch there is, so that the size that a
  * caller asks for is the one that the launches use. Scratch holds the table of jobs and its
- * results, then the records of blosc, then the decoders' own. The surprising rule: blosc runs the
- * LZ4 and the Zstandard decoder one after the other in the same scratch. */
+ * results, then the records of blosc, then the decoders' own. The surprising rule: LZ4
+ * needs no scratch beyond its table of jobs. */
 
 /* Addresses count from the start of the scratch. */
 typedef struct damacy__codec_layout {
@@ -30819,7 +30652,6 @@ typedef struct damacy__codec_layout {
     uint64_t blosc_at; /* blosc: its records */
     uint64_t work;     /* the decoders' */
     damacy__zstd_layout zstd;
-    damacy__lz4_layout lz4;
     damacy__blosc_layout blosc;
 } damacy__codec_layout;
 
@@ -30936,9 +30768,7 @@ static bool damacy__codec_layout_blosc(const damacy_codec_limits* limits,
     blosc.dst_size = limits->total_size;
     blosc.stream_size = 8192;
     blosc.max_streams = limits->max_streams;
-    return damacy__blosc_layout_of(&blosc, &layout->blosc) &&
-           damacy__lz4_layout_of(layout->blosc.wave.max_lz4, limits->total_src_size,
-                                 limits->total_size, &layout->lz4);
+    return damacy__blosc_layout_of(&blosc, &layout->blosc);
 }
 
 static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec_limits* limits,
@@ -30948,12 +30778,7 @@ static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec
     const bool is_zstd = kind == DAMACY_CODEC_ZSTD;
 
     if (kind == DAMACY_CODEC_LZ4 || kind == DAMACY_CODEC_LZ4_SIZED) {
-        if (!damacy__lz4_layout_of(limits->max_frames, limits->total_src_size, limits->total_size,
-                                   &out->lz4)) {
-            return damacy__fail(err, DAMACY_INVAL, "the scratch of %u LZ4 blocks overflows",
-                                limits->max_frames);
-        }
-        out->size = out->work + out->lz4.size;
+        out->size = out->work;
         return DAMACY_OK;
     }
     if (!is_zstd) {
@@ -30973,7 +30798,7 @@ static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec
         limits, is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
         room ? room - out->work : 0, is_zstd && limits->max_frames <= DAMACY__CODEC_LINK_FRAMES,
         out, err));
-    out->size = out->work + DAMACY__MAX(out->zstd.size, out->lz4.size);
+    out->size = out->work + out->zstd.size;
     return DAMACY_OK;
 }
 
@@ -30996,7 +30821,7 @@ static damacy_status damacy__codec_layout_of(uint32_t kind, const damacy_codec_l
                             filled.max_frames);
     }
     out->work = at;
-    if (scratch_size && room <= at) {
+    if (scratch_size && room < at) {
         return damacy__fail(err, DAMACY_BUDGET,
                             "scratch of %" PRIu64 " bytes: the tables of %u frames take %" PRIu64,
                             scratch_size, filled.max_frames, at);
@@ -31117,19 +30942,16 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     blosc.n_jobs = call->frames.n_jobs;
     blosc.results = call->frames.results;
     blosc.scratch = at;
-    blosc.likely_jobs = call->frames.n;
     blosc.stream = call->stream;
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
     lz4 = blosc;
     lz4.jobs = at + wave->lz4_jobs;
     lz4.n_jobs = at + wave->n_lz4;
     lz4.results = at + wave->lz4_results;
-    lz4.scratch = scratch + layout->work;
-    lz4.likely_jobs = call->likely_streams;
-    DAMACY__TRY(damacy__lz4_launch(lz, call->device, &layout->lz4, &lz4, err));
+    DAMACY__TRY(damacy__lz4_launch(lz, call->device, &lz4, wave->max_lz4, err));
     DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, at + wave->zstd_jobs,
-                                          at + wave->n_zstd, at + wave->zstd_results, lz4.scratch,
-                                          call->likely_streams, err));
+                                          at + wave->n_zstd, at + wave->zstd_results,
+                                          scratch + layout->work, call->likely_streams, err));
     return damacy__blosc_launch_close(lz, call->device, &layout->blosc, &blosc, err);
 }
 
@@ -31155,13 +30977,11 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
     } else {
         damacy__lz_call lz4;
         memset(&lz4, 0, sizeof lz4);
-        l.lz4.wave.max_jobs = c.frames.n;
         lz4.jobs = c.frames.jobs;
         lz4.n_jobs = c.frames.n_jobs;
         lz4.results = c.frames.results;
-        lz4.scratch = scratch + l.work;
         lz4.stream = c.stream;
-        DAMACY__TRY(damacy__lz4_launch(&c.kernels->lz, c.device, &l.lz4, &lz4, err));
+        DAMACY__TRY(damacy__lz4_launch(&c.kernels->lz, c.device, &lz4, c.frames.n, err));
     }
     return damacy__codec_step(&c, DAMACY__CODEC_SCATTER, err);
 }

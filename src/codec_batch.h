@@ -3,8 +3,8 @@
  *
  * The layout is a pure function of kind, limits and the scratch there is, so that the size that a
  * caller asks for is the one that the launches use. Scratch holds the table of jobs and its
- * results, then the records of blosc, then the decoders' own. The surprising rule: blosc runs the
- * LZ4 and the Zstandard decoder one after the other in the same scratch. */
+ * results, then the records of blosc, then the decoders' own. The surprising rule: LZ4
+ * needs no scratch beyond its table of jobs. */
 #pragma once
 #include "codec_api.h"
 #include "kernels/codec_abi.h"
@@ -19,7 +19,6 @@ typedef struct damacy__codec_layout {
     uint64_t blosc_at; /* blosc: its records */
     uint64_t work;     /* the decoders' */
     damacy__zstd_layout zstd;
-    damacy__lz4_layout lz4;
     damacy__blosc_layout blosc;
 } damacy__codec_layout;
 
@@ -136,9 +135,7 @@ static bool damacy__codec_layout_blosc(const damacy_codec_limits* limits,
     blosc.dst_size = limits->total_size;
     blosc.stream_size = 8192;
     blosc.max_streams = limits->max_streams;
-    return damacy__blosc_layout_of(&blosc, &layout->blosc) &&
-           damacy__lz4_layout_of(layout->blosc.wave.max_lz4, limits->total_src_size,
-                                 limits->total_size, &layout->lz4);
+    return damacy__blosc_layout_of(&blosc, &layout->blosc);
 }
 
 static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec_limits* limits,
@@ -148,12 +145,7 @@ static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec
     const bool is_zstd = kind == DAMACY_CODEC_ZSTD;
 
     if (kind == DAMACY_CODEC_LZ4 || kind == DAMACY_CODEC_LZ4_SIZED) {
-        if (!damacy__lz4_layout_of(limits->max_frames, limits->total_src_size, limits->total_size,
-                                   &out->lz4)) {
-            return damacy__fail(err, DAMACY_INVAL, "the scratch of %u LZ4 blocks overflows",
-                                limits->max_frames);
-        }
-        out->size = out->work + out->lz4.size;
+        out->size = out->work;
         return DAMACY_OK;
     }
     if (!is_zstd) {
@@ -173,7 +165,7 @@ static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec
         limits, is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
         room ? room - out->work : 0, is_zstd && limits->max_frames <= DAMACY__CODEC_LINK_FRAMES,
         out, err));
-    out->size = out->work + DAMACY__MAX(out->zstd.size, out->lz4.size);
+    out->size = out->work + out->zstd.size;
     return DAMACY_OK;
 }
 
@@ -196,7 +188,7 @@ static damacy_status damacy__codec_layout_of(uint32_t kind, const damacy_codec_l
                             filled.max_frames);
     }
     out->work = at;
-    if (scratch_size && room <= at) {
+    if (scratch_size && room < at) {
         return damacy__fail(err, DAMACY_BUDGET,
                             "scratch of %" PRIu64 " bytes: the tables of %u frames take %" PRIu64,
                             scratch_size, filled.max_frames, at);
@@ -317,19 +309,16 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     blosc.n_jobs = call->frames.n_jobs;
     blosc.results = call->frames.results;
     blosc.scratch = at;
-    blosc.likely_jobs = call->frames.n;
     blosc.stream = call->stream;
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
     lz4 = blosc;
     lz4.jobs = at + wave->lz4_jobs;
     lz4.n_jobs = at + wave->n_lz4;
     lz4.results = at + wave->lz4_results;
-    lz4.scratch = scratch + layout->work;
-    lz4.likely_jobs = call->likely_streams;
-    DAMACY__TRY(damacy__lz4_launch(lz, call->device, &layout->lz4, &lz4, err));
+    DAMACY__TRY(damacy__lz4_launch(lz, call->device, &lz4, wave->max_lz4, err));
     DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, at + wave->zstd_jobs,
-                                          at + wave->n_zstd, at + wave->zstd_results, lz4.scratch,
-                                          call->likely_streams, err));
+                                          at + wave->n_zstd, at + wave->zstd_results,
+                                          scratch + layout->work, call->likely_streams, err));
     return damacy__blosc_launch_close(lz, call->device, &layout->blosc, &blosc, err);
 }
 
@@ -355,13 +344,11 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
     } else {
         damacy__lz_call lz4;
         memset(&lz4, 0, sizeof lz4);
-        l.lz4.wave.max_jobs = c.frames.n;
         lz4.jobs = c.frames.jobs;
         lz4.n_jobs = c.frames.n_jobs;
         lz4.results = c.frames.results;
-        lz4.scratch = scratch + l.work;
         lz4.stream = c.stream;
-        DAMACY__TRY(damacy__lz4_launch(&c.kernels->lz, c.device, &l.lz4, &lz4, err));
+        DAMACY__TRY(damacy__lz4_launch(&c.kernels->lz, c.device, &lz4, c.frames.n, err));
     }
     return damacy__codec_step(&c, DAMACY__CODEC_SCATTER, err);
 }

@@ -21,13 +21,16 @@ enum {
 
 /* Host memory of a wave's tables, pinned, and its twin on the device: same offsets. */
 typedef struct damacy__wave_tables {
-    uint64_t zstd_jobs;    /* damacy__job[max_units] */
-    uint64_t n_zstd;       /* uint32_t */
-    uint64_t sent_size;    /* what lies before is sent */
-    uint64_t blosc_jobs;   /* damacy__job[max_units]; lies before sent_size too */
-    uint64_t n_blosc;      /* uint32_t */
+    uint64_t zstd_jobs;  /* damacy__job[max_units] */
+    uint64_t n_zstd;     /* uint32_t */
+    uint64_t sent_size;  /* what lies before is sent */
+    uint64_t blosc_jobs; /* damacy__job[max_units]; lies before sent_size too, as what follows */
+    uint64_t n_blosc;    /* uint32_t */
+    uint64_t lz4_jobs;
+    uint64_t n_lz4;
     uint64_t zstd_results; /* damacy__job_result[max_units], sent back */
     uint64_t blosc_results;
+    uint64_t lz4_results;
     uint64_t list; /* of assembling */
     uint64_t size;
 } damacy__wave_tables;
@@ -35,7 +38,7 @@ typedef struct damacy__wave_tables {
 typedef struct damacy__wave {
     uint64_t input; /* device addresses */
     uint64_t output;
-    uint64_t scratch; /* of zstd, then of LZ4, then of blosc */
+    uint64_t scratch; /* of zstd, then of blosc */
     uint64_t tables;
     damacy__pinned host;   /* the tables' twin */
     damacy__stream stream; /* its decoding and assembling; waves overlap */
@@ -47,6 +50,7 @@ typedef struct damacy__wave {
     uint32_t n_copies;
     uint32_t n_zstd;
     uint32_t n_blosc;
+    uint32_t n_lz4;
     uint64_t input_used;
     uint64_t output_used;
     uint64_t output_zstd; /* bytes that zstd will write */
@@ -94,9 +98,8 @@ typedef struct damacy__gpu {
     uint64_t
         output_limit; /* GPU thread: what waves take now; less after one did not fit its scratch */
     damacy__zstd_layout zstd_layout;
-    damacy__lz4_layout lz4_layout;
     damacy__blosc_layout blosc_layout;
-    uint64_t scratch_size; /* of a wave: all three */
+    uint64_t scratch_size; /* of a wave: both */
     damacy__wave_tables tables;
     damacy__wave waves[DAMACY__WAVES];
 
@@ -254,9 +257,12 @@ static void damacy__gpu_size_tables(damacy__gpu* gpu)
     t->n_zstd = damacy__tables_take(&at, sizeof(uint32_t));
     t->blosc_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
     t->n_blosc = damacy__tables_take(&at, sizeof(uint32_t));
+    t->lz4_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
+    t->n_lz4 = damacy__tables_take(&at, sizeof(uint32_t));
     t->sent_size = at;
     t->zstd_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->blosc_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
+    t->lz4_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->list = damacy__tables_take(&at, damacy__assemble_list_size(gpu->max_copies, gpu->max_axes));
     t->size = at;
 }
@@ -307,16 +313,14 @@ static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, dama
     blosc.dst_size = size;
     blosc.stream_size = 8192;
     blosc.first_zstd = gpu->max_units;
-    if (!damacy__blosc_layout_of(&blosc, &gpu->blosc_layout) ||
-        !damacy__lz4_layout_of(gpu->blosc_layout.wave.max_lz4, gpu->input_size, size,
-                               &gpu->lz4_layout)) {
+    if (!damacy__blosc_layout_of(&blosc, &gpu->blosc_layout)) {
         return damacy__fail(err, DAMACY_INVAL, "waves of %" PRIu64 " bytes", size);
     }
     zstd.max_jobs = gpu->blosc_layout.wave.max_zstd;
     zstd.dst_size = size;
     zstd.largest_size = size / 2;
     DAMACY__TRY(damacy__zstd_layout_of(&zstd, &gpu->zstd_layout, err));
-    gpu->scratch_size = gpu->zstd_layout.size + gpu->lz4_layout.size + gpu->blosc_layout.size;
+    gpu->scratch_size = gpu->zstd_layout.size + gpu->blosc_layout.size;
     return DAMACY_OK;
 }
 

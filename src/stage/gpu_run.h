@@ -111,14 +111,17 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
                                bool may_retry)
 {
     const bool is_blosc = unit->kind == DAMACY__UNIT_BLOSC;
+    const bool is_lz4 = unit->kind == DAMACY__UNIT_LZ4;
     const damacy__job_result* results =
-        (const damacy__job_result*)(const void*)(wave->host.ptr + (is_blosc
-                                                                       ? gpu->tables.blosc_results
-                                                                       : gpu->tables.zstd_results));
+        (const damacy__job_result*)(const void*)(wave->host.ptr +
+                                                 (is_blosc ? gpu->tables.blosc_results
+                                                  : is_lz4 ? gpu->tables.lz4_results
+                                                           : gpu->tables.zstd_results));
     damacy_error error;
     uint32_t status;
 
-    if ((unit->kind != DAMACY__UNIT_ZSTD && !is_blosc) || gpu->core->config.debug_bypass_decode) {
+    if ((unit->kind != DAMACY__UNIT_ZSTD && !is_blosc && !is_lz4) ||
+        gpu->core->config.debug_bypass_decode) {
         return false;
     }
     status = results[unit->number].status;
@@ -133,7 +136,10 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
                        status == DAMACY__JOB_NEED_SCRATCH  ? DAMACY_BUDGET
                        : status == DAMACY__JOB_UNSUPPORTED ? DAMACY_UNSUPPORTED
                                                            : DAMACY_DECODE,
-                       "%s: %s at byte %" PRIu64, is_blosc ? "blosc" : "zstd",
+                       "%s: %s at byte %" PRIu64,
+                       is_blosc ? "blosc"
+                       : is_lz4 ? "lz4"
+                                : "zstd",
                        damacy__job_words(status), results[unit->number].error_offset);
     error.offset =
         unit->slot->plan.chunks.items[unit->first].offset + results[unit->number].error_offset;
@@ -143,7 +149,7 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
 
 static void damacy__wave_reset(damacy__wave* wave)
 {
-    wave->n_units = wave->n_copies = wave->n_zstd = wave->n_blosc = 0;
+    wave->n_units = wave->n_copies = wave->n_zstd = wave->n_blosc = wave->n_lz4 = 0;
     wave->input_used = wave->output_used = wave->output_zstd = 0;
     wave->is_running = wave->is_sent = false;
 }
@@ -169,7 +175,7 @@ static void damacy__wave_settle(damacy__gpu* gpu, damacy__wave* wave, bool may_r
 static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
     wave->output_zstd = 0;
-    wave->n_zstd = wave->n_blosc = 0;
+    wave->n_zstd = wave->n_blosc = wave->n_lz4 = 0;
     for (uint32_t i = 0; i < wave->n_units; i++) {
         damacy__unit* unit = wave->units[i];
         damacy__job* jobs = damacy__wave_jobs(gpu, wave, unit->kind);

@@ -98,6 +98,9 @@ static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__lay
     if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_ZSTD) {
         return DAMACY__UNIT_ZSTD;
     }
+    if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_LZ4) {
+        return DAMACY__UNIT_LZ4;
+    }
     if (n == middle + 2 && chain->codecs[middle + 1].kind == DAMACY__CODEC_BLOSC) {
         if (is_mapped || damacy__gpu_knows_blosc(layout, *stored, err)) {
             return DAMACY__UNIT_BLOSC;
@@ -129,9 +132,10 @@ static uint64_t damacy__unit_copies(const damacy__unit* unit)
 static damacy__job* damacy__wave_jobs(const damacy__gpu* gpu, const damacy__wave* wave,
                                       uint32_t kind)
 {
-    return (damacy__job*)(void*)(wave->host.ptr + (kind == DAMACY__UNIT_BLOSC
-                                                       ? gpu->tables.blosc_jobs
-                                                       : gpu->tables.zstd_jobs));
+    return (damacy__job*)(void*)(wave->host.ptr +
+                                 (kind == DAMACY__UNIT_BLOSC ? gpu->tables.blosc_jobs
+                                  : kind == DAMACY__UNIT_LZ4 ? gpu->tables.lz4_jobs
+                                                             : gpu->tables.zstd_jobs));
 }
 
 /* Whether a unit's bytes lie behind those of the one before, so that both are sent at once. Memory
@@ -145,7 +149,9 @@ static bool damacy__unit_follows(const damacy__unit* unit, const damacy__unit* b
 
 static uint32_t* damacy__wave_count(damacy__wave* wave, uint32_t kind)
 {
-    return kind == DAMACY__UNIT_BLOSC ? &wave->n_blosc : &wave->n_zstd;
+    return kind == DAMACY__UNIT_BLOSC ? &wave->n_blosc
+           : kind == DAMACY__UNIT_LZ4 ? &wave->n_lz4
+                                      : &wave->n_zstd;
 }
 
 /* Room for a unit's voxels and bytes; false: the wave is full. */
@@ -184,6 +190,7 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
             job->dst_capacity = size;
             job->expected_size = size;
             job->flags = gpu->core->config.skip_checksums ? (uint32_t)DAMACY__JOB_NO_CHECKSUM : 0;
+            job->flags |= unit->kind == DAMACY__UNIT_LZ4 ? (uint32_t)DAMACY__LZ4_SIZE_PREFIX : 0;
             wave->output_used = damacy__align_up(wave->output_used + size, 256);
             wave->output_used = DAMACY__MIN(wave->output_used, gpu->output_size);
             wave->output_zstd += size;
@@ -212,6 +219,7 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
 {
     memcpy(wave->host.ptr + gpu->tables.n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
     memcpy(wave->host.ptr + gpu->tables.n_blosc, &wave->n_blosc, sizeof wave->n_blosc);
+    memcpy(wave->host.ptr + gpu->tables.n_lz4, &wave->n_lz4, sizeof wave->n_lz4);
     return damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr, gpu->tables.sent_size,
                                   stream, err);
 }
@@ -270,7 +278,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
 /* Blosc chunks, and the wave's own Zstandard jobs in front of theirs. */
 static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
-    const uint64_t scratch = wave->scratch + gpu->zstd_layout.size + gpu->lz4_layout.size;
+    const uint64_t scratch = wave->scratch + gpu->zstd_layout.size;
     damacy__blosc_layout layout = gpu->blosc_layout;
     damacy__lz_call call;
     damacy__lz_call lz4;
@@ -281,7 +289,6 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     call.n_jobs = wave->tables + gpu->tables.n_blosc;
     call.results = wave->tables + gpu->tables.blosc_results;
     call.scratch = scratch;
-    call.likely_jobs = wave->n_blosc;
     call.stream = wave->stream;
     if (wave->n_zstd) {
         DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + layout.wave.zstd_jobs,
@@ -293,9 +300,7 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     lz4.jobs = scratch + layout.wave.lz4_jobs;
     lz4.n_jobs = scratch + layout.wave.n_lz4;
     lz4.results = scratch + layout.wave.lz4_results;
-    lz4.scratch = wave->scratch + gpu->zstd_layout.size;
-    lz4.likely_jobs = 8 * wave->n_blosc;
-    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &gpu->lz4_layout, &lz4, err));
+    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &lz4, layout.wave.max_lz4, err));
     DAMACY__TRY(damacy__wave_zstd(gpu, wave, scratch + layout.wave.zstd_jobs,
                                   scratch + layout.wave.n_zstd, scratch + layout.wave.zstd_results,
                                   wave->n_zstd + 8 * wave->n_blosc, err));
@@ -308,9 +313,28 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
                                   wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
+/* The wave's own LZ4 jobs. */
+static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__lz_call call;
+
+    memset(&call, 0, sizeof call);
+    call.jobs = wave->tables + gpu->tables.lz4_jobs;
+    call.n_jobs = wave->tables + gpu->tables.n_lz4;
+    call.results = wave->tables + gpu->tables.lz4_results;
+    call.stream = wave->stream;
+    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &call, wave->n_lz4, err));
+    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.lz4_results,
+                                call.results, wave->n_lz4 * sizeof(damacy__job_result),
+                                wave->stream, err);
+}
+
 /* Decodes all chunks of a wave, and sends what became of each back. */
 static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
+    if (wave->n_lz4) {
+        DAMACY__TRY(damacy__wave_lz4(gpu, wave, err));
+    }
     if (wave->n_blosc) {
         DAMACY__TRY(damacy__wave_blosc(gpu, wave, err));
         DAMACY__TRY(damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.blosc_results,

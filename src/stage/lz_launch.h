@@ -11,16 +11,10 @@
 #include "kernels/blosc_abi.h"
 #include "kernels/lz4_abi.h"
 
-/* Scratch of LZ4 jobs. Addresses of the wave count from the start of the scratch. */
-typedef struct damacy__lz4_layout {
-    uint64_t size; /* bytes, a multiple of 256; needs no initial content */
-    damacy__lz4_wave wave;
-} damacy__lz4_layout;
-
-/* Scratch of blosc chunks, likewise. The tables lz4_jobs and zstd_jobs, their counts and their
- * results are what the decoders are to be called with. */
+/* Scratch of blosc chunks. Addresses of the wave count from its start. The tables lz4_jobs and
+ * zstd_jobs, their counts and their results are what the decoders are to be called with. */
 typedef struct damacy__blosc_layout {
-    uint64_t size;
+    uint64_t size; /* bytes, a multiple of 256; needs no initial content */
     damacy__blosc_wave wave;
 } damacy__blosc_layout;
 
@@ -36,11 +30,10 @@ typedef struct damacy__blosc_limits {
 
 /* One wave. The tables are read while the kernels run. */
 typedef struct damacy__lz_call {
-    uint64_t jobs;        /* device address of damacy__job[] */
-    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table */
-    uint64_t results;     /* device address of damacy__job_result[] */
-    uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
-    uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: as many as there may be */
+    uint64_t jobs;    /* device address of damacy__job[] */
+    uint64_t n_jobs;  /* device address of uint32_t: jobs in the table */
+    uint64_t results; /* device address of damacy__job_result[] */
+    uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
 } damacy__lz_call;
 
@@ -49,8 +42,6 @@ typedef struct damacy__lz_kernels {
     damacy__program lz4, blosc, copy, crc32c;
 } damacy__lz_kernels;
 
-static bool damacy__lz4_layout_of(uint32_t max_jobs, uint64_t src_size, uint64_t dst_size,
-                                  damacy__lz4_layout* out);
 static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out);
 static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
                                               damacy__compiler* compiler, damacy_error* err);
@@ -58,8 +49,8 @@ static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, dama
                                                damacy_error* err);
 static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__device* device);
 static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                        const damacy__lz4_layout* layout,
-                                        const damacy__lz_call* call, damacy_error* err);
+                                        const damacy__lz_call* call, uint32_t max_jobs,
+                                        damacy_error* err);
 static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
                                                damacy__device* device,
                                                const damacy__blosc_layout* layout,
@@ -71,12 +62,14 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
                                          const damacy__lz_call* call, uint32_t max_moves,
                                          damacy_error* err);
-DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                          const damacy__lz_call* call, uint32_t max_jobs,
-                                          damacy_error* err);
+DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels,
+                                                         damacy__device* device,
+                                                         const damacy__lz_call* call,
+                                                         uint32_t max_jobs, damacy_error* err);
 DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
-                                           damacy__device* device, const damacy__lz_call* call,
-                                           uint32_t max_jobs, damacy_error* err);
+                                                          damacy__device* device,
+                                                          const damacy__lz_call* call,
+                                                          uint32_t max_jobs, damacy_error* err);
 
 /* ---- scratch ---- */
 
@@ -93,31 +86,13 @@ static bool damacy__lz_reserve(uint64_t* at, uint64_t n, uint64_t size, uint64_t
     return true;
 }
 
-/* For jobs of src_size and dst_size bytes together: room for every block, however dense. False:
- * sizes that overflow. */
-static bool damacy__lz4_layout_of(uint32_t max_jobs, uint64_t src_size, uint64_t dst_size,
-                                  damacy__lz4_layout* out)
-{
-    damacy__lz4_wave* w = &out->wave;
-    const uint64_t tokens = DAMACY__MIN(src_size / 3, dst_size / 4);
-
-    memset(out, 0, sizeof *out);
-    if (!damacy__add(tokens, 2ull * max_jobs, &w->max_tokens)) {
-        return false;
-    }
-    w->max_jobs = max_jobs;
-    return damacy__lz_reserve(&out->size, max_jobs, sizeof(damacy__lz4_block), &w->blocks) &&
-           damacy__lz_reserve(&out->size, 1, sizeof(uint64_t), &w->n_tokens) &&
-           damacy__lz_reserve(&out->size, w->max_tokens, sizeof(uint32_t), &w->tokens);
-}
-
 static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out)
 {
     damacy__blosc_wave* w = &out->wave;
     const uint64_t stream_size = limits->stream_size ? limits->stream_size : 2048;
-    const uint64_t n_streams = limits->max_streams ? limits->max_streams
-                                                   : limits->dst_size / stream_size +
-                                                         4ull * limits->max_chunks;
+    const uint64_t n_streams = limits->max_streams
+                                   ? limits->max_streams
+                                   : limits->dst_size / stream_size + 4ull * limits->max_chunks;
     uint64_t* at = &out->size;
 
     memset(out, 0, sizeof *out);
@@ -146,10 +121,6 @@ static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__
 /* ---- kernels ---- */
 
 enum { /* of the programs */
-       DAMACY__LZ4_BEGIN = 0,
-       DAMACY__LZ4_PARSE = 1,
-       DAMACY__LZ4_EXECUTE = 2,
-       DAMACY__LZ4_EXECUTE_FEW = 3,
        DAMACY__BLOSC_BEGIN = 0,
        DAMACY__BLOSC_PARSE = 1,
        DAMACY__BLOSC_FINISH = 2,
@@ -158,15 +129,11 @@ enum { /* of the programs */
        DAMACY__COPY_CLEAR_FAILED = 1
 };
 
-/* Jobs below which four warps take a block: measured on an H200, both ways are equal there. */
-enum { DAMACY__LZ4_FEW = 2000 };
-
 /* Begins to compile. On failure there is nothing to deinit. */
 static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
                                               damacy__compiler* compiler, damacy_error* err)
 {
-    static const char* const lz4[] = {"damacy_lz4_begin", "damacy_lz4_parse", "damacy_lz4_execute",
-                                      "damacy_lz4_execute_few"};
+    static const char* const lz4[] = {"damacy_lz4"};
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_finish", "damacy_blosc_unfilter"};
     static const char* const copy[] = {"damacy_copy", "damacy_clear_failed"};
@@ -220,30 +187,22 @@ static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__devic
     return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
 }
 
-/* Decodes the jobs of a table: at most layout->wave.max_jobs. */
+/* Decodes the jobs of a table: at most max_jobs. call->scratch: unused. */
 static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                        const damacy__lz4_layout* layout,
-                                        const damacy__lz_call* call, damacy_error* err)
+                                        const damacy__lz_call* call, uint32_t max_jobs,
+                                        damacy_error* err)
 {
-    const damacy__kernel* k = kernels->lz4.kernels;
-    const uint32_t likely = call->likely_jobs ? call->likely_jobs : layout->wave.max_jobs;
-    const bool is_few = likely < DAMACY__LZ4_FEW;
-    damacy__lz4_wave w = layout->wave;
+    damacy__lz4_wave w;
     void* parameters[1];
 
+    memset(&w, 0, sizeof w);
     w.jobs = call->jobs;
     w.n_jobs = call->n_jobs;
     w.results = call->results;
-    w.blocks += call->scratch;
-    w.n_tokens += call->scratch;
-    w.tokens += call->scratch;
+    w.max_jobs = max_jobs;
     parameters[0] = &w;
-    DAMACY__TRY(
-        damacy__lz_step(&k[DAMACY__LZ4_BEGIN], device, call->stream, 1, 32, parameters, err));
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_PARSE], device, call->stream, w.max_jobs, 32,
-                                parameters, err));
-    return damacy__lz_step(&k[is_few ? DAMACY__LZ4_EXECUTE_FEW : DAMACY__LZ4_EXECUTE], device,
-                           call->stream, w.max_jobs, is_few ? 128 : 32, parameters, err);
+    return damacy__lz_step(&kernels->lz4.kernels[0], device, call->stream, max_jobs, 32, parameters,
+                           err);
 }
 
 /* The wave with addresses of the device. */
@@ -335,9 +294,10 @@ static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, dama
 }
 
 /* Zeroes the outputs of jobs that failed. */
-DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                          const damacy__lz_call* call, uint32_t max_jobs,
-                                          damacy_error* err)
+DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels,
+                                                         damacy__device* device,
+                                                         const damacy__lz_call* call,
+                                                         uint32_t max_jobs, damacy_error* err)
 {
     uint64_t jobs = call->jobs;
     uint64_t results = call->results;
@@ -354,8 +314,9 @@ DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernel
 
 /* Compares the checksum at the end of every source. Nothing is decoded. */
 DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kernels* kernels,
-                                           damacy__device* device, const damacy__lz_call* call,
-                                           uint32_t max_jobs, damacy_error* err)
+                                                          damacy__device* device,
+                                                          const damacy__lz_call* call,
+                                                          uint32_t max_jobs, damacy_error* err)
 {
     uint64_t jobs = call->jobs;
     uint64_t results = call->results;

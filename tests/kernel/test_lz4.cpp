@@ -63,7 +63,7 @@ static outcome decode(const bytes& src, uint64_t expected, uint64_t capacity, ui
     jobs[1].expected_size = expected;
     jobs[1].flags = flags;
 
-    lz4_run(jobs, results, &n, 3, skew % 8 == 3);
+    lz4_run(jobs, results, &n, 3);
 
     o.result = results[1];
     o.out.assign(out.ptr, out.ptr + capacity);
@@ -372,29 +372,6 @@ TEST(the_job_count_is_read_on_the_device)
         for (unsigned i = 0; i < 8; i++)
             CHECK_EQ(results[i].status, i < n ? DAMACY__JOB_OK : DAMACY__JOB_NOT_RUN);
     }
-}
-
-TEST(without_room_for_tokens_jobs_ask_for_scratch)
-{
-    static const uint8_t good[] = {0x40, 'a', 'b', 'c', 'd'};
-    uint8_t out[8][4];
-    damacy__job jobs[8];
-    damacy__job_result results[8];
-    const uint32_t n = 8;
-    memset(jobs, 0, sizeof jobs);
-    for (unsigned i = 0; i < 8; i++) {
-        jobs[i].src = (uint64_t)(uintptr_t)good;
-        jobs[i].src_size = sizeof good;
-        jobs[i].dst = (uint64_t)(uintptr_t)out[i];
-        jobs[i].dst_capacity = jobs[i].expected_size = 4;
-    }
-    lz4_run(jobs, results, &n, 8, false, 3 * 5 + 2);
-    unsigned n_ok = 0;
-    for (unsigned i = 0; i < 8; i++) {
-        n_ok += results[i].status == DAMACY__JOB_OK;
-        CHECK(results[i].status == DAMACY__JOB_OK || results[i].status == DAMACY__JOB_NEED_SCRATCH);
-    }
-    CHECK_EQ(n_ok, 5);
 }
 
 TEST_MAIN

@@ -25,10 +25,7 @@ SIMT_KERNEL(damacy_blosc_unfilter);
 SIMT_KERNEL(damacy_copy);
 SIMT_KERNEL(damacy_clear_failed);
 SIMT_KERNEL(damacy_crc32c);
-SIMT_KERNEL(damacy_lz4_begin);
-SIMT_KERNEL(damacy_lz4_parse);
-SIMT_KERNEL(damacy_lz4_execute);
-SIMT_KERNEL(damacy_lz4_execute_few);
+SIMT_KERNEL(damacy_lz4);
 SIMT_KERNEL(damacy_zstd_count);
 SIMT_KERNEL(damacy_zstd_allocate);
 SIMT_KERNEL(damacy_zstd_fill);
@@ -187,7 +184,6 @@ static void run_wave(uint64_t seed, bool corrupt)
     std::vector<damacy__job> jobs, plain;
     damacy__blosc_limits limits = {};
     damacy__blosc_layout blosc;
-    damacy__lz4_layout lz4;
     damacy__zstd_limits zstd_limits = {};
     damacy__zstd_layout zstd_layout;
 
@@ -216,8 +212,6 @@ static void run_wave(uint64_t seed, bool corrupt)
     limits.dst_size = n_chunks * chunk_size;
     limits.first_lz4 = n_plain;
     CHECK(damacy__blosc_layout_of(&limits, &blosc));
-    CHECK(damacy__lz4_layout_of(blosc.wave.max_lz4, (n_chunks + n_plain) * chunk_size,
-                                (n_chunks + n_plain) * chunk_size, &lz4));
     zstd_limits.max_jobs = blosc.wave.max_zstd;
     zstd_limits.dst_size = n_chunks * chunk_size;
     zstd_limits.largest_size = chunk_size;
@@ -233,7 +227,6 @@ static void run_wave(uint64_t seed, bool corrupt)
     lz4_call.jobs = put(plain, call.scratch + blosc.wave.lz4_jobs);
     lz4_call.n_jobs = call.scratch + blosc.wave.n_lz4;
     lz4_call.results = call.scratch + blosc.wave.lz4_results;
-    lz4_call.scratch = take(lz4.size);
     damacy__zstd_call zstd_call = {};
     zstd_call.jobs = call.scratch + blosc.wave.zstd_jobs;
     zstd_call.n_jobs = call.scratch + blosc.wave.n_zstd;
@@ -242,7 +235,7 @@ static void run_wave(uint64_t seed, bool corrupt)
     zstd_call.stream = stream;
     zstd_call.likely_jobs = 8;
     CHECK_EQ(damacy__blosc_launch_open(&kernels, &device, &blosc, &call, &err), DAMACY_OK);
-    CHECK_EQ(damacy__lz4_launch(&kernels, &device, &lz4, &lz4_call, &err), DAMACY_OK);
+    CHECK_EQ(damacy__lz4_launch(&kernels, &device, &lz4_call, blosc.wave.max_lz4, &err), DAMACY_OK);
     CHECK_EQ(damacy__zstd_launch(&zstd, &device, &zstd_layout, &zstd_call, &err), DAMACY_OK);
     CHECK_EQ(damacy__blosc_launch_close(&kernels, &device, &blosc, &call, &err), DAMACY_OK);
     CHECK_EQ(damacy__clear_launch(&kernels, &device, &call, n_chunks, &err), DAMACY_OK);
@@ -338,11 +331,9 @@ TEST(sizes_that_overflow_are_refused)
 {
     damacy__blosc_limits limits = {};
     damacy__blosc_layout blosc;
-    damacy__lz4_layout lz4;
     limits.max_chunks = 5;
     limits.dst_size = UINT64_MAX / 2;
     CHECK(!damacy__blosc_layout_of(&limits, &blosc));
-    CHECK(!damacy__lz4_layout_of(5, UINT64_MAX, UINT64_MAX, &lz4));
 }
 
 TEST_MAIN

@@ -48,10 +48,7 @@ static void enroll_kernels()
     KERNEL(damacy_blosc_unfilter);
     KERNEL(damacy_copy);
     KERNEL(damacy_crc32c);
-    KERNEL(damacy_lz4_begin);
-    KERNEL(damacy_lz4_parse);
-    KERNEL(damacy_lz4_execute);
-    KERNEL(damacy_lz4_execute_few);
+    KERNEL(damacy_lz4);
     KERNEL(damacy_clear_failed);
     KERNEL(damacy_zstd_count);
     KERNEL(damacy_zstd_allocate);

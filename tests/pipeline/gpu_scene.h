@@ -1,9 +1,10 @@
-// Arrays of every way to the device: raw, checksummed, sparse, Zstandard, blosc decoded there,
+// Arrays of every way to the device: raw, checksummed, sparse, Zstandard, LZ4, blosc decoded there,
 // blosc decoded on the host; and a consumer that looks at every voxel.
 #pragma once
 #include "tests/pipeline/fake_gpu.h"
 #include "tests/pipeline/memory_store.h"
 #include <blosc.h>
+#include <lz4.h>
 #include <zstd.h>
 
 struct heap_state {
@@ -34,7 +35,7 @@ enum { EXTENT = 20, CHUNK = 8, CROP = 10, VOXELS = CROP * CROP * CROP };
 struct way {
     const char* uri;
     const char* codecs;
-    const char* compressor; // of blosc; "zstd frame": a frame without blosc; "": none
+    const char* compressor; // of blosc; "zstd frame", "lz4 block": without blosc; "": none
     const char* data_type;
     int item_size;
     int is_missing_odd;
@@ -60,6 +61,8 @@ static const way ways[] = {
      "zlib", "uint16", 2, 0},
     {"bytes.zarr", "{\"name\":\"zstd\",\"configuration\":{\"level\":3,\"checksum\":true}}",
      "zstd frame", "uint8", 1, 0},
+    {"lz4.zarr", "{\"name\":\"numcodecs.lz4\",\"configuration\":{\"acceleration\":1}}",
+     "lz4 block", "uint16", 2, 0},
 };
 enum { WAYS = sizeof ways / sizeof ways[0] };
 
@@ -72,6 +75,13 @@ static std::vector<uint8_t> compressed(const way& w, const uint8_t* raw, size_t 
         ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, w.item_size == 1);
         out.resize(ZSTD_compress2(context, out.data(), out.size(), raw, size));
         ZSTD_freeCCtx(context);
+    } else if (!strcmp(w.compressor, "lz4 block")) { // its size in front
+        for (int i = 0; i < 4; i++)
+            out[(size_t)i] = (uint8_t)(size >> (8 * i));
+        const int n = LZ4_compress_default((const char*)raw, (char*)out.data() + 4, (int)size,
+                                           (int)out.size() - 4);
+        CHECK(n > 0);
+        out.resize((size_t)n + 4);
     } else {
         const int n = blosc_compress_ctx(5, BLOSC_SHUFFLE, (size_t)w.item_size, size, raw,
                                          out.data(), out.size(), w.compressor, 0, 1);

@@ -1,0 +1,502 @@
+// Decodes LZ4 blocks, a warp each, in one pass without scratch. A part of the source is brought
+// into shared memory and its tokens are found; 32 sequences at a time become a map of output bytes
+// to source bytes; then each lane copies one byte of 32 neighbours, window by window.
+//
+// The surprising rule: a window is copied in one step, so a byte whose source lies in its own
+// window takes the source of that one instead, until it has left the window.
+#pragma once
+
+#include "kernels/bytes.cuh"
+#include "kernels/lz4_tokens.cuh"
+
+#define DAMACY__LZ4_FLUSH  512u // bytes of the tile that go out before the next batch
+#define DAMACY__LZ4_SPARSE 256u // bytes of the source from token to token, or more
+#ifndef DAMACY__LZ4_GROUP
+#define DAMACY__LZ4_GROUP 4u // windows at a time, for loads to overlap
+#endif
+
+// Output positions count from the 16-byte boundary at or below the first output byte, which is
+// `first`. Bytes below `begin` are in global memory, others below `end` in the tile.
+typedef struct damacy__lz4_state {
+    const uint8_t* src;
+    uint32_t size; // of the block
+    uint8_t* origin;
+    uint32_t first;
+    uint32_t limit; // end of the output range
+    uint32_t begin; // of the tile, a multiple of 32
+    uint32_t end;
+    uint32_t flushed; // all below is in global memory, a multiple of 16
+    uint32_t part;    // place in shared->bytes of byte 0 of the block, were it there
+    uint32_t status;
+    uint32_t error_at; // byte of the block
+} damacy__lz4_state;
+
+typedef struct damacy__lz4_sequence {
+    uint32_t literals;
+    uint32_t n_literals;
+    uint32_t n_match; // 0 in the last sequence only
+    uint32_t offset;
+    uint32_t next; // where the next token would be
+} damacy__lz4_sequence;
+
+// Reads the sequence of the token at `at`. False if it does not end in the part, which ends the
+// block if is_last.
+DAMACY__INLINE bool damacy__lz4_read(const damacy__lz4_shared* shared, uint32_t at, uint32_t end,
+                                     bool is_last, damacy__lz4_sequence* q)
+{
+    const uint32_t token = shared->bytes[at++];
+    uint32_t n = token >> 4;
+    if (n == 15) {
+        const uint32_t byte = shared->bytes[at++];
+        n += byte;
+        if (byte == 255)
+            n += damacy__lz4_more(shared, &at, end);
+    }
+    q->literals = at;
+    q->n_literals = n;
+    q->n_match = q->offset = 0;
+    at += n;
+    q->next = at;
+    if (at >= end)
+        return at == end && is_last;
+    q->offset = (uint32_t)shared->bytes[at] | (uint32_t)shared->bytes[at + 1] << 8;
+    at += 2;
+    n = (token & 15) + 4;
+    if (n == 19) {
+        const uint32_t byte = shared->bytes[at++];
+        n += byte;
+        if (byte == 255)
+            n += damacy__lz4_more(shared, &at, end);
+    }
+    q->n_match = n;
+    q->next = at;
+    return at <= end;
+}
+
+// Ends the job with an error at byte `at` of the block.
+DAMACY__INLINE bool damacy__lz4_fail(damacy__lz4_state* s, uint32_t status, uint32_t at)
+{
+    s->status = status;
+    s->error_at = at;
+    return false;
+}
+
+// Writes whole units of the tile to global memory and moves the tile on.
+DAMACY__INLINE void damacy__lz4_flush(damacy__lz4_state* s, damacy__lz4_shared* shared,
+                                      uint32_t lane)
+{
+    const uint32_t whole = s->end & ~15u, begin = s->end & ~31u;
+    for (uint32_t x = s->flushed + 16 * lane; x < whole; x += 16 * 32) {
+        const uint8_t* const from = shared->bytes + (x - s->begin);
+        if (x >= s->first)
+            *(damacy__u32x4*)(s->origin + x) = *(const damacy__u32x4*)from;
+        else
+            for (uint32_t i = s->first; i < 16; i++)
+                s->origin[i] = from[i];
+    }
+    const uint8_t rest = shared->bytes[begin - s->begin + lane];
+    damacy__sync_warp();
+    shared->bytes[lane] = rest;
+    s->flushed = whole;
+    s->begin = begin;
+    damacy__sync_warp();
+}
+
+// The same to the last byte.
+DAMACY__INLINE void damacy__lz4_flush_all(damacy__lz4_state* s, damacy__lz4_shared* shared,
+                                          uint32_t lane)
+{
+    damacy__lz4_flush(s, shared, lane);
+    const uint32_t x = s->flushed + lane;
+    if (x < s->end && x >= s->first)
+        s->origin[x] = shared->bytes[x - s->begin];
+}
+
+// Fills the table of runs from the sequences of n lanes: x is where a lane's output starts.
+DAMACY__INLINE void damacy__lz4_map(const damacy__lz4_state* s, damacy__lz4_shared* shared,
+                                    const damacy__lz4_sequence* q, uint32_t x, uint32_t n,
+                                    uint32_t reciprocal, uint32_t lane)
+{
+    const uint32_t y = x - s->begin, to = y + q->n_literals;
+    const uint32_t empties = damacy__ballot(q->n_literals == 0);
+    uint32_t run = 1 + 2 * lane - damacy__popc(empties & ((1u << lane) - 1));
+    reciprocal = damacy__shfl(reciprocal, q->offset & 31);
+    shared->starts[lane] = 0;
+    damacy__sync_warp();
+    if (lane < n) {
+        if (q->n_literals != 0) {
+            (void)damacy__atomic_or(&shared->starts[y / 32], 1u << (y % 32));
+            shared->delta[run] = (int32_t)(q->literals - y);
+            shared->repeat[run] = 0;
+            run++;
+        }
+        if (q->n_match != 0) {
+            (void)damacy__atomic_or(&shared->starts[to / 32], 1u << (to % 32));
+            shared->delta[run] = -(int32_t)q->offset;
+            shared->repeat[run] = q->offset < 32 ? reciprocal << 16 | to : 0;
+        }
+    }
+    damacy__sync_warp();
+    damacy__u32x2 window;
+    window.x = shared->starts[lane];
+    const uint32_t runs = damacy__lz4_sum(damacy__popc(window.x), lane);
+    window.y = runs - damacy__popc(window.x);
+    shared->windows[lane] = window;
+    if (lane == 31) {
+        window.x = 0;
+        window.y = runs;
+#pragma unroll
+        for (uint32_t w = 32; w < 36; w++)
+            shared->windows[w] = window;
+    }
+    damacy__sync_warp();
+}
+
+// A source outside the window from low to the next multiple of 32, for a byte whose source q may be
+// inside.
+DAMACY__INLINE int32_t damacy__lz4_leave(const damacy__lz4_shared* shared, damacy__u32x2 window,
+                                         int32_t low, int32_t q)
+{
+    for (uint32_t hop = 0; hop < 32 && damacy__any((uint32_t)(q - low) < 32); hop++) {
+        if ((uint32_t)(q - low) < 32) {
+            const uint32_t run =
+                damacy__popc(window.x & ((2u << ((uint32_t)q & 31)) - 1)) + window.y;
+            const uint32_t repeat = shared->repeat[run];
+            const int32_t start = (int32_t)(repeat & 0xffff);
+            const int32_t above = q - (start > low ? start : low);
+            const int32_t times = (int32_t)((uint32_t)above * (repeat >> 16) >> 10) + 1;
+            q += shared->delta[run] * times;
+        }
+    }
+    return q;
+}
+
+// Makes bytes [from, to) of the tile, which the table of runs describes, in groups of windows. What
+// is above `to` in the last group gets any bytes.
+DAMACY__INLINE void damacy__lz4_copy(const damacy__lz4_state* s, damacy__lz4_shared* shared,
+                                     uint32_t from, uint32_t to, uint32_t lane)
+{
+    const uint8_t* const base = s->origin + s->begin;
+    const uint32_t here = (2u << lane) - 1;
+    uint32_t low = from; // bytes below are complete
+    if (from == to)      // a last sequence without literals
+        return;
+    for (uint32_t first = from & ~31u; first < to; first += 32 * DAMACY__LZ4_GROUP) {
+        int32_t q[DAMACY__LZ4_GROUP];
+        uint8_t v[DAMACY__LZ4_GROUP];
+        bool is_inside = false;
+#pragma unroll
+        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
+            const damacy__u32x2 runs = shared->windows[first / 32 + k];
+            q[k] = (int32_t)(first + 32 * k + lane) +
+                   shared->delta[damacy__popc(runs.x & here) + runs.y];
+            is_inside = is_inside || (uint32_t)q[k] - (k == 0 ? low : first + 32 * k) < 32;
+        }
+        if (damacy__any(is_inside)) {
+#pragma unroll
+            for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++)
+                q[k] = damacy__lz4_leave(shared, shared->windows[first / 32 + k],
+                                         (int32_t)(k == 0 ? low : first + 32 * k), q[k]);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
+            v[k] = 0;
+            if (q[k] < 0)
+                v[k] = *(base + q[k]);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
+            if (q[k] >= 0)
+                v[k] = shared->bytes[q[k]];
+            shared->bytes[first + 32 * k + lane] = v[k];
+            damacy__sync_warp();
+        }
+        low = first + 32 * DAMACY__LZ4_GROUP;
+    }
+}
+
+// Up to 32 sequences, of the tokens from `i` on in a list of n. Returns how many were executed: 0
+// if the next does not end in the part or is too long for the tile, or if the status says why.
+DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shared* shared,
+                                          uint32_t i, uint32_t n, uint32_t end, bool is_last,
+                                          uint32_t reciprocal, uint32_t* next, uint32_t lane)
+{
+    damacy__lz4_sequence q = {0, 0, 0, 0, 0};
+    if (s->end - s->begin >= DAMACY__LZ4_FLUSH)
+        damacy__lz4_flush(s, shared, lane);
+    const uint32_t token = shared->tokens[damacy__min(i + lane, n - 1)];
+    const bool is_whole = lane < n - i && damacy__lz4_read(shared, token, end, is_last, &q);
+    const uint32_t size = is_whole ? q.n_literals + q.n_match : 0;
+    const uint32_t sum = damacy__lz4_sum(size, lane), x = s->end + sum - size;
+    const uint32_t takens = damacy__ballot(is_whole && s->end + sum - s->begin <= DAMACY__LZ4_TILE);
+    const uint32_t n_taken = damacy__ctz(~takens) & 63; // the first lanes; of all 32: ctz is ~0
+    const uint32_t count = n_taken == 63 ? 32 : n_taken;
+    const bool is_taken = lane < count;
+    const bool is_over = x + size > s->limit;
+    const bool is_cut = is_last && q.n_match != 0 && q.next == end;
+    const bool is_bad = q.n_match != 0 && q.offset - 1 >= x + q.n_literals - s->first;
+    const uint32_t bads = damacy__ballot(is_taken && (is_over || is_cut || is_bad));
+    if (bads) {
+        const uint32_t status = is_over  ? (uint32_t)DAMACY__JOB_NO_SPACE
+                                : is_bad ? (uint32_t)DAMACY__JOB_BAD_OFFSET
+                                         : (uint32_t)DAMACY__JOB_TRUNCATED;
+        const uint32_t first = damacy__ctz(bads);
+        const uint32_t at = damacy__shfl(token - s->part, first);
+        (void)damacy__lz4_fail(s, damacy__shfl(status, first), at);
+        return 0;
+    }
+    if (count == 0)
+        return 0;
+    if (!is_taken)
+        q.n_literals = q.n_match = q.offset = 0;
+    damacy__lz4_map(s, shared, &q, x, count, reciprocal, lane);
+    const uint32_t from = s->end - s->begin;
+    s->end += damacy__shfl(sum, count - 1);
+    *next = damacy__shfl(q.next, count - 1);
+    damacy__lz4_copy(s, shared, from, s->end - s->begin, lane);
+    return count;
+}
+
+// Brings the part of the block from `at` on into shared memory; returns its first place there.
+DAMACY__INLINE uint32_t damacy__lz4_load(damacy__lz4_state* s, damacy__lz4_shared* shared,
+                                         uint32_t at, uint32_t size, uint32_t lane)
+{
+    const uint64_t low = (uint64_t)(uintptr_t)s->src, high = low + s->size;
+    const uint64_t base = (low + at) & ~15ull;
+    const uint32_t skew = (uint32_t)(low + at - base), n_units = (skew + size + 15) / 16;
+    damacy__u32x4* const units =
+        (damacy__u32x4*)(shared->bytes + DAMACY__LZ4_TILE + DAMACY__LZ4_GAP);
+    // a unit at either end may reach out of the block
+    const uint32_t from = base < low ? 1 : 0;
+    const uint32_t to = n_units - (base + 16ull * n_units > high ? 1 : 0);
+    if (lane < 2 && (lane == 0 ? from != 0 : to != n_units)) {
+        const uint32_t i = lane == 0 ? 0 : n_units - 1;
+        units[i] = damacy__load_u32x4_within(base + 16 * i, low, high);
+    }
+    const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)base;
+#pragma unroll 8
+    for (uint32_t i = from + lane; i < to; i += 32)
+        units[i] = whole[i];
+    if (at + size < s->size)
+        damacy__prefetch_l2(s->src + damacy__min(at + size + 128 * lane, s->size - 1));
+    damacy__sync_warp();
+    return DAMACY__LZ4_TILE + DAMACY__LZ4_GAP + skew;
+}
+
+// Executes the sequences of a part as far as they end in it. *at: from its first token to the first
+// that is not done. Returns how many were done.
+DAMACY__INLINE uint32_t damacy__lz4_part(damacy__lz4_state* s, damacy__lz4_shared* shared,
+                                         uint32_t* at, uint32_t reciprocal, uint32_t lane)
+{
+    const uint32_t size = damacy__min(s->size - *at, DAMACY__LZ4_PART);
+    const uint32_t begin = damacy__lz4_load(s, shared, *at, size, lane), end = begin + size;
+    const bool is_last = *at + size == s->size;
+    uint32_t n = 0, n_done = 0, next = begin;
+    bool is_stuck = false;
+    s->part = begin - *at;
+    damacy__lz4_mark(shared, begin, end, lane);
+    for (uint32_t first = 0; first < size && !is_stuck; first += 1024) {
+        uint32_t i = 0;
+        n = damacy__lz4_list(shared, begin, first, n, lane);
+        while (!is_stuck && (n - i >= 32 || (first + 1024 >= size && i < n))) {
+            const uint32_t count =
+                damacy__lz4_batch(s, shared, i, n, end, is_last, reciprocal, &next, lane);
+            is_stuck = count == 0;
+            i += count;
+            n_done += count;
+        }
+        const uint16_t rest = shared->tokens[damacy__min(i + lane, 375)];
+        damacy__sync_warp();
+        shared->tokens[lane] = rest;
+        n -= i;
+        damacy__sync_warp();
+    }
+    *at = next - s->part;
+    return n_done;
+}
+
+// The sum of the bytes of a length from *at on, the last of which is not 255. False if the source
+// ends before, or if it is above `most`: then *sum is.
+DAMACY__INLINE bool damacy__lz4_length(const damacy__lz4_state* s, uint32_t* at, uint32_t most,
+                                       uint32_t* sum, uint32_t lane)
+{
+    for (;;) {
+        const bool is_inside = lane < s->size - *at;
+        const uint32_t byte = is_inside ? s->src[*at + lane] : 0;
+        const uint32_t stops = damacy__ballot(byte != 255);
+        const uint32_t k = stops ? damacy__ctz(stops) : 32;
+        if (stops && k >= s->size - *at)
+            return false;
+        *sum += 255 * k + (stops ? damacy__shfl(byte, k & 31) : 0);
+        if (*sum > most)
+            return false;
+        *at += stops ? k + 1 : 32;
+        if (stops)
+            return true;
+    }
+}
+
+// Copies n bytes from `offset` bytes below dst to dst, by the warp; they may overlap.
+DAMACY__INLINE void damacy__lz4_repeat(uint8_t* dst, uint32_t offset, uint32_t n, uint32_t lane)
+{
+    uint32_t done = 0, far = offset;
+    while (far < 512 && done < n) { // until the distance is large enough for whole copies
+        const uint32_t m = damacy__min(far, n - done);
+        for (uint32_t k = lane; k < m; k += 32)
+            dst[done + k] = *(dst + done + k - far);
+        damacy__sync_warp();
+        done += m;
+        far *= 2;
+    }
+    while (done < n) {
+        const uint32_t m = damacy__min(far, n - done);
+        damacy__copy_group(dst + done, dst + done - far, m, lane, 32);
+        damacy__sync_warp();
+        done += m;
+    }
+}
+
+// One sequence, from global memory to global memory. *at: from its token to the next.
+DAMACY__INLINE bool damacy__lz4_one(damacy__lz4_state* s, damacy__lz4_shared* shared, uint32_t* at,
+                                    uint32_t lane)
+{
+    const uint32_t place = *at, token = s->src[place], room = s->limit - s->end;
+    uint32_t p = place + 1, n = token >> 4, n_match = 0, offset = 0;
+    if (n == 15 && !damacy__lz4_length(s, &p, s->size, &n, lane))
+        return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
+    const uint32_t literals = p;
+    if (n > s->size - p)
+        return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
+    if (n > room)
+        return damacy__lz4_fail(s, DAMACY__JOB_NO_SPACE, place);
+    p += n;
+    if (p != s->size) {
+        if (s->size - p < 2)
+            return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
+        offset = (uint32_t)s->src[p] | (uint32_t)s->src[p + 1] << 8;
+        p += 2;
+        n_match = (token & 15) + 4;
+        if (n_match == 19 && !damacy__lz4_length(s, &p, room, &n_match, lane))
+            return damacy__lz4_fail(
+                s, n_match > room ? DAMACY__JOB_NO_SPACE : DAMACY__JOB_TRUNCATED, place);
+        if (n_match > room - n)
+            return damacy__lz4_fail(s, DAMACY__JOB_NO_SPACE, place);
+        if (offset - 1 >= s->end + n - s->first)
+            return damacy__lz4_fail(s, DAMACY__JOB_BAD_OFFSET, place);
+        if (p == s->size) // a block ends with literals
+            return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
+    }
+    damacy__lz4_flush_all(s, shared, lane);
+    damacy__copy_group(s->origin + s->end, s->src + literals, n, lane, 32);
+    damacy__sync_warp();
+    s->end += n;
+    damacy__lz4_repeat(s->origin + s->end, offset, n_match, lane);
+    s->end += n_match;
+    s->begin = s->end & ~31u;
+    s->flushed = s->end & ~15u;
+    const uint32_t x = s->begin + lane;
+    if (x < s->end && x >= s->first)
+        shared->bytes[lane] = s->origin[x];
+    damacy__sync_warp();
+    *at = p;
+    return true;
+}
+
+// All sequences of a block: parts where tokens are close, one by one where they are far apart.
+DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared* shared, uint32_t lane)
+{
+    const uint32_t reciprocal = (1023 + damacy__max(lane, 1)) / damacy__max(lane, 1);
+    uint32_t patience = 2; // sequences to take one by one
+    if (lane == 0) {
+        shared->delta[0] = 0; // bytes of batches before are their own source
+        shared->repeat[0] = 0;
+    }
+    for (uint32_t at = 0; at < s->size && s->status == DAMACY__JOB_OK;) {
+        const uint32_t before = at;
+        if (patience != 0) {
+            if (!damacy__lz4_one(s, shared, &at, lane))
+                return;
+            patience =
+                at - before >= DAMACY__LZ4_SPARSE ? damacy__min(patience + 1, 8) : patience - 1;
+        } else {
+            const uint32_t n_done = damacy__lz4_part(s, shared, &at, reciprocal, lane);
+            if (at == before)
+                patience = 1;
+            else if (n_done < (at - before) / DAMACY__LZ4_SPARSE)
+                patience = 4;
+        }
+    }
+    damacy__lz4_flush_all(s, shared, lane);
+}
+
+// What a job may produce, or the reason why it cannot start. A size in front of the block becomes
+// the one that the job expects.
+DAMACY__INLINE uint32_t damacy__lz4_open(damacy__job* job, const uint8_t** src, uint32_t* size,
+                                         uint32_t* n)
+{
+    const uint64_t prefix = job->flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;
+    const uint64_t capacity =
+        job->dst_capacity < DAMACY__JOB_SIZE_MAX ? job->dst_capacity : DAMACY__JOB_SIZE_MAX;
+    *src = (const uint8_t*)(uintptr_t)job->src + prefix;
+    *n = 0;
+    if (job->flags & DAMACY__JOB_SKIP)
+        return DAMACY__JOB_SKIPPED;
+    if (job->src_size > DAMACY__JOB_SIZE_MAX)
+        return DAMACY__JOB_TOO_LARGE;
+    if (job->src_size <= prefix)
+        return DAMACY__JOB_TRUNCATED;
+    if (prefix) {
+        const uint32_t stored = damacy__load_u32(*src - prefix);
+        if (job->expected_size == DAMACY__SIZE_UNKNOWN)
+            job->expected_size = stored;
+        else if (job->expected_size != stored)
+            return DAMACY__JOB_SIZE_MISMATCH;
+    }
+    *size = (uint32_t)(job->src_size - prefix);
+    if (job->expected_size != DAMACY__SIZE_UNKNOWN && job->expected_size > capacity) {
+        *n = job->expected_size > ~0u ? ~0u : (uint32_t)job->expected_size;
+        return DAMACY__JOB_NO_SPACE;
+    }
+    *n = (uint32_t)(job->expected_size != DAMACY__SIZE_UNKNOWN ? job->expected_size : capacity);
+    return DAMACY__JOB_OK;
+}
+
+// One job, by one warp.
+DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, damacy__lz4_shared* shared,
+                                    uint32_t index, uint32_t lane)
+{
+    damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];
+    const uint32_t prefix = job.flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;
+    damacy__lz4_state s;
+    uint32_t n = 0;
+    uint64_t at = 0, size = 0;
+    s.size = 0;
+    s.status = damacy__lz4_open(&job, &s.src, &s.size, &n);
+    if (s.status == DAMACY__JOB_OK) {
+        const bool is_exact = job.expected_size != DAMACY__SIZE_UNKNOWN;
+        s.first = (uint32_t)(job.dst & 15);
+        s.origin = (uint8_t*)(uintptr_t)(job.dst - s.first);
+        s.limit = s.first + n;
+        s.begin = s.flushed = s.part = s.error_at = 0;
+        s.end = s.first;
+        damacy__lz4_run(&s, shared, lane);
+        at = s.status == DAMACY__JOB_OK ? 0 : s.error_at + (uint64_t)prefix;
+        if (s.status == DAMACY__JOB_OK && is_exact && s.end != s.limit) {
+            s.status = DAMACY__JOB_SIZE_MISMATCH;
+            at = job.src_size;
+        } else if (s.status == DAMACY__JOB_NO_SPACE && is_exact) {
+            s.status = DAMACY__JOB_SIZE_MISMATCH;
+        } else if (s.status == DAMACY__JOB_OK) {
+            size = s.end - s.first;
+        }
+    } else if (s.status == DAMACY__JOB_NO_SPACE) {
+        size = n; // the need
+    }
+    if (lane == 0) {
+        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
+        result->size = size;
+        result->error_offset = at;
+        result->zero = 0;
+        result->status = s.status;
+    }
+}
