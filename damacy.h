@@ -20642,6 +20642,7 @@ typedef struct damacy__index {
     uint64_t n;
     uint64_t object_size; /* bytes */
     uint64_t stamp;       /* tells a replaced object from the one that was indexed */
+    uint32_t is_stale;    /* atomic: the object was replaced, the next user fetches it anew */
 } damacy__index;
 
 /* One sample as the planner sees it; its array, box and rank have been checked. */
@@ -21586,8 +21587,17 @@ static void damacy__fetch_object_of(const damacy__layout* layout, const int64_t*
     }
 }
 
+/* An index that does not fit its object any more. */
+static void damacy__index_expire(const damacy__index* index)
+{
+    damacy__index* shared = (damacy__index*)(uintptr_t)index; /* its one atomic field */
+
+    __atomic_store_n(&shared->is_stale, 1, __ATOMIC_RELAXED);
+}
+
 /* Opens the object that holds a chunk; end with damacy__store_close. An object that was replaced
- * since its index was read is an error, not a mixture. */
+ * since its index was read is an error, not a mixture; samples that come later get its new index.
+ */
 static damacy_status damacy__fetch_object(damacy__store* store, const damacy__fetched* fetched,
                                           const int64_t* chunk, const damacy__index* index,
                                           damacy__object** out, damacy_error* err)
@@ -21601,6 +21611,7 @@ static damacy_status damacy__fetch_object(damacy__store* store, const damacy__fe
     DAMACY__TRY(damacy__key_write(fetched->layout, position, key, sizeof key, err));
     status = damacy__fetch_open(store, fetched, key, &object, err);
     if (status == DAMACY_NOTFOUND) {
+        damacy__index_expire(index);
         return damacy__fail(err, DAMACY_IO, "%s is gone since its index was read", key);
     }
     if (status != DAMACY_OK) {
@@ -21608,6 +21619,7 @@ static damacy_status damacy__fetch_object(damacy__store* store, const damacy__fe
     }
     if (damacy__object_size(object) != index->object_size ||
         damacy__object_stamp(object) != index->stamp) {
+        damacy__index_expire(index);
         damacy__store_close(store, object);
         return damacy__fail(err, DAMACY_IO, "%s was replaced since its index was read", key);
     }
@@ -22001,7 +22013,8 @@ static damacy__index_entry* damacy__catalog_pin_index(damacy__catalog* catalog,
 
     for (; at; at = damacy__table_next(at)) {
         damacy__index_entry* entry = (damacy__index_entry*)(void*)at;
-        if (entry->array == array && entry->number == number) {
+        if (entry->array == array && entry->number == number &&
+            !__atomic_load_n(&entry->index.is_stale, __ATOMIC_RELAXED)) {
             entry->n_pins++;
             catalog->index_hits++;
             damacy__table_touch(&catalog->indexes, &entry->entry);
@@ -22084,7 +22097,8 @@ static void damacy__catalog_unpin_index(damacy__catalog* catalog, damacy__index_
 
     damacy__lock(&catalog->mutex);
     entry->n_pins--;
-    forget = entry->n_pins == 0 && damacy__fetch_state_of(&entry->state) == DAMACY__FAILED;
+    forget = entry->n_pins == 0 && (damacy__fetch_state_of(&entry->state) == DAMACY__FAILED ||
+                                    __atomic_load_n(&entry->index.is_stale, __ATOMIC_RELAXED));
     if (forget) {
         damacy__table_remove(&catalog->indexes, &entry->entry);
         catalog->n_bytes -= entry->n_bytes;

@@ -344,7 +344,8 @@ static damacy__index_entry* damacy__catalog_pin_index(damacy__catalog* catalog,
 
     for (; at; at = damacy__table_next(at)) {
         damacy__index_entry* entry = (damacy__index_entry*)(void*)at;
-        if (entry->array == array && entry->number == number) {
+        if (entry->array == array && entry->number == number &&
+            !__atomic_load_n(&entry->index.is_stale, __ATOMIC_RELAXED)) {
             entry->n_pins++;
             catalog->index_hits++;
             damacy__table_touch(&catalog->indexes, &entry->entry);
@@ -427,7 +428,8 @@ static void damacy__catalog_unpin_index(damacy__catalog* catalog, damacy__index_
 
     damacy__lock(&catalog->mutex);
     entry->n_pins--;
-    forget = entry->n_pins == 0 && damacy__fetch_state_of(&entry->state) == DAMACY__FAILED;
+    forget = entry->n_pins == 0 && (damacy__fetch_state_of(&entry->state) == DAMACY__FAILED ||
+                                    __atomic_load_n(&entry->index.is_stale, __ATOMIC_RELAXED));
     if (forget) {
         damacy__table_remove(&catalog->indexes, &entry->entry);
         catalog->n_bytes -= entry->n_bytes;

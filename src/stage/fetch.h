@@ -323,8 +323,17 @@ static void damacy__fetch_object_of(const damacy__layout* layout, const int64_t*
     }
 }
 
+/* An index that does not fit its object any more. */
+static void damacy__index_expire(const damacy__index* index)
+{
+    damacy__index* shared = (damacy__index*)(uintptr_t)index; /* its one atomic field */
+
+    __atomic_store_n(&shared->is_stale, 1, __ATOMIC_RELAXED);
+}
+
 /* Opens the object that holds a chunk; end with damacy__store_close. An object that was replaced
- * since its index was read is an error, not a mixture. */
+ * since its index was read is an error, not a mixture; samples that come later get its new index.
+ */
 static damacy_status damacy__fetch_object(damacy__store* store, const damacy__fetched* fetched,
                                           const int64_t* chunk, const damacy__index* index,
                                           damacy__object** out, damacy_error* err)
@@ -338,6 +347,7 @@ static damacy_status damacy__fetch_object(damacy__store* store, const damacy__fe
     DAMACY__TRY(damacy__key_write(fetched->layout, position, key, sizeof key, err));
     status = damacy__fetch_open(store, fetched, key, &object, err);
     if (status == DAMACY_NOTFOUND) {
+        damacy__index_expire(index);
         return damacy__fail(err, DAMACY_IO, "%s is gone since its index was read", key);
     }
     if (status != DAMACY_OK) {
@@ -345,6 +355,7 @@ static damacy_status damacy__fetch_object(damacy__store* store, const damacy__fe
     }
     if (damacy__object_size(object) != index->object_size ||
         damacy__object_stamp(object) != index->stamp) {
+        damacy__index_expire(index);
         damacy__store_close(store, object);
         return damacy__fail(err, DAMACY_IO, "%s was replaced since its index was read", key);
     }

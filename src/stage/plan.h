@@ -15,6 +15,7 @@ typedef struct damacy__index {
     uint64_t n;
     uint64_t object_size; /* bytes */
     uint64_t stamp;       /* tells a replaced object from the one that was indexed */
+    uint32_t is_stale;    /* atomic: the object was replaced, the next user fetches it anew */
 } damacy__index;
 
 /* One sample as the planner sees it; its array, box and rank have been checked. */

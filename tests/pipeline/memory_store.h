@@ -29,7 +29,7 @@ typedef struct mem_store {
     int n_open;       /* handles open now */
     uint64_t n_reads; /* of chunk data and metadata */
     uint64_t n_bytes;
-    unsigned delay_us; /* of every read */
+    unsigned delay_us; /* of every read; atomic */
     pthread_mutex_t mutex;
     pthread_cond_t resume;
     int paused; /* reads of keys with "/c/" wait */
@@ -121,6 +121,7 @@ static damacy_status mem_read_at(void* user, void* object, uint64_t offset, void
     mem_store* m = (mem_store*)user;
     mem_object* o = (mem_object*)object;
     size_t n;
+    const unsigned delay_us = __atomic_load_n(&m->delay_us, __ATOMIC_RELAXED);
     damacy_status status = DAMACY_OK;
 
     pthread_mutex_lock(&m->mutex);
@@ -155,10 +156,10 @@ static damacy_status mem_read_at(void* user, void* object, uint64_t offset, void
     m->n_bytes += n;
     *n_read = n;
     pthread_mutex_unlock(&m->mutex);
-    if (m->delay_us) {
+    if (delay_us) {
         struct timespec t;
         t.tv_sec = 0;
-        t.tv_nsec = (long)m->delay_us * 1000;
+        t.tv_nsec = (long)delay_us * 1000;
         nanosleep(&t, NULL);
     }
     return status;

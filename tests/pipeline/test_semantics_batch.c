@@ -227,7 +227,7 @@ TEST(s39_destroy_amid_work_with_held_batches_is_clean)
         damacy_batch held[2];
         damacy_dl_managed* tensor = NULL;
         bench_open(&b, 4, DAMACY_F32);
-        b.m->delay_us = (unsigned)(test_random(&seed) % 2000);
+        __atomic_store_n(&b.m->delay_us, (unsigned)(test_random(&seed) % 2000), __ATOMIC_RELAXED);
         held[0] = bench_pop(&b);
         held[1] = bench_pop(&b);
         CHECK_EQ(damacy_batch_dlpack_legacy(held[0], NULL, &tensor, &b.err), DAMACY_OK);

@@ -280,7 +280,7 @@ TEST(s28_a_cut_frame_is_an_error)
     scene_put(m, &s);
     o = mem_find(m, "z/c/0/0/0");
     size = o->size;
-    for (size_t cut = 1; cut <= size; cut += size / 23) {
+    for (size_t cut = 1; cut <= size; cut += size / 11) {
         o->size = size - cut;
         CHECK_EQ(scene_status(m, &s, &err), DAMACY_DECODE);
         CHECK_STR(err.chunk, "c/0/0/0");
@@ -309,7 +309,7 @@ TEST(s29_a_flipped_bit_under_a_checksum_never_gives_wrong_voxels)
     s.context = &yes;
     scene_put(m, &s);
     o = mem_find(m, "z/c/0/0/0");
-    for (size_t bit = 0; bit < 8 * o->size; bit += 1 + test_random(&seed) % (o->size / 20)) {
+    for (size_t bit = 0; bit < 8 * o->size; bit += 1 + test_random(&seed) % (o->size / 6)) {
         damacy_interval box[4];
         damacy_error err;
         damacy_status status;
