@@ -108,6 +108,21 @@ static inline uint64_t test_seed(void)
     return seed ? seed : 1;
 }
 
+/* 0: passed, 1: failed, 2: skipped. Alone in a function, so that no variable lives across setjmp.
+ */
+__attribute__((noinline)) static int test_run(const test_case* test)
+{
+    switch (setjmp(test_jump)) {
+    case 0:
+        test->run();
+        return 0;
+    case 2:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
 static int test_main(int argc, char** argv)
 {
     int number = 0;
@@ -124,9 +139,8 @@ static int test_main(int argc, char** argv)
         }
         number++;
         test_skipped = 0;
-        switch (setjmp(test_jump)) {
+        switch (test_run(test)) {
         case 0:
-            test->run();
             printf("ok %d - %s\n", number, test->name);
             break;
         case 2:
