@@ -448,9 +448,10 @@ typedef struct damacy_array_info_t {
     int32_t is_big_endian;
     uint8_t fill_value[8]; /* bits, little-endian, dtype's size */
     uint32_t zarr_format;
-    const char* codecs;     /* such as "sharding_indexed(transpose,bytes,zstd)" */
-    const char* data_type;  /* as the metadata says it */
-    const char* attributes; /* JSON text of the attributes; "{}" if none */
+    const char* codecs;           /* such as "sharding_indexed(transpose,bytes,zstd)" */
+    const char* data_type;        /* as the metadata says it */
+    const char* attributes;       /* JSON text of the array's attributes; "{}" if none */
+    const char* group_attributes; /* of the NGFF group's, such as "omero"; NULL: a plain array */
     const char* dimension_names[DAMACY_MAX_RANK]; /* NULL where there is none */
     const char* axis_names[DAMACY_MAX_RANK];      /* of NGFF; NULL where there is none */
     const char* axis_units[DAMACY_MAX_RANK];      /* of NGFF; NULL where there is none */
@@ -21293,6 +21294,7 @@ typedef struct damacy__fetched {
     damacy__document document;
     const damacy__layout* layout; /* of document */
     damacy__ngff ngff;            /* n_levels 0: the uri names the array */
+    char* group_attributes;       /* JSON text; NULL: the uri names the array */
     uint32_t level;
     uint64_t document_size; /* bytes of metadata that were read */
 } damacy__fetched;
@@ -21321,6 +21323,7 @@ static void damacy__fetched_deinit(damacy__fetched* fetched, damacy__alloc* allo
 {
     damacy__document_deinit(&fetched->document, alloc);
     damacy__ngff_deinit(&fetched->ngff, alloc);
+    damacy__text_free(alloc, fetched->group_attributes);
     damacy__text_free(alloc, fetched->prefix);
     if (fetched->root) {
         damacy__store_root_release(store, fetched->root);
@@ -21459,6 +21462,8 @@ static damacy_status damacy__fetch_level(damacy__store* store, damacy__alloc* al
     if (!fetched->prefix) {
         return damacy__fail(err, DAMACY_OOM, "path of level %u", options->level);
     }
+    fetched->group_attributes = fetched->document.attributes;
+    fetched->document.attributes = NULL;
     damacy__document_deinit(&fetched->document, alloc);
     DAMACY__TRY(damacy__fetch_document(store, alloc, fetched, err));
     if (fetched->document.node != DAMACY__NODE_ARRAY) {
@@ -30337,6 +30342,7 @@ static void damacy__array_fill_info(damacy_array* array)
     info->codecs = document->codecs;
     info->data_type = document->data_type;
     info->attributes = document->attributes;
+    info->group_attributes = array->fetched.group_attributes;
     for (uint32_t i = 0; i < layout->rank; i++) {
         info->dimension_names[i] = document->dimension_names[i];
         info->axis_names[i] = ngff->axis_names[i];

@@ -440,9 +440,10 @@ typedef struct damacy_array_info_t {
     int32_t is_big_endian;
     uint8_t fill_value[8]; /* bits, little-endian, dtype's size */
     uint32_t zarr_format;
-    const char* codecs;     /* such as "sharding_indexed(transpose,bytes,zstd)" */
-    const char* data_type;  /* as the metadata says it */
-    const char* attributes; /* JSON text of the attributes; "{}" if none */
+    const char* codecs;           /* such as "sharding_indexed(transpose,bytes,zstd)" */
+    const char* data_type;        /* as the metadata says it */
+    const char* attributes;       /* JSON text of the array's attributes; "{}" if none */
+    const char* group_attributes; /* of the NGFF group's, such as "omero"; NULL: a plain array */
     const char* dimension_names[DAMACY_MAX_RANK]; /* NULL where there is none */
     const char* axis_names[DAMACY_MAX_RANK];      /* of NGFF; NULL where there is none */
     const char* axis_units[DAMACY_MAX_RANK];      /* of NGFF; NULL where there is none */

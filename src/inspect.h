@@ -43,6 +43,7 @@ static void damacy__array_fill_info(damacy_array* array)
     info->codecs = document->codecs;
     info->data_type = document->data_type;
     info->attributes = document->attributes;
+    info->group_attributes = array->fetched.group_attributes;
     for (uint32_t i = 0; i < layout->rank; i++) {
         info->dimension_names[i] = document->dimension_names[i];
         info->axis_names[i] = ngff->axis_names[i];

@@ -251,7 +251,8 @@ static void print_json(const damacy_array_info_t* info)
     }
     (void)printf("], \"axes\": ");
     print_names(info->axis_names, info->n_levels ? info->rank : 0);
-    (void)printf(", \"attributes\": %s}\n", info->attributes);
+    (void)printf(", \"attributes\": %s, \"group_attributes\": %s}\n", info->attributes,
+                 info->group_attributes ? info->group_attributes : "null");
 }
 
 static void print_info(const damacy_array_info_t* info)

@@ -29,6 +29,7 @@ typedef struct damacy__fetched {
     damacy__document document;
     const damacy__layout* layout; /* of document */
     damacy__ngff ngff;            /* n_levels 0: the uri names the array */
+    char* group_attributes;       /* JSON text; NULL: the uri names the array */
     uint32_t level;
     uint64_t document_size; /* bytes of metadata that were read */
 } damacy__fetched;
@@ -57,6 +58,7 @@ static void damacy__fetched_deinit(damacy__fetched* fetched, damacy__alloc* allo
 {
     damacy__document_deinit(&fetched->document, alloc);
     damacy__ngff_deinit(&fetched->ngff, alloc);
+    damacy__text_free(alloc, fetched->group_attributes);
     damacy__text_free(alloc, fetched->prefix);
     if (fetched->root) {
         damacy__store_root_release(store, fetched->root);
@@ -195,6 +197,8 @@ static damacy_status damacy__fetch_level(damacy__store* store, damacy__alloc* al
     if (!fetched->prefix) {
         return damacy__fail(err, DAMACY_OOM, "path of level %u", options->level);
     }
+    fetched->group_attributes = fetched->document.attributes;
+    fetched->document.attributes = NULL;
     damacy__document_deinit(&fetched->document, alloc);
     DAMACY__TRY(damacy__fetch_document(store, alloc, fetched, err));
     if (fetched->document.node != DAMACY__NODE_ARRAY) {

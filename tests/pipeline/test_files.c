@@ -11,7 +11,8 @@ int damacy_tool_main(int argc, char** argv);
 TEST(levels_of_an_image_are_read_from_files)
 {
     static const char group[] =
-        "{\"zarr_format\":3,\"node_type\":\"group\",\"attributes\":{\"ome\":{\"version\":\"0.5\","
+        "{\"zarr_format\":3,\"node_type\":\"group\",\"attributes\":{\"mine\":[1.50,null],\"ome\":{"
+        "\"version\":\"0.5\","
         "\"multiscales\":[{\"axes\":[{\"name\":\"z\",\"type\":\"space\"},{\"name\":\"y\",\"type\":"
         "\"space\"},{\"name\":\"x\",\"type\":\"space\"}],\"datasets\":[{\"path\":\"s0\","
         "\"coordinateTransformations\":[{\"type\":\"scale\",\"scale\":[2,0.5,0.5]}]},{\"path\":"
@@ -49,6 +50,8 @@ TEST(levels_of_an_image_are_read_from_files)
         CHECK_STR(info.levels[1].path, "low/s1");
         CHECK(info.levels[1].scale[0] == 4.0 && info.levels[0].scale[2] == 0.5);
         CHECK_STR(info.axis_names[1], "y");
+        CHECK_HAS(info.group_attributes, "\"mine\":[1.50,null]"); /* kept as they are written */
+        CHECK_STR(info.attributes, "{}");                         /* the array's own */
         damacy_array_close(array);
     }
     c.level = 2;
