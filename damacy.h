@@ -631,6 +631,8 @@ typedef struct damacy_codec_limits {
     uint32_t max_blocks;     /* Zstandard: blocks of all frames together; 0: one per 16 KiB, and one
                                 per KiB of the largest */
     uint32_t max_streams;    /* blosc: streams of all chunks together; 0: one per 8 KiB */
+    uint32_t n_concurrent;   /* batches that run at the same time, on streams of their own: two or
+                                more trade the time of one for that of all; 0: 1 */
 } damacy_codec_limits;
 
 /* Makes ready to decompress frames of one kind. Of config (may be NULL) device, cuda_context,
@@ -9581,10 +9583,15 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* Force a shape of fse; neither: by the number of blocks. */
 #define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u
 #define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u
+#define DAMACY__ZSTD_FLAG_FSE_HALF       0x400u /* another kernel, damacy_zstd_fse_half */
 
 /* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
     (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)
+
+/* Dynamic shared memory of fse_half. */
+#define DAMACY__ZSTD_FSE_HALF_SHARED 101376u
+#define DAMACY__ZSTD_FSE_HALF_BLOCKS 16u /* of a group, at most */
 
 /* Shared memory of one warp that decodes literals by lanes, its tables not included. */
 #define DAMACY__ZSTD_LANE_SIZE 5376u
@@ -13717,10 +13724,15 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Force a shape of fse; neither: by the number of blocks. */\n"
     "#define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u\n"
     "#define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u\n"
+    "#define DAMACY__ZSTD_FLAG_FSE_HALF       0x400u /* another kernel, damacy_zstd_fse_half */\n"
     "\n"
     "/* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */\n"
     "#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \\\n"
     "    (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)\n"
+    "\n"
+    "/* Dynamic shared memory of fse_half. */\n"
+    "#define DAMACY__ZSTD_FSE_HALF_SHARED 101376u\n"
+    "#define DAMACY__ZSTD_FSE_HALF_BLOCKS 16u /* of a group, at most */\n"
     "\n"
     "/* Shared memory of one warp that decodes literals by lanes, its tables not included. */\n"
     "#define DAMACY__ZSTD_LANE_SIZE 5376u\n"
@@ -15247,6 +15259,15 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "typedef damacy__fse_shape<4, 5, 16> damacy__fse_throughput; // 8 blocks\n"
     "#endif\n"
     "static_assert(damacy__fse_throughput::SIZE <= DAMACY__SHARED_MAX, \"shared memory\");\n"
+    "\n"
+    "// A shape that leaves half of a multiprocessor to other kernels, where there is room for that.\n"
+    "#if DAMACY__SHARED_MAX >= 166912\n"
+    "typedef damacy__fse_shape<4, 6, 8> damacy__fse_half; // 16 blocks\n"
+    "#else\n"
+    "typedef damacy__fse_throughput damacy__fse_half;\n"
+    "#endif\n"
+    "static_assert(damacy__fse_half::SIZE <= DAMACY__ZSTD_FSE_HALF_SHARED || DAMACY__SHARED_MAX < 166912,\n"
+    "              \"host's view\");\n"
     "\n"
     "// The stage. Grid: one CTA of DAMACY__FSE_THREADS a multiprocessor; dynamic shared memory: all that\n"
     "// a CTA may have (DAMACY__SHARED_MAX).\n"
@@ -17648,6 +17669,14 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "{\n"
     "    DAMACY__DYNAMIC_SHARED(shared);\n"
     "    damacy__zstd_fse(w, shared);\n"
+    "}\n"
+    "\n"
+    "// As many blocks of threads as there are groups of 16 blocks; DAMACY__ZSTD_FSE_HALF_SHARED bytes of\n"
+    "// shared memory, or DAMACY__SHARED_MAX if that is less.\n"
+    "extern \"C\" __global__ __launch_bounds__(256, 2) void damacy_zstd_fse_half(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(shared);\n"
+    "    damacy__fse_run<damacy__fse_half>(w, damacy__shared_address(shared));\n"
     "}\n"
     "\n"
     "// Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.\n"
@@ -25677,6 +25706,7 @@ typedef struct damacy__zstd_call {
     uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
     damacy__stream stream;
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
+    bool has_company; /* other waves run at the same time: takes no more of the device than helps */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES */
     damacy__zstd_options options;
 } damacy__zstd_call;
@@ -25872,9 +25902,10 @@ enum { /* of the program front */
 enum { /* of the program back */
        DAMACY__ZSTD_TABLES = 0,
        DAMACY__ZSTD_FSE = 1,
-       DAMACY__ZSTD_LINK = 2,
-       DAMACY__ZSTD_JUMP = 3,
-       DAMACY__ZSTD_TILE = 4, /* four shapes, in the order of their flags */
+       DAMACY__ZSTD_FSE_HALF = 2,
+       DAMACY__ZSTD_LINK = 3,
+       DAMACY__ZSTD_JUMP = 4,
+       DAMACY__ZSTD_TILE = 5, /* four shapes, in the order of their flags */
        DAMACY__ZSTD_TILES = 4
 };
 
@@ -25902,6 +25933,11 @@ static uint32_t damacy__zstd_lanes11_shared(const damacy__device* device)
     return DAMACY__MIN(DAMACY__ZSTD_LANES11_SHARED, device->shared_per_block);
 }
 
+static uint32_t damacy__zstd_fse_half_shared(const damacy__device* device)
+{
+    return DAMACY__MIN(DAMACY__ZSTD_FSE_HALF_SHARED, device->shared_per_block);
+}
+
 /* Begins to compile. On failure there is nothing to deinit. */
 static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 const damacy__device* device,
@@ -25920,10 +25956,10 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
                                         "damacy_zstd_literals_split128"};
-    static const char* const back[] = {"damacy_zstd_tables",         "damacy_zstd_fse",
-                                       "damacy_zstd_link",           "damacy_zstd_jump",
-                                       "damacy_zstd_execute_1024x2", "damacy_zstd_execute_256x4",
-                                       "damacy_zstd_execute_256x2",  "damacy_zstd_execute_128x2"};
+    static const char* const back[] = {
+        "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_half",
+        "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_execute_1024x2",
+        "damacy_zstd_execute_256x4", "damacy_zstd_execute_256x2", "damacy_zstd_execute_128x2"};
     damacy__program_spec spec;
     damacy_status status;
 
@@ -25967,6 +26003,8 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     }
     DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE], device,
                                             device->shared_per_block, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE_HALF], device,
+                                            damacy__zstd_fse_half_shared(device), err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         if (tile.shared <= device->shared_per_block) {
@@ -26064,7 +26102,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (!(o->execute & run->kernels->tiles)) {
         o->execute |= DAMACY__ZSTD_EXECUTE_256X2;
     }
-    run->wave.flags = o->execute | o->fse;
+    run->wave.flags = o->execute | (o->fse & ~DAMACY__ZSTD_FLAG_FSE_HALF);
 }
 
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
@@ -26139,6 +26177,27 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, damacy
                              DAMACY__ZSTD_SPLIT_SHARED(128), err);
 }
 
+/* A grid of the whole device finds each multiprocessor's share itself, and is done soonest. Beside
+ * other waves, a grid of full groups of half a multiprocessor each: what it leaves, and the time in
+ * which its one chain of look-ups waits, is theirs. */
+static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t size,
+                                             damacy_error* err)
+{
+    const damacy__kernel* back = run->kernels->back.kernels;
+    const uint64_t n_multiprocessors = run->device->n_multiprocessors;
+    const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
+    const uint32_t fse = run->options.fse;
+
+    if ((fse & DAMACY__ZSTD_FLAG_FSE_HALF) || (run->call->has_company && fse == 0)) {
+        return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE_HALF],
+                                 DAMACY__MIN(damacy__div_up(n_blocks, DAMACY__ZSTD_FSE_HALF_BLOCKS),
+                                             2 * n_multiprocessors),
+                                 256, damacy__zstd_fse_half_shared(run->device), err);
+    }
+    return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE], n_multiprocessors, 256,
+                             run->device->shared_per_block, err);
+}
+
 static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
@@ -26165,7 +26224,6 @@ static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
                                          const damacy__zstd_call* call, damacy_error* err)
 {
     const damacy__kernel* front = kernels->front.kernels;
-    const damacy__kernel* back = kernels->back.kernels;
     const uint64_t size = call->likely_size ? call->likely_size : layout->dst_size;
     damacy__zstd_pass run;
 
@@ -26181,8 +26239,7 @@ static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
                                          (uint64_t)layout->wave.max_blocks);
     damacy__zstd_choose(&run);
     DAMACY__TRY(damacy__zstd_launch_parse(&run, err));
-    DAMACY__TRY(damacy__zstd_step(&run, &back[DAMACY__ZSTD_FSE], device->n_multiprocessors, 256,
-                                  device->shared_per_block, err));
+    DAMACY__TRY(damacy__zstd_launch_fse(&run, size, err));
     DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_FSE, err));
     DAMACY__TRY(damacy__zstd_step(&run, &front[DAMACY__ZSTD_RESOLVE],
                                   damacy__div_up(run.wave.max_jobs, 4), 128, 0, err));
@@ -27766,6 +27823,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
     call.stream = wave->stream;
+    call.is_alone = call.has_company = true; /* other waves run, or soon will */
     return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
 }
 
@@ -30693,7 +30751,8 @@ typedef struct damacy__codec_call {
     const damacy__codec_kernels* kernels;
     damacy__device* device;
     damacy__stream stream;
-    bool is_alone; /* kernels on `stream` alone */
+    bool is_alone;    /* kernels on `stream` alone */
+    bool has_company; /* other batches run at the same time */
     uint32_t kind;
     uint64_t likely_size;    /* decoded bytes */
     uint32_t likely_streams; /* blosc */
@@ -30944,6 +31003,7 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.likely_size = call->likely_size;
     zstd.stream = call->stream;
     zstd.is_alone = call->is_alone;
+    zstd.has_company = call->has_company;
     return damacy__zstd_launch(&call->kernels->zstd, call->device, layout, &zstd, err);
 }
 
@@ -31305,6 +31365,7 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
                   __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
     }
     call.is_alone = !is_mine;
+    call.has_company = limits->n_concurrent > 1;
     status = damacy__codec_launch(&call, &layout, damacy__codec_address(scratch), err);
     if (is_mine) {
         __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);

@@ -370,7 +370,7 @@ void bench::run(const row& r)
     const damacy_codec_kind kind = kind_of(r);
     // Small batches take turns with others, so that the L2 cache does not keep them.
     const uint32_t n_waves =
-        r.streams ? r.streams : (uint32_t)std::min<uint64_t>(64, 1 + (128u << 20) / (r.n * r.size));
+        r.streams ? r.streams : (uint32_t)std::min<uint64_t>(21, 1 + (128u << 20) / (r.n * r.size));
     std::vector<wave> waves(n_waves);
     damacy_codec_limits limits = {};
     bool is_measured = false, is_right = true;
@@ -380,6 +380,7 @@ void bench::run(const row& r)
 
     limits.max_frames = r.n;
     limits.max_frame_size = r.size;
+    limits.n_concurrent = r.streams;
     for (wave& w : waves) {
         load(r, f, &w);
     }
@@ -417,6 +418,7 @@ void bench::run(const row& r)
         b.capacities = (const uint64_t*)(uintptr_t)waves[0].capacities;
         must(damacy_codec_measure(codecs[kind], &b, streams[0], &limits, &err) == DAMACY_OK,
              "measure");
+        limits.n_concurrent = r.streams;
         is_measured = true;
         for (wave& w : waves) {
             give(w.scratch);

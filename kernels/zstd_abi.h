@@ -182,10 +182,15 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* Force a shape of fse; neither: by the number of blocks. */
 #define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u
 #define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u
+#define DAMACY__ZSTD_FLAG_FSE_HALF       0x400u /* another kernel, damacy_zstd_fse_half */
 
 /* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
     (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)
+
+/* Dynamic shared memory of fse_half. */
+#define DAMACY__ZSTD_FSE_HALF_SHARED 101376u
+#define DAMACY__ZSTD_FSE_HALF_BLOCKS 16u /* of a group, at most */
 
 /* Shared memory of one warp that decodes literals by lanes, its tables not included. */
 #define DAMACY__ZSTD_LANE_SIZE 5376u

@@ -356,6 +356,15 @@ typedef damacy__fse_shape<4, 5, 16> damacy__fse_throughput; // 8 blocks
 #endif
 static_assert(damacy__fse_throughput::SIZE <= DAMACY__SHARED_MAX, "shared memory");
 
+// A shape that leaves half of a multiprocessor to other kernels, where there is room for that.
+#if DAMACY__SHARED_MAX >= 166912
+typedef damacy__fse_shape<4, 6, 8> damacy__fse_half; // 16 blocks
+#else
+typedef damacy__fse_throughput damacy__fse_half;
+#endif
+static_assert(damacy__fse_half::SIZE <= DAMACY__ZSTD_FSE_HALF_SHARED || DAMACY__SHARED_MAX < 166912,
+              "host's view");
+
 // The stage. Grid: one CTA of DAMACY__FSE_THREADS a multiprocessor; dynamic shared memory: all that
 // a CTA may have (DAMACY__SHARED_MAX).
 static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* shared)

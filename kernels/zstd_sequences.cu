@@ -22,6 +22,14 @@ extern "C" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse(damacy__zst
     damacy__zstd_fse(w, shared);
 }
 
+// As many blocks of threads as there are groups of 16 blocks; DAMACY__ZSTD_FSE_HALF_SHARED bytes of
+// shared memory, or DAMACY__SHARED_MAX if that is less.
+extern "C" __global__ __launch_bounds__(256, 2) void damacy_zstd_fse_half(damacy__zstd_wave w)
+{
+    DAMACY__DYNAMIC_SHARED(shared);
+    damacy__fse_run<damacy__fse_half>(w, damacy__shared_address(shared));
+}
+
 // Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.
 #define DAMACY__EXECUTE_ENTRY(name, threads, segments, tile, per_multiprocessor, variant) \
     extern "C" __global__ __launch_bounds__(threads, per_multiprocessor) void name(       \

@@ -93,6 +93,8 @@ typedef struct damacy_codec_limits {
     uint32_t max_blocks;     /* Zstandard: blocks of all frames together; 0: one per 16 KiB, and one
                                 per KiB of the largest */
     uint32_t max_streams;    /* blosc: streams of all chunks together; 0: one per 8 KiB */
+    uint32_t n_concurrent;   /* batches that run at the same time, on streams of their own: two or
+                                more trade the time of one for that of all; 0: 1 */
 } damacy_codec_limits;
 
 /* Makes ready to decompress frames of one kind. Of config (may be NULL) device, cuda_context,

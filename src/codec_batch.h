@@ -40,7 +40,8 @@ typedef struct damacy__codec_call {
     const damacy__codec_kernels* kernels;
     damacy__device* device;
     damacy__stream stream;
-    bool is_alone; /* kernels on `stream` alone */
+    bool is_alone;    /* kernels on `stream` alone */
+    bool has_company; /* other batches run at the same time */
     uint32_t kind;
     uint64_t likely_size;    /* decoded bytes */
     uint32_t likely_streams; /* blosc */
@@ -291,6 +292,7 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.likely_size = call->likely_size;
     zstd.stream = call->stream;
     zstd.is_alone = call->is_alone;
+    zstd.has_company = call->has_company;
     return damacy__zstd_launch(&call->kernels->zstd, call->device, layout, &zstd, err);
 }
 

@@ -47,6 +47,7 @@ typedef struct damacy__zstd_call {
     uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
     damacy__stream stream;
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
+    bool has_company; /* other waves run at the same time: takes no more of the device than helps */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES */
     damacy__zstd_options options;
 } damacy__zstd_call;
@@ -242,9 +243,10 @@ enum { /* of the program front */
 enum { /* of the program back */
        DAMACY__ZSTD_TABLES = 0,
        DAMACY__ZSTD_FSE = 1,
-       DAMACY__ZSTD_LINK = 2,
-       DAMACY__ZSTD_JUMP = 3,
-       DAMACY__ZSTD_TILE = 4, /* four shapes, in the order of their flags */
+       DAMACY__ZSTD_FSE_HALF = 2,
+       DAMACY__ZSTD_LINK = 3,
+       DAMACY__ZSTD_JUMP = 4,
+       DAMACY__ZSTD_TILE = 5, /* four shapes, in the order of their flags */
        DAMACY__ZSTD_TILES = 4
 };
 
@@ -272,6 +274,11 @@ static uint32_t damacy__zstd_lanes11_shared(const damacy__device* device)
     return DAMACY__MIN(DAMACY__ZSTD_LANES11_SHARED, device->shared_per_block);
 }
 
+static uint32_t damacy__zstd_fse_half_shared(const damacy__device* device)
+{
+    return DAMACY__MIN(DAMACY__ZSTD_FSE_HALF_SHARED, device->shared_per_block);
+}
+
 /* Begins to compile. On failure there is nothing to deinit. */
 static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 const damacy__device* device,
@@ -290,10 +297,10 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
                                         "damacy_zstd_literals_split128"};
-    static const char* const back[] = {"damacy_zstd_tables",         "damacy_zstd_fse",
-                                       "damacy_zstd_link",           "damacy_zstd_jump",
-                                       "damacy_zstd_execute_1024x2", "damacy_zstd_execute_256x4",
-                                       "damacy_zstd_execute_256x2",  "damacy_zstd_execute_128x2"};
+    static const char* const back[] = {
+        "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_half",
+        "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_execute_1024x2",
+        "damacy_zstd_execute_256x4", "damacy_zstd_execute_256x2", "damacy_zstd_execute_128x2"};
     damacy__program_spec spec;
     damacy_status status;
 
@@ -337,6 +344,8 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     }
     DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE], device,
                                             device->shared_per_block, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE_HALF], device,
+                                            damacy__zstd_fse_half_shared(device), err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         if (tile.shared <= device->shared_per_block) {
@@ -434,7 +443,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (!(o->execute & run->kernels->tiles)) {
         o->execute |= DAMACY__ZSTD_EXECUTE_256X2;
     }
-    run->wave.flags = o->execute | o->fse;
+    run->wave.flags = o->execute | (o->fse & ~DAMACY__ZSTD_FLAG_FSE_HALF);
 }
 
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
@@ -509,6 +518,27 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, damacy
                              DAMACY__ZSTD_SPLIT_SHARED(128), err);
 }
 
+/* A grid of the whole device finds each multiprocessor's share itself, and is done soonest. Beside
+ * other waves, a grid of full groups of half a multiprocessor each: what it leaves, and the time in
+ * which its one chain of look-ups waits, is theirs. */
+static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t size,
+                                             damacy_error* err)
+{
+    const damacy__kernel* back = run->kernels->back.kernels;
+    const uint64_t n_multiprocessors = run->device->n_multiprocessors;
+    const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
+    const uint32_t fse = run->options.fse;
+
+    if ((fse & DAMACY__ZSTD_FLAG_FSE_HALF) || (run->call->has_company && fse == 0)) {
+        return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE_HALF],
+                                 DAMACY__MIN(damacy__div_up(n_blocks, DAMACY__ZSTD_FSE_HALF_BLOCKS),
+                                             2 * n_multiprocessors),
+                                 256, damacy__zstd_fse_half_shared(run->device), err);
+    }
+    return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE], n_multiprocessors, 256,
+                             run->device->shared_per_block, err);
+}
+
 static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
@@ -535,7 +565,6 @@ static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
                                          const damacy__zstd_call* call, damacy_error* err)
 {
     const damacy__kernel* front = kernels->front.kernels;
-    const damacy__kernel* back = kernels->back.kernels;
     const uint64_t size = call->likely_size ? call->likely_size : layout->dst_size;
     damacy__zstd_pass run;
 
@@ -551,8 +580,7 @@ static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
                                          (uint64_t)layout->wave.max_blocks);
     damacy__zstd_choose(&run);
     DAMACY__TRY(damacy__zstd_launch_parse(&run, err));
-    DAMACY__TRY(damacy__zstd_step(&run, &back[DAMACY__ZSTD_FSE], device->n_multiprocessors, 256,
-                                  device->shared_per_block, err));
+    DAMACY__TRY(damacy__zstd_launch_fse(&run, size, err));
     DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_FSE, err));
     DAMACY__TRY(damacy__zstd_step(&run, &front[DAMACY__ZSTD_RESOLVE],
                                   damacy__div_up(run.wave.max_jobs, 4), 128, 0, err));

@@ -41,6 +41,7 @@ SIMT_KERNEL(damacy_zstd_place);
 SIMT_KERNEL(damacy_zstd_finish);
 SIMT_KERNEL(damacy_zstd_tables);
 SIMT_KERNEL(damacy_zstd_fse);
+SIMT_KERNEL(damacy_zstd_fse_half);
 SIMT_KERNEL(damacy_zstd_link);
 SIMT_KERNEL(damacy_zstd_jump);
 SIMT_KERNEL(damacy_zstd_execute_1024x2);

@@ -23,6 +23,7 @@ SIMT_KERNEL(damacy_zstd_place);
 SIMT_KERNEL(damacy_zstd_finish);
 SIMT_KERNEL(damacy_zstd_tables);
 SIMT_KERNEL(damacy_zstd_fse);
+SIMT_KERNEL(damacy_zstd_fse_half);
 SIMT_KERNEL(damacy_zstd_link);
 SIMT_KERNEL(damacy_zstd_jump);
 SIMT_KERNEL(damacy_zstd_execute_1024x2);
@@ -195,7 +196,8 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
         wave w;
         w.open(some("C_cs14_s1001", i * 6, 6), i < 2);
         w.call.options.literals = i % 4;
-        w.call.options.fse = i % 3 * DAMACY__ZSTD_FLAG_FSE_LATENCY;
+        w.call.options.fse = i % 4 ? DAMACY__ZSTD_FLAG_FSE_LATENCY << i % 4 >> 1 : 0;
+        w.call.has_company = i == 4; // which takes the half shape, too
         w.call.options.execute = executions[i];
         w.launch();
         w.check();

@@ -224,7 +224,11 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     simt::launch(wave_grid(3), dim3(32), 0, [&] { damacy_zstd_trees(w); });
     simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_tables(w); });
     simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_order(w); });
-    simt::launch(wave_grid(2), dim3(256), DAMACY__SHARED_MAX, [&] { damacy_zstd_fse(w); });
+    if (w.flags & DAMACY__ZSTD_FLAG_FSE_HALF)
+        simt::launch(wave_grid(2), dim3(256), DAMACY__ZSTD_FSE_HALF_SHARED,
+                     [&] { damacy_zstd_fse_half(w); });
+    else
+        simt::launch(wave_grid(2), dim3(256), DAMACY__SHARED_MAX, [&] { damacy_zstd_fse(w); });
     simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_resolve(w); });
     wave_literals(w, o.literals);
     simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });

@@ -75,6 +75,7 @@ static void enroll_kernels()
     KERNEL(damacy_zstd_finish);
     KERNEL(damacy_zstd_tables);
     KERNEL(damacy_zstd_fse);
+    KERNEL(damacy_zstd_fse_half);
     KERNEL(damacy_zstd_link);
     KERNEL(damacy_zstd_jump);
     KERNEL(damacy_zstd_execute_1024x2);
