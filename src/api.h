@@ -14,10 +14,21 @@
  * metadata, slowest axis first; a batch is [sample, axis 0, axis 1, ...] in C order. Extents count
  * voxels, sizes count bytes. Every function may be called from any thread at any time, but nothing
  * may be called on a pipeline during or after its damacy_destroy, except that a blocked damacy_pop
- * returns and that batches stay valid until they are released.
+ * returns and that batches stay valid until they are released. In a forked child, which has none of
+ * the threads, functions return DAMACY_INVAL and damacy_destroy does nothing.
  *
  * Functions return a damacy_status; those with `err` fill it on failure (it may be NULL). Outputs
- * are untouched on failure. */
+ * are untouched on failure.
+ *
+ * What is read, each by the rules of its specification, and anything else refused by name:
+ *   arrays   Zarr v3 (zarr-specs: core, all data types of it but complex and raw, and bfloat16;
+ *            sharding_indexed, nested too) and Zarr v2; regular grids, every chunk key encoding
+ *   images   OME-NGFF 0.1 to 0.5 multiscales; config.level says which level
+ *   codecs   bytes, transpose, crc32c, zstd (RFC 8878), gzip and zlib (RFC 1952, 1950), lz4 blocks,
+ *            blosc 1 with zstd, lz4, lz4hc and zlib. On the host zstd is faster where libzstd.so.1
+ *            is installed, and what gzip and zlib wrote needs libz.so.1
+ * A chunk that is not stored has the array's fill value; one that is stored but cannot be read, is
+ * damaged or has another size than the metadata say is an error. */
 #ifndef DAMACY_H
 #define DAMACY_H
 #include <stddef.h>
@@ -95,6 +106,10 @@ DAMACY_API const char* damacy_stage_str(damacy_stage stage);
 /* ---- Data types -------------------------------------------------------------------------------
  */
 
+/* From the type of an array to that of a batch: the same type keeps its bits; integers are clamped
+ * into integers; to floats there is one rounding, to nearest, ties to even, and NaN stays NaN; from
+ * floats to integers it goes towards zero, clamped, NaN becoming 0; to bool: whether it is not 0.
+ */
 typedef enum damacy_dtype {
     DAMACY_F32 = 0,
     DAMACY_BF16 = 1,
@@ -120,8 +135,9 @@ DAMACY_API const char* damacy_dtype_str(damacy_dtype dtype);
 /* ---- Hooks the caller may supply --------------------------------------------------------------
  */
 
-/* Host memory. alloc returns size bytes aligned to a power of two <= 4096, or NULL; free gets the
- * same size. Both may be called from several threads at once and must not call the library. */
+/* Host memory. alloc returns size bytes aligned to `alignment`, a power of two <= 4096, or NULL;
+ * free gets the same size. Both may be called from several threads at once, must not call the
+ * library, and are needed until the pipeline is destroyed and its last batch is released. */
 typedef struct damacy_allocator {
     void* user;
     void* (*alloc)(void* user, size_t size, size_t alignment);
@@ -143,10 +159,15 @@ typedef struct damacy_logger {
 } damacy_logger;
 
 /* Where objects come from, instead of local files. A key is "<uri>/<name>", such as
- * "volume.zarr/c/0/0/0". All functions may be called from several threads at once, block, and must
- * not call the library. open     DAMACY_NOTFOUND when there is no such object; size receives its
- * bytes. read_at  fills dst with [offset, offset + size); *n_read < size only at the object's end.
- *   close    ends the use of an object. */
+ * "volume.zarr/c/0/0/0". The functions may block, are called from several threads at once, must not
+ * call the library, and are needed until damacy_destroy returns.
+ *
+ *   open     *size receives the object's bytes. DAMACY_NOTFOUND, and only that, means that there is
+ *            no such object: a chunk then has the fill value. Other failures: IO, OOM, UNSUPPORTED,
+ *            TIMEOUT, which become the sample's.
+ *   read_at  fills dst with [offset, offset + size). *n_read < size is a short read, which goes on;
+ *            0 is the object's end and an error of the sample.
+ *   close    ends the use of an object; called once for each that was opened. */
 typedef struct damacy_store {
     void* user;
     damacy_status (*open)(void* user, const char* key, void** object, uint64_t* size);
@@ -175,10 +196,11 @@ typedef enum damacy_on_error {
     DAMACY_ON_ERROR_SKIP  /* the sample is left out: the batch holds fewer samples */
 } damacy_on_error;
 
+/* Where the threads run and their buffers lie. */
 typedef enum damacy_numa {
-    DAMACY_NUMA_AUTO = 0, /* the node of the device, if the machine has several */
-    DAMACY_NUMA_OFF,
-    DAMACY_NUMA_PIN /* threads run on numa_node */
+    DAMACY_NUMA_AUTO = 0, /* on the node of the GPU, if the machine has several; else anywhere */
+    DAMACY_NUMA_OFF,      /* anywhere */
+    DAMACY_NUMA_PIN       /* on numa_node; a node that cannot be had is INVAL */
 } damacy_numa;
 
 typedef enum damacy_gds {
@@ -201,7 +223,8 @@ typedef struct damacy_latency {
     uint64_t seed;
 } damacy_latency;
 
-/* All zero is a working configuration: each field's default is stated. */
+/* All zero is a working configuration: each field's default is stated. Copied at create, with what
+ * scale, offset and cache_dir point to. */
 typedef struct damacy_config {
     uint32_t
         sample_rank; /* axes of a crop; 0: taken, with the shape, from the first pushed sample */
@@ -216,8 +239,9 @@ typedef struct damacy_config {
     uint32_t
         level; /* resolution level, where a uri names an NGFF multiscale group; 0: the full one */
 
-    /* out = (float)voxel * scale[c] + offset[c], c the index along channel_axis, for float outputs.
-     * n_channels 0: off; 1: the same for all. scale NULL: 1; offset NULL: 0. Copied at create. */
+    /* out = (float)voxel * scale[c] + offset[c] for float outputs, c counted from 0 where the box
+     * begins along its axis channel_axis. n_channels: entries of scale and offset; 0: off; 1: the
+     * same for all voxels. scale NULL: 1; offset NULL: 0. */
     uint32_t n_channels;
     uint32_t channel_axis;
     const float* scale;
@@ -268,11 +292,12 @@ DAMACY_API size_t damacy_config_describe(const damacy_config* config, char* text
 typedef struct damacy damacy;
 
 typedef struct damacy_interval {
-    int64_t begin; /* first voxel */
+    int64_t begin; /* first voxel, counted from 0 in the array (or level) */
     int64_t end;   /* one past the last */
 } damacy_interval;
 
-/* One crop of one array. */
+/* One crop of one array: box[i] along axis i of its metadata. rank is the array's; 0 reads the one
+ * voxel of an array without axes. All samples of a pipeline have the same extents. */
 typedef struct damacy_sample {
     const char*
         uri; /* local folder of the array or NGFF group, "file:///..." too; copied by push */
@@ -280,8 +305,9 @@ typedef struct damacy_sample {
     damacy_interval box[DAMACY_MAX_RANK];
 } damacy_sample;
 
-/* Starts a pipeline. config NULL: all defaults. *out is NULL on failure.
- * INVAL, BUDGET, OOM, CUDA, UNSUPPORTED (a GPU was asked for and there is none). */
+/* Starts a pipeline, to be ended by damacy_destroy. config NULL: all defaults. *out is NULL on
+ * failure. Batches take their memory when the first one is made. INVAL, BUDGET, OOM, CUDA,
+ * UNSUPPORTED (a GPU was asked for and there is none). */
 DAMACY_API damacy_status damacy_create(const damacy_config* config, damacy** out,
                                        damacy_error* err);
 
@@ -297,7 +323,8 @@ DAMACY_API void damacy_destroy(damacy* d);
 DAMACY_API damacy_status damacy_push(damacy* d, const damacy_sample* samples, size_t n,
                                      size_t* n_taken, damacy_error* err);
 
-/* No more samples come: the last batch is delivered even if it is not full; then DAMACY_END. */
+/* No more samples come: the last batch is delivered even if it is not full; then DAMACY_END. Never
+ * blocks; a second call changes nothing. INVAL: NULL. */
 DAMACY_API damacy_status damacy_finish(damacy* d);
 
 /* A batch: a value that names one reference. A zeroed one names nothing. */
@@ -306,19 +333,26 @@ typedef struct damacy_batch {
     uint64_t id;
 } damacy_batch;
 
-/* The next batch, in push order; the caller owns one reference.
+/* The next batch, in push order; the caller owns one reference, to be dropped by damacy_release.
+ *
  *   pop          blocks until a batch, an error, END or SHUTDOWN. AGAIN when none can come without
- *                another call: fewer samples than a batch are pushed and damacy_finish was not
- * called, or the caller holds every slot. try_pop      never blocks: AGAIN. pop_timeout  blocks at
- * most timeout_ns: TIMEOUT. A failing sample is reported as config.on_error says. On the GPU the
- * batch may still be in the making: order work after info.ready_event. */
+ *                another call: fewer samples than a batch were pushed and damacy_finish was not
+ *                called, or the caller holds every slot.
+ *   try_pop      never blocks: AGAIN.
+ *   pop_timeout  blocks at most timeout_ns: TIMEOUT, for whatever reason none came.
+ *
+ * On the GPU the batch may still be in the making: order work after info.ready_event. With
+ * ON_ERROR_STOP a failing sample's status is returned in its batch's place, now and ever after,
+ * with err naming the first such sample: NOTFOUND, INVAL (outside its array), RANK, DTYPE, IO,
+ * DECODE, UNSUPPORTED, BUDGET, OOM, CUDA. INVAL also: d or out is NULL. DEVICE_LOST. */
 DAMACY_API damacy_status damacy_pop(damacy* d, damacy_batch* out, damacy_error* err);
 DAMACY_API damacy_status damacy_try_pop(damacy* d, damacy_batch* out, damacy_error* err);
 DAMACY_API damacy_status damacy_pop_timeout(damacy* d, uint64_t timeout_ns, damacy_batch* out,
                                             damacy_error* err);
 
 typedef struct damacy_batch_info_t {
-    void* ptr;     /* voxels, [n_samples, sample shape...], C order, 256-byte aligned */
+    void* ptr;     /* voxels, [samples, sample shape...], C order, 256-byte aligned, on `device`;
+                    * the library's: to be read, until the batch is released */
     uint64_t size; /* bytes */
     damacy_dtype dtype;
     int32_t device; /* DAMACY_CPU or DAMACY_GPU(n) */
@@ -333,9 +367,10 @@ typedef struct damacy_batch_info_t {
 /* INVAL when the batch was released. */
 DAMACY_API damacy_status damacy_batch_info(damacy_batch batch, damacy_batch_info_t* out);
 
-/* The number (in push order) of the batch's i-th sample, and what became of it; err receives the
- * cause when *status is not OK. INVAL: no such batch or sample. For SKIP, samples that were left
- * out are not counted here; see damacy_batch_failed. */
+/* The number (in push order) of the batch's i-th sample, i < info.shape[0], and what became of it;
+ * number and status may be NULL; err receives the cause when *status is not OK. INVAL: no such
+ * batch or sample. For SKIP, samples that were left out are not counted here; see
+ * damacy_batch_failed. */
 DAMACY_API damacy_status damacy_batch_sample(damacy_batch batch, uint32_t i, uint64_t* number,
                                              damacy_status* status, damacy_error* err);
 
@@ -347,7 +382,7 @@ DAMACY_API damacy_status damacy_batch_failed(damacy_batch batch, uint32_t i, dam
 DAMACY_API damacy_status damacy_batch_read(damacy_batch batch, void* dst, size_t dst_size,
                                            damacy_error* err);
 
-/* Adds a reference. */
+/* Adds a reference. INVAL when the batch was released. */
 DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch);
 
 /* Drops a reference; with the last one the slot is reused. INVAL, and no effect, when the batch was
@@ -462,7 +497,8 @@ DAMACY_API void damacy_array_close(damacy_array* array);
 
 /* Reads one box into host memory: dst is C order, [box extents], of config.dtype (NATIVE allowed),
  * dst_size bytes, which must fit exactly. Uses config (may be NULL) as damacy_create would, on the
- * CPU. Blocks. A failing chunk is an error whatever on_error says. */
+ * CPU. Blocks, with threads of its own for the time. A failing chunk is an error whatever on_error
+ * says; dst may then hold part of the voxels. Statuses as of damacy_create and damacy_pop. */
 DAMACY_API damacy_status damacy_read(const damacy_config* config, const damacy_sample* sample,
                                      void* dst, size_t dst_size, damacy_error* err);
 
