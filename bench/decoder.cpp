@@ -584,7 +584,7 @@ int main(int argc, char** argv)
         fprintf(b.json, "[");
     }
     for (const row& r : rows) {
-        const std::string name = r.kind + " " + r.codec;
+        const std::string name = r.kind + " " + r.codec + (r.streams ? " stream" : "");
         if (name.find(b.option.only) == std::string::npos || (!has_gpu && r.streams)) {
             continue;
         }
