@@ -12077,13 +12077,16 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "#define DAMACY__LZ4_WARPS 16\n"
     "#endif\n"
     "\n"
-    "// Grid: a CTA, one warp, per entry of the job table. Shared memory: 13.5 KiB.\n"
+    "// Grid: a CTA, one warp, per entry of the job table, or fewer. Shared memory: 13.5 KiB.\n"
     "extern \"C\" __global__ __launch_bounds__(32,\n"
     "                                        DAMACY__LZ4_WARPS) void damacy_lz4(damacy__lz4_wave wave)\n"
     "{\n"
     "    DAMACY__SHARED(damacy__lz4_shared, shared);\n"
-    "    if (blockIdx.x < damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
-    "        damacy__lz4_job(&wave, &shared, blockIdx.x, threadIdx.x);\n"
+    "    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);\n"
+    "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
+    "        damacy__lz4_job(&wave, &shared, i, threadIdx.x);\n"
+    "        damacy__sync_warp(); // before shared memory is used again\n"
+    "    }\n"
     "}\n";
 
 /* ==== kernels/lz4_abi.h ==== */
@@ -12238,13 +12241,13 @@ __extension__ static const char damacy__source_lz4_decode_cuh[] =
     "        if (q->n_literals != 0) {\n"
     "            (void)damacy__atomic_or(&shared->starts[y / 32], 1u << (y % 32));\n"
     "            shared->delta[run] = (int32_t)(q->literals - y);\n"
-    "            shared->repeat[run] = 0;\n"
+    "            shared->period[run] = 0;\n"
     "            run++;\n"
     "        }\n"
     "        if (q->n_match != 0) {\n"
     "            (void)damacy__atomic_or(&shared->starts[to / 32], 1u << (to % 32));\n"
     "            shared->delta[run] = -(int32_t)q->offset;\n"
-    "            shared->repeat[run] = q->offset < 32 ? reciprocal << 16 | to : 0;\n"
+    "            shared->period[run] = q->offset < 32 ? q->offset << 27 | reciprocal << 11 | to : 0;\n"
     "        }\n"
     "    }\n"
     "    damacy__sync_warp();\n"
@@ -12263,23 +12266,63 @@ __extension__ static const char damacy__source_lz4_decode_cuh[] =
     "    damacy__sync_warp();\n"
     "}\n"
     "\n"
+    "// How much further back than its run says the source of byte y is: a match that overlaps itself is\n"
+    "// a period of bytes again and again, and only the first of them is there before it.\n"
+    "DAMACY__INLINE int32_t damacy__lz4_periods(const damacy__lz4_shared* shared, uint32_t run,\n"
+    "                                           int32_t y)\n"
+    "{\n"
+    "    const uint32_t period = shared->period[run];\n"
+    "    const uint32_t above = damacy__min((uint32_t)y - (period & 0x7ff), 1023); // so far it is exact\n"
+    "    return (int32_t)((above * (period >> 11 & 0xffff) >> 15) * (period >> 27));\n"
+    "}\n"
+    "\n"
     "// A source outside the window from low to the next multiple of 32, for a byte whose source q may be\n"
     "// inside.\n"
     "DAMACY__INLINE int32_t damacy__lz4_leave(const damacy__lz4_shared* shared, damacy__u32x2 window,\n"
     "                                         int32_t low, int32_t q)\n"
     "{\n"
+    "#pragma unroll 1\n"
     "    for (uint32_t hop = 0; hop < 32 && damacy__any((uint32_t)(q - low) < 32); hop++) {\n"
     "        if ((uint32_t)(q - low) < 32) {\n"
     "            const uint32_t run =\n"
     "                damacy__popc(window.x & ((2u << ((uint32_t)q & 31)) - 1)) + window.y;\n"
-    "            const uint32_t repeat = shared->repeat[run];\n"
-    "            const int32_t start = (int32_t)(repeat & 0xffff);\n"
-    "            const int32_t above = q - (start > low ? start : low);\n"
-    "            const int32_t times = (int32_t)((uint32_t)above * (repeat >> 16) >> 10) + 1;\n"
-    "            q += shared->delta[run] * times;\n"
+    "            q += shared->delta[run] - damacy__lz4_periods(shared, run, q);\n"
     "        }\n"
     "    }\n"
     "    return q;\n"
+    "}\n"
+    "\n"
+    "// Where bytes of the windows from `first` on come from: lane's byte of each. Bytes below `low` are\n"
+    "// complete.\n"
+    "DAMACY__INLINE void damacy__lz4_sources(const damacy__lz4_shared* shared, uint32_t first,\n"
+    "                                        uint32_t low, uint32_t lane, int32_t* q)\n"
+    "{\n"
+    "    const uint32_t here = (2u << lane) - 1;\n"
+    "    uint32_t runs[DAMACY__LZ4_GROUP];\n"
+    "    int32_t lows[DAMACY__LZ4_GROUP], y[DAMACY__LZ4_GROUP];\n"
+    "    bool is_inside = false;\n"
+    "#pragma unroll\n"
+    "    for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {\n"
+    "        const damacy__u32x2 window = shared->windows[first / 32 + k];\n"
+    "        lows[k] = (int32_t)(k == 0 ? low : first + 32 * k);\n"
+    "        y[k] = (int32_t)(first + 32 * k + lane);\n"
+    "        runs[k] = damacy__popc(window.x & here) + window.y;\n"
+    "        q[k] = y[k] + shared->delta[runs[k]];\n"
+    "        is_inside = is_inside || (uint32_t)(q[k] - lows[k]) < 32;\n"
+    "    }\n"
+    "    if (!damacy__any(is_inside))\n"
+    "        return;\n"
+    "    is_inside = false;\n"
+    "#pragma unroll\n"
+    "    for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {\n"
+    "        q[k] -= damacy__lz4_periods(shared, runs[k], y[k]);\n"
+    "        is_inside = is_inside || (uint32_t)(q[k] - lows[k]) < 32;\n"
+    "    }\n"
+    "    if (!damacy__any(is_inside))\n"
+    "        return;\n"
+    "#pragma unroll\n"
+    "    for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++)\n"
+    "        q[k] = damacy__lz4_leave(shared, shared->windows[first / 32 + k], lows[k], q[k]);\n"
     "}\n"
     "\n"
     "// Makes bytes [from, to) of the tile, which the table of runs describes, in groups of windows. What\n"
@@ -12288,27 +12331,13 @@ __extension__ static const char damacy__source_lz4_decode_cuh[] =
     "                                     uint32_t from, uint32_t to, uint32_t lane)\n"
     "{\n"
     "    const uint8_t* const base = s->origin + s->begin;\n"
-    "    const uint32_t here = (2u << lane) - 1;\n"
-    "    uint32_t low = from; // bytes below are complete\n"
-    "    if (from == to)      // a last sequence without literals\n"
+    "    uint32_t low = from;\n"
+    "    if (from == to) // a last sequence without literals\n"
     "        return;\n"
     "    for (uint32_t first = from & ~31u; first < to; first += 32 * DAMACY__LZ4_GROUP) {\n"
     "        int32_t q[DAMACY__LZ4_GROUP];\n"
     "        uint8_t v[DAMACY__LZ4_GROUP];\n"
-    "        bool is_inside = false;\n"
-    "#pragma unroll\n"
-    "        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {\n"
-    "            const damacy__u32x2 runs = shared->windows[first / 32 + k];\n"
-    "            q[k] = (int32_t)(first + 32 * k + lane) +\n"
-    "                   shared->delta[damacy__popc(runs.x & here) + runs.y];\n"
-    "            is_inside = is_inside || (uint32_t)q[k] - (k == 0 ? low : first + 32 * k) < 32;\n"
-    "        }\n"
-    "        if (damacy__any(is_inside)) {\n"
-    "#pragma unroll\n"
-    "            for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++)\n"
-    "                q[k] = damacy__lz4_leave(shared, shared->windows[first / 32 + k],\n"
-    "                                         (int32_t)(k == 0 ? low : first + 32 * k), q[k]);\n"
-    "        }\n"
+    "        damacy__lz4_sources(shared, first, low, lane, q);\n"
     "#pragma unroll\n"
     "        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {\n"
     "            v[k] = 0;\n"
@@ -12516,11 +12545,11 @@ __extension__ static const char damacy__source_lz4_decode_cuh[] =
     "// All sequences of a block: parts where tokens are close, one by one where they are far apart.\n"
     "DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared* shared, uint32_t lane)\n"
     "{\n"
-    "    const uint32_t reciprocal = (1023 + damacy__max(lane, 1)) / damacy__max(lane, 1);\n"
+    "    const uint32_t reciprocal = (32767 + damacy__max(lane, 1)) / damacy__max(lane, 1);\n"
     "    uint32_t patience = 2; // sequences to take one by one\n"
     "    if (lane == 0) {\n"
     "        shared->delta[0] = 0; // bytes of batches before are their own source\n"
-    "        shared->repeat[0] = 0;\n"
+    "        shared->period[0] = 0;\n"
     "    }\n"
     "    for (uint32_t at = 0; at < s->size && s->status == DAMACY__JOB_OK;) {\n"
     "        const uint32_t before = at;\n"
@@ -12644,7 +12673,8 @@ __extension__ static const char damacy__source_lz4_tokens_cuh[] =
     "    uint32_t starts[32];       // a bit per byte of the tile: a literal run or match starts there\n"
     "    damacy__u32x2 windows[36]; // .x: word of starts; .y: runs before it\n"
     "    int32_t delta[66];         // from a byte of the tile to its source, by run; below the tile: -\n"
-    "    uint32_t repeat[66]; // start of a match with an offset below 32, and above bit 16 2^10/offset\n"
+    "    uint32_t period[66];       // of a match with an offset below 32: its start, from bit 11 on\n"
+    "                         // 2^15/offset, from bit 27 on the offset\n"
     "};\n"
     "\n"
     "// Adds the bytes of a length from *at on, the last of which is not 255, or until the end.\n"
@@ -26410,6 +26440,14 @@ static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__
            damacy__lz_reserve(at, w->scratch_size, 1, &w->scratch);
 }
 
+/* Streams to expect of chunks of `size` bytes in all. Blocks of writers' usual levels of Zstandard
+ * have 128 or 256 KiB; too high a guess costs more than one that is too low. */
+static uint32_t damacy__blosc_likely(uint32_t n_chunks, uint64_t size)
+{
+    return (uint32_t)DAMACY__MIN(DAMACY__MAX((uint64_t)n_chunks, size / 262144),
+                                 (uint64_t)INT32_MAX);
+}
+
 /* ---- kernels ---- */
 
 enum { /* of the programs */
@@ -26493,8 +26531,9 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
     w.results = call->results;
     w.max_jobs = max_jobs;
     parameters[0] = &w;
-    return damacy__lz_step(&kernels->lz4.kernels[0], device, call->stream, max_jobs, 32, parameters,
-                           err);
+    return damacy__lz_step(&kernels->lz4.kernels[0], device, call->stream,
+                           DAMACY__MIN((uint64_t)max_jobs, 128ull * device->n_multiprocessors), 32,
+                           parameters, err);
 }
 
 /* The wave with addresses of the device. */
@@ -27609,6 +27648,7 @@ static bool damacy__gpu_takes_mapped(const damacy__core* core, const damacy__lay
     return !layout->is_nested &&
            (n == middle + 1 ||
             (n == middle + 2 && (chain->codecs[middle + 1].kind == DAMACY__CODEC_ZSTD ||
+                                 chain->codecs[middle + 1].kind == DAMACY__CODEC_LZ4 ||
                                  chain->codecs[middle + 1].kind == DAMACY__CODEC_BLOSC)));
 }
 
@@ -27780,7 +27820,7 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
             job->flags |= unit->kind == DAMACY__UNIT_LZ4 ? (uint32_t)DAMACY__LZ4_SIZE_PREFIX : 0;
             wave->output_used = damacy__align_up(wave->output_used + size, 256);
             wave->output_used = DAMACY__MIN(wave->output_used, gpu->output_size);
-            wave->output_zstd += size;
+            wave->output_zstd += unit->kind == DAMACY__UNIT_LZ4 ? 0 : size;
         }
         wave->input_used = in + unit->size;
     }
@@ -27889,9 +27929,10 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     lz4.n_jobs = scratch + layout.wave.n_lz4;
     lz4.results = scratch + layout.wave.lz4_results;
     DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &lz4, layout.wave.max_lz4, err));
-    DAMACY__TRY(damacy__wave_zstd(gpu, wave, scratch + layout.wave.zstd_jobs,
-                                  scratch + layout.wave.n_zstd, scratch + layout.wave.zstd_results,
-                                  wave->n_zstd + 8 * wave->n_blosc, err));
+    DAMACY__TRY(damacy__wave_zstd(
+        gpu, wave, scratch + layout.wave.zstd_jobs, scratch + layout.wave.n_zstd,
+        scratch + layout.wave.zstd_results,
+        wave->n_zstd + damacy__blosc_likely(wave->n_blosc, wave->output_zstd), err));
     DAMACY__TRY(damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err));
     if (wave->n_zstd == 0) {
         return DAMACY_OK;
@@ -31394,7 +31435,9 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
         damacy__codec_layout_of(codec->kind, limits, DAMACY__MAX(scratch_size, 1), &layout, err));
     damacy__codec_begin(codec, batch, stream, &call);
     call.likely_size = DAMACY__MIN(layout.zstd.dst_size, batch->n_frames * limits->max_frame_size);
-    call.likely_streams = limits->max_streams ? limits->max_streams : 8 * batch->n_frames;
+    call.likely_streams = limits->max_streams
+                              ? limits->max_streams
+                              : damacy__blosc_likely(batch->n_frames, call.likely_size);
     DAMACY__TRY(damacy__device_enter(&codec->device, err));
     if (codec->kernels.zstd.front.compiler) { /* who comes first has the side streams */
         is_mine = !damacy__codec_is_capturing(codec, stream) &&

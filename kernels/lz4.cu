@@ -6,11 +6,14 @@
 #define DAMACY__LZ4_WARPS 16
 #endif
 
-// Grid: a CTA, one warp, per entry of the job table. Shared memory: 13.5 KiB.
+// Grid: a CTA, one warp, per entry of the job table, or fewer. Shared memory: 13.5 KiB.
 extern "C" __global__ __launch_bounds__(32,
                                         DAMACY__LZ4_WARPS) void damacy_lz4(damacy__lz4_wave wave)
 {
     DAMACY__SHARED(damacy__lz4_shared, shared);
-    if (blockIdx.x < damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))
-        damacy__lz4_job(&wave, &shared, blockIdx.x, threadIdx.x);
+    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
+        damacy__lz4_job(&wave, &shared, i, threadIdx.x);
+        damacy__sync_warp(); // before shared memory is used again
+    }
 }

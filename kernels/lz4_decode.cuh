@@ -127,13 +127,13 @@ DAMACY__INLINE void damacy__lz4_map(const damacy__lz4_state* s, damacy__lz4_shar
         if (q->n_literals != 0) {
             (void)damacy__atomic_or(&shared->starts[y / 32], 1u << (y % 32));
             shared->delta[run] = (int32_t)(q->literals - y);
-            shared->repeat[run] = 0;
+            shared->period[run] = 0;
             run++;
         }
         if (q->n_match != 0) {
             (void)damacy__atomic_or(&shared->starts[to / 32], 1u << (to % 32));
             shared->delta[run] = -(int32_t)q->offset;
-            shared->repeat[run] = q->offset < 32 ? reciprocal << 16 | to : 0;
+            shared->period[run] = q->offset < 32 ? q->offset << 27 | reciprocal << 11 | to : 0;
         }
     }
     damacy__sync_warp();
@@ -152,23 +152,63 @@ DAMACY__INLINE void damacy__lz4_map(const damacy__lz4_state* s, damacy__lz4_shar
     damacy__sync_warp();
 }
 
+// How much further back than its run says the source of byte y is: a match that overlaps itself is
+// a period of bytes again and again, and only the first of them is there before it.
+DAMACY__INLINE int32_t damacy__lz4_periods(const damacy__lz4_shared* shared, uint32_t run,
+                                           int32_t y)
+{
+    const uint32_t period = shared->period[run];
+    const uint32_t above = damacy__min((uint32_t)y - (period & 0x7ff), 1023); // so far it is exact
+    return (int32_t)((above * (period >> 11 & 0xffff) >> 15) * (period >> 27));
+}
+
 // A source outside the window from low to the next multiple of 32, for a byte whose source q may be
 // inside.
 DAMACY__INLINE int32_t damacy__lz4_leave(const damacy__lz4_shared* shared, damacy__u32x2 window,
                                          int32_t low, int32_t q)
 {
+#pragma unroll 1
     for (uint32_t hop = 0; hop < 32 && damacy__any((uint32_t)(q - low) < 32); hop++) {
         if ((uint32_t)(q - low) < 32) {
             const uint32_t run =
                 damacy__popc(window.x & ((2u << ((uint32_t)q & 31)) - 1)) + window.y;
-            const uint32_t repeat = shared->repeat[run];
-            const int32_t start = (int32_t)(repeat & 0xffff);
-            const int32_t above = q - (start > low ? start : low);
-            const int32_t times = (int32_t)((uint32_t)above * (repeat >> 16) >> 10) + 1;
-            q += shared->delta[run] * times;
+            q += shared->delta[run] - damacy__lz4_periods(shared, run, q);
         }
     }
     return q;
+}
+
+// Where bytes of the windows from `first` on come from: lane's byte of each. Bytes below `low` are
+// complete.
+DAMACY__INLINE void damacy__lz4_sources(const damacy__lz4_shared* shared, uint32_t first,
+                                        uint32_t low, uint32_t lane, int32_t* q)
+{
+    const uint32_t here = (2u << lane) - 1;
+    uint32_t runs[DAMACY__LZ4_GROUP];
+    int32_t lows[DAMACY__LZ4_GROUP], y[DAMACY__LZ4_GROUP];
+    bool is_inside = false;
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
+        const damacy__u32x2 window = shared->windows[first / 32 + k];
+        lows[k] = (int32_t)(k == 0 ? low : first + 32 * k);
+        y[k] = (int32_t)(first + 32 * k + lane);
+        runs[k] = damacy__popc(window.x & here) + window.y;
+        q[k] = y[k] + shared->delta[runs[k]];
+        is_inside = is_inside || (uint32_t)(q[k] - lows[k]) < 32;
+    }
+    if (!damacy__any(is_inside))
+        return;
+    is_inside = false;
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
+        q[k] -= damacy__lz4_periods(shared, runs[k], y[k]);
+        is_inside = is_inside || (uint32_t)(q[k] - lows[k]) < 32;
+    }
+    if (!damacy__any(is_inside))
+        return;
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++)
+        q[k] = damacy__lz4_leave(shared, shared->windows[first / 32 + k], lows[k], q[k]);
 }
 
 // Makes bytes [from, to) of the tile, which the table of runs describes, in groups of windows. What
@@ -177,27 +217,13 @@ DAMACY__INLINE void damacy__lz4_copy(const damacy__lz4_state* s, damacy__lz4_sha
                                      uint32_t from, uint32_t to, uint32_t lane)
 {
     const uint8_t* const base = s->origin + s->begin;
-    const uint32_t here = (2u << lane) - 1;
-    uint32_t low = from; // bytes below are complete
-    if (from == to)      // a last sequence without literals
+    uint32_t low = from;
+    if (from == to) // a last sequence without literals
         return;
     for (uint32_t first = from & ~31u; first < to; first += 32 * DAMACY__LZ4_GROUP) {
         int32_t q[DAMACY__LZ4_GROUP];
         uint8_t v[DAMACY__LZ4_GROUP];
-        bool is_inside = false;
-#pragma unroll
-        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
-            const damacy__u32x2 runs = shared->windows[first / 32 + k];
-            q[k] = (int32_t)(first + 32 * k + lane) +
-                   shared->delta[damacy__popc(runs.x & here) + runs.y];
-            is_inside = is_inside || (uint32_t)q[k] - (k == 0 ? low : first + 32 * k) < 32;
-        }
-        if (damacy__any(is_inside)) {
-#pragma unroll
-            for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++)
-                q[k] = damacy__lz4_leave(shared, shared->windows[first / 32 + k],
-                                         (int32_t)(k == 0 ? low : first + 32 * k), q[k]);
-        }
+        damacy__lz4_sources(shared, first, low, lane, q);
 #pragma unroll
         for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
             v[k] = 0;
@@ -405,11 +431,11 @@ DAMACY__INLINE bool damacy__lz4_one(damacy__lz4_state* s, damacy__lz4_shared* sh
 // All sequences of a block: parts where tokens are close, one by one where they are far apart.
 DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared* shared, uint32_t lane)
 {
-    const uint32_t reciprocal = (1023 + damacy__max(lane, 1)) / damacy__max(lane, 1);
+    const uint32_t reciprocal = (32767 + damacy__max(lane, 1)) / damacy__max(lane, 1);
     uint32_t patience = 2; // sequences to take one by one
     if (lane == 0) {
         shared->delta[0] = 0; // bytes of batches before are their own source
-        shared->repeat[0] = 0;
+        shared->period[0] = 0;
     }
     for (uint32_t at = 0; at < s->size && s->status == DAMACY__JOB_OK;) {
         const uint32_t before = at;

@@ -291,7 +291,9 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
         damacy__codec_layout_of(codec->kind, limits, DAMACY__MAX(scratch_size, 1), &layout, err));
     damacy__codec_begin(codec, batch, stream, &call);
     call.likely_size = DAMACY__MIN(layout.zstd.dst_size, batch->n_frames * limits->max_frame_size);
-    call.likely_streams = limits->max_streams ? limits->max_streams : 8 * batch->n_frames;
+    call.likely_streams = limits->max_streams
+                              ? limits->max_streams
+                              : damacy__blosc_likely(batch->n_frames, call.likely_size);
     DAMACY__TRY(damacy__device_enter(&codec->device, err));
     if (codec->kernels.zstd.front.compiler) { /* who comes first has the side streams */
         is_mine = !damacy__codec_is_capturing(codec, stream) &&

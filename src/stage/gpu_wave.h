@@ -22,6 +22,7 @@ static bool damacy__gpu_takes_mapped(const damacy__core* core, const damacy__lay
     return !layout->is_nested &&
            (n == middle + 1 ||
             (n == middle + 2 && (chain->codecs[middle + 1].kind == DAMACY__CODEC_ZSTD ||
+                                 chain->codecs[middle + 1].kind == DAMACY__CODEC_LZ4 ||
                                  chain->codecs[middle + 1].kind == DAMACY__CODEC_BLOSC)));
 }
 
@@ -193,7 +194,7 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
             job->flags |= unit->kind == DAMACY__UNIT_LZ4 ? (uint32_t)DAMACY__LZ4_SIZE_PREFIX : 0;
             wave->output_used = damacy__align_up(wave->output_used + size, 256);
             wave->output_used = DAMACY__MIN(wave->output_used, gpu->output_size);
-            wave->output_zstd += size;
+            wave->output_zstd += unit->kind == DAMACY__UNIT_LZ4 ? 0 : size;
         }
         wave->input_used = in + unit->size;
     }
@@ -302,9 +303,10 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     lz4.n_jobs = scratch + layout.wave.n_lz4;
     lz4.results = scratch + layout.wave.lz4_results;
     DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &lz4, layout.wave.max_lz4, err));
-    DAMACY__TRY(damacy__wave_zstd(gpu, wave, scratch + layout.wave.zstd_jobs,
-                                  scratch + layout.wave.n_zstd, scratch + layout.wave.zstd_results,
-                                  wave->n_zstd + 8 * wave->n_blosc, err));
+    DAMACY__TRY(damacy__wave_zstd(
+        gpu, wave, scratch + layout.wave.zstd_jobs, scratch + layout.wave.n_zstd,
+        scratch + layout.wave.zstd_results,
+        wave->n_zstd + damacy__blosc_likely(wave->n_blosc, wave->output_zstd), err));
     DAMACY__TRY(damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err));
     if (wave->n_zstd == 0) {
         return DAMACY_OK;

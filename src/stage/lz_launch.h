@@ -118,6 +118,14 @@ static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__
            damacy__lz_reserve(at, w->scratch_size, 1, &w->scratch);
 }
 
+/* Streams to expect of chunks of `size` bytes in all. Blocks of writers' usual levels of Zstandard
+ * have 128 or 256 KiB; too high a guess costs more than one that is too low. */
+static uint32_t damacy__blosc_likely(uint32_t n_chunks, uint64_t size)
+{
+    return (uint32_t)DAMACY__MIN(DAMACY__MAX((uint64_t)n_chunks, size / 262144),
+                                 (uint64_t)INT32_MAX);
+}
+
 /* ---- kernels ---- */
 
 enum { /* of the programs */
@@ -201,8 +209,9 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
     w.results = call->results;
     w.max_jobs = max_jobs;
     parameters[0] = &w;
-    return damacy__lz_step(&kernels->lz4.kernels[0], device, call->stream, max_jobs, 32, parameters,
-                           err);
+    return damacy__lz_step(&kernels->lz4.kernels[0], device, call->stream,
+                           DAMACY__MIN((uint64_t)max_jobs, 128ull * device->n_multiprocessors), 32,
+                           parameters, err);
 }
 
 /* The wave with addresses of the device. */
