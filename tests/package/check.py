@@ -314,7 +314,7 @@ def readme(tmp):
 def examples(tmp):
     def build(name, *options):
         program = pathlib.Path(tmp) / name
-        need(*flags("gcc", "c11"), "-O0", ROOT / f"examples/{name}.c", "-o", program, *options)
+        need(*flags("gcc", "c11"), "-O0", ROOT / f"examples/{name}.c", "-o", program, *options, "-ldl", "-lpthread", "-lm")
         return program
 
     def on_a_gpu(program, *arguments):
@@ -358,11 +358,33 @@ def examples(tmp):
         program = build("runtime", "-isystem", toolkit / "include", f"-L{toolkit}/lib64", f"-Wl,-rpath,{toolkit}/lib64", "-lcudart")
         must("crops" in (output := on_a_gpu(program, store())) and ": the same as on the CPU" in output, output)
 
+    def train():
+        need(*flags("gcc", "c11"), "-D_GNU_SOURCE", "-O2", HERE / "tissue_store.c", "-o", f"{tmp}/tissue_store", "-ldl", "-lpthread", "-lm")
+        code, output = sh(f"{tmp}/tissue_store", f"{tmp}/tissue.zarr")
+        if "libzstd" in output:
+            raise Skip(output.strip())
+        must(code == 0, output)
+        program = build("train", "-O2")
+
+        def learn(seed):
+            output = need(program, "--device", "cpu", "--steps", 40, "--seed", seed, f"{tmp}/tissue.zarr")
+            return [line for line in output.splitlines() if line.startswith("step")], output.splitlines()[-1]
+
+        steps, last = learn(1)
+        first, final = re.match(r"from ([0-9.]+) to ([0-9.]+) of ", last).groups()
+        must(len(steps) == 20 and float(final) * 3 < float(first), f"the loss does not fall to a third: {last}")
+        must(learn(1)[0] == steps, "the same seed gives other losses")
+        must(learn(2)[0] != steps, "another seed gives the same losses")
+        code, output = sh(program, "/nonexistent")
+        must(code == 1 and "/nonexistent" in output, f"{code}: {output}")
+        must(sh(program)[0] == 2, "no volume is not a usage error")
+
     yield "codec", codec
     yield "runtime", runtime
     yield "custom_store", custom_store
     yield "hello", hello
     yield "inspect", inspect
+    yield "train: the loss falls to a third, and the same way again", train
 
 
 def subproject(tmp):
