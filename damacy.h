@@ -18488,6 +18488,13 @@ enum {
        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_size,              \
        damacy__stream stream, void** parameters, void** extra))
 
+/* Functions that older drivers lack: NULL there. As in the oldest version that has them. */
+#define DAMACY__CUDA_NEW_FUNCTIONS(X)                                                    \
+    X(copy_batch, cuMemcpyBatchAsync,                                                    \
+      (uint64_t * dst, uint64_t * src, size_t * sizes, size_t n,                         \
+       struct damacy__copy_attributes * attributes, size_t * first, size_t n_attributes, \
+       size_t * failed, damacy__stream stream))
+
 /* Functions of libnvrtc, all returning an nvrtcResult. */
 #define DAMACY__NVRTC_FUNCTIONS(X)                                                          \
     X(nvrtc_version, nvrtcVersion, (int* major, int* minor))                                \
@@ -18506,10 +18513,13 @@ enum {
     X(nvrtc_ptx, nvrtcGetPTX, (damacy__compilation program, char* text))                    \
     X(nvrtc_destroy, nvrtcDestroyProgram, (damacy__compilation * program))
 
+struct damacy__copy_attributes;
+
 /* Zero: nothing loaded. Constant once loaded; any thread may call through it. */
 typedef struct damacy__driver {
 #define DAMACY__FIELD(field, symbol, parameters) int(*field) parameters;
     DAMACY__CUDA_FUNCTIONS(DAMACY__FIELD)
+    DAMACY__CUDA_NEW_FUNCTIONS(DAMACY__FIELD)
     DAMACY__NVRTC_FUNCTIONS(DAMACY__FIELD)
 #undef DAMACY__FIELD
     int version;     /* of CUDA, as the driver counts: 12040 is 12.4 */
@@ -18556,6 +18566,10 @@ static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* e
     }
     DAMACY__CUDA_FUNCTIONS(DAMACY__RESOLVE)
 #undef DAMACY__RESOLVE
+#define DAMACY__RESOLVE_NEW(field, symbol, parameters) \
+    (void)damacy__driver_symbol(library, #symbol, (void*)&table.field);
+    DAMACY__CUDA_NEW_FUNCTIONS(DAMACY__RESOLVE_NEW)
+#undef DAMACY__RESOLVE_NEW
     if (missing) {
         return damacy__fail(err, DAMACY_UNSUPPORTED,
                             "the CUDA driver is too old: libcuda.so.1 has no %s", missing);
@@ -19238,8 +19252,116 @@ static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_de
 }
 DAMACY__COLD_END
 
-/* ==== src/gpu/memory.h ==== */
+/* ==== src/gpu/copies.h ==== */
 DAMACY__WARM_BEGIN
+/* Many copies of pinned memory to the device, handed to the driver in one call where it can do
+ * that: they then run side by side instead of each waiting for the one before, which counts for
+ * copies of less than a few MiB. */
+
+/* The driver's CUmemcpyAttributes. */
+typedef struct damacy__copy_attributes {
+    int source_order; /* DAMACY__COPY_IN_STREAM_ORDER: the source is read when the stream gets there
+                       */
+    int source_place[2];
+    int destination_place[2];
+    unsigned flags;
+} damacy__copy_attributes;
+
+enum { DAMACY__COPY_IN_STREAM_ORDER = 1, DAMACY__COPIES = 1024 /* in one call */ };
+
+/* One thread's. Zeroed: none. */
+typedef struct damacy__copies {
+    uint64_t* dst; /* COPIES of each */
+    uint64_t* src;
+    size_t* size;
+    uint32_t n;
+    bool is_refused; /* by the driver, once: it is not asked again */
+} damacy__copies;
+
+static damacy_status damacy__copies_init(damacy__copies* copies, damacy__alloc* alloc,
+                                         damacy_error* err);
+static void damacy__copies_deinit(damacy__copies* copies, damacy__alloc* alloc);
+static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* device,
+                                        uint64_t dst_dev, const void* src, uint64_t size,
+                                        damacy__stream stream, damacy_error* err);
+static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device* device,
+                                          damacy__stream stream, damacy_error* err);
+
+static damacy_status damacy__copies_init(damacy__copies* copies, damacy__alloc* alloc,
+                                         damacy_error* err)
+{
+    memset(copies, 0, sizeof *copies);
+    copies->dst = damacy__new(alloc, DAMACY__COPIES, uint64_t);
+    copies->src = damacy__new(alloc, DAMACY__COPIES, uint64_t);
+    copies->size = damacy__new(alloc, DAMACY__COPIES, size_t);
+    if (!copies->dst || !copies->src || !copies->size) {
+        damacy__copies_deinit(copies, alloc);
+        return damacy__fail(err, DAMACY_OOM, "records of %d copies", DAMACY__COPIES);
+    }
+    return DAMACY_OK;
+}
+
+static void damacy__copies_deinit(damacy__copies* copies, damacy__alloc* alloc)
+{
+    damacy__free(alloc, copies->dst, DAMACY__COPIES);
+    damacy__free(alloc, copies->src, DAMACY__COPIES);
+    damacy__free(alloc, copies->size, DAMACY__COPIES);
+    memset(copies, 0, sizeof *copies);
+}
+
+/* Queues what was added. The bytes stay untouched until the stream has passed. */
+static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device* device,
+                                          damacy__stream stream, damacy_error* err)
+{
+    const damacy__driver* driver = device->driver;
+    const uint32_t n = copies->n;
+    damacy__copy_attributes attributes;
+    uint64_t total = 0;
+    size_t first = 0;
+    size_t failed = 0;
+    int code;
+
+    copies->n = 0;
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if (n > 1 && driver->copy_batch && !copies->is_refused) {
+        for (uint32_t i = 0; i < n; i++) {
+            total += copies->size[i];
+        }
+        memset(&attributes, 0, sizeof attributes);
+        attributes.source_order = DAMACY__COPY_IN_STREAM_ORDER;
+        code = driver->copy_batch(copies->dst, copies->src, copies->size, n, &attributes, &first, 1,
+                                  &failed, stream);
+        if (code == DAMACY__CUDA_OK || damacy__cuda_is_sticky(code)) {
+            return damacy__device_check(
+                device, code, err, "%u copies of %" PRIu64 " bytes in all to the GPU", n, total);
+        }
+        copies->is_refused = true; /* one by one it may work; sending twice does no harm */
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        DAMACY__TRY(damacy__copy_to_device(device, copies->dst[i],
+                                           (const void*)(uintptr_t)copies->src[i], copies->size[i],
+                                           stream, err));
+    }
+    return DAMACY_OK;
+}
+
+/* Adds one copy; all together follow no order. */
+static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* device,
+                                        uint64_t dst_dev, const void* src, uint64_t size,
+                                        damacy__stream stream, damacy_error* err)
+{
+    if (copies->n == DAMACY__COPIES) {
+        DAMACY__TRY(damacy__copies_flush(copies, device, stream, err));
+    }
+    copies->dst[copies->n] = dst_dev;
+    copies->src[copies->n] = (uint64_t)(uintptr_t)src;
+    copies->size[copies->n] = (size_t)size;
+    copies->n++;
+    return DAMACY_OK;
+}
+DAMACY__WARM_END
+
+/* ==== src/gpu/memory.h ==== */
 /* Memory that the GPU uses: device memory under a hard budget, pinned host memory, mapped files.
  *
  * Pinned and registered bytes count against the budget of the host allocator. Everything is made
@@ -19540,7 +19662,6 @@ static void damacy__mapping_close(damacy__device* device, damacy__mapping* mappi
     __atomic_sub_fetch(&device->pinned, mapping->map_size, __ATOMIC_RELAXED);
     memset(mapping, 0, sizeof *mapping);
 }
-DAMACY__WARM_END
 
 /* ==== src/gpu/cache.h ==== */
 DAMACY__COLD_BEGIN
@@ -27162,6 +27283,7 @@ typedef struct damacy__gpu {
     damacy__assembler assemblers[DAMACY__ASSEMBLERS];
     bool is_compiled; /* GPU thread only */
     damacy__stream copy_stream;
+    damacy__copies copies; /* GPU thread only: those of the wave that is being sent */
     damacy__stream stream;
     damacy__stream read_stream; /* of damacy_batch_read */
     damacy__pinned staging;
@@ -27258,6 +27380,7 @@ static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir
 
     DAMACY__TRY(damacy__gpu_compile(gpu, cache_dir, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
+    DAMACY__TRY(damacy__copies_init(&gpu->copies, &core->alloc, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->read_stream, err));
     core->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
@@ -27583,6 +27706,7 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         gpu->affine = 0;
     }
     damacy__pinned_free(&gpu->device, &gpu->staging);
+    damacy__copies_deinit(&gpu->copies, &gpu->core->alloc);
     for (uint32_t i = 0; i < DAMACY__ASSEMBLERS; i++) {
         damacy__program_deinit(&gpu->assemblers[i].program, &gpu->device);
     }
@@ -27765,13 +27889,28 @@ static damacy__job* damacy__wave_jobs(const damacy__gpu* gpu, const damacy__wave
                                                              : gpu->tables.zstd_jobs));
 }
 
-/* Whether a unit's bytes lie behind those of the one before, so that both are sent at once. Memory
- * that the driver knows in pieces is never sent across the pieces. */
-static bool damacy__unit_follows(const damacy__unit* unit, const damacy__unit* before)
+/* Whether a unit's bytes lie behind those of the one before, and how many lie between, so that all
+ * are sent at once. Memory that the driver knows in pieces is never sent across the pieces, and
+ * what lies between chunks only where it was read with them, or is the same file; voxels stay
+ * aligned. */
+static bool damacy__unit_follows(const damacy__unit* unit, const damacy__unit* before,
+                                 uint64_t* gap)
 {
-    return before->bytes && before->bytes + before->size == unit->bytes &&
-           before->is_space == unit->is_space &&
-           damacy__unit_file(before) == damacy__unit_file(unit);
+    const damacy__plan_chunk* chunks = unit->slot->plan.chunks.items;
+    const damacy__mapped_file* file = damacy__unit_file(unit);
+    uint64_t most = 0;
+
+    if (!before->bytes || before->is_space != unit->is_space || damacy__unit_file(before) != file ||
+        before->bytes + before->size > unit->bytes) {
+        return false;
+    }
+    if (unit->kind != DAMACY__UNIT_VOXELS && !unit->is_space &&
+        (file ||
+         (before->slot == unit->slot && chunks[before->first].read == chunks[unit->first].read))) {
+        most = unit->slot->core->plan_options.max_gap;
+    }
+    *gap = (uint64_t)(unit->bytes - (before->bytes + before->size));
+    return *gap <= most;
 }
 
 static uint32_t* damacy__wave_count(damacy__wave* wave, uint32_t kind)
@@ -27795,8 +27934,9 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
         const damacy__unit* last = wave->n_units ? wave->units[wave->n_units - 1] : NULL;
         const uint64_t size = unit->slot->plan.chunks.items[unit->first].layout->chunk_size;
         /* Bytes that lie together on the host stay together, so that they are sent at once. */
-        const bool follows = last && damacy__unit_follows(unit, last);
-        in = follows ? in : damacy__align_up(in, 256);
+        uint64_t gap = 0;
+        const bool follows = last && damacy__unit_follows(unit, last, &gap);
+        in = follows ? in + gap : damacy__align_up(in, 256);
         if (unit->size > gpu->input_size - DAMACY__MIN(in, gpu->input_size) ||
             size > (wave->n_units ? gpu->output_limit : gpu->output_size) -
                        DAMACY__MIN(wave->output_used,
@@ -27851,6 +27991,17 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
                                   stream, err);
 }
 
+/* Sends bytes of the host's. Those that the driver would copy aside first go by themselves. */
+static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const uint8_t* from,
+                                            uint64_t size, bool is_pinned, damacy_error* err)
+{
+    if (is_pinned && gpu->staging.kind != DAMACY__PINNED_PAGEABLE) {
+        return damacy__copies_add(&gpu->copies, &gpu->device, to, from, size, gpu->copy_stream,
+                                  err);
+    }
+    return damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err);
+}
+
 /* Sends the bytes of all units, as few copies as their places on the host allow. */
 static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
@@ -27861,24 +28012,25 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
 
     for (uint32_t i = 0; i <= wave->n_units; i++) {
         const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
+        uint64_t gap = 0;
         if (unit && unit->kind == DAMACY__UNIT_FILL) {
             continue;
         }
-        if (unit && size && damacy__unit_follows(unit, last) &&
-            to + size == damacy__unit_input(gpu, wave, unit)) {
-            size += unit->size;
+        if (unit && size && damacy__unit_follows(unit, last, &gap) &&
+            to + size + gap == damacy__unit_input(gpu, wave, unit)) {
+            size += gap + unit->size;
             last = unit;
             continue;
         }
         if (size) {
-            DAMACY__TRY(
-                damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err));
+            DAMACY__TRY(damacy__wave_send_part(gpu, to, from, size, !last->is_space, err));
         }
         from = unit ? unit->bytes : NULL;
         to = unit ? damacy__unit_input(gpu, wave, unit) : 0;
         size = unit ? unit->size : 0;
         last = unit;
     }
+    DAMACY__TRY(damacy__copies_flush(&gpu->copies, &gpu->device, gpu->copy_stream, err));
     DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->copy_stream, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
     return damacy__stream_await(&gpu->device, wave->stream, wave->sent, err);

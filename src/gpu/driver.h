@@ -154,6 +154,13 @@ enum {
        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_size,              \
        damacy__stream stream, void** parameters, void** extra))
 
+/* Functions that older drivers lack: NULL there. As in the oldest version that has them. */
+#define DAMACY__CUDA_NEW_FUNCTIONS(X)                                                    \
+    X(copy_batch, cuMemcpyBatchAsync,                                                    \
+      (uint64_t * dst, uint64_t * src, size_t * sizes, size_t n,                         \
+       struct damacy__copy_attributes * attributes, size_t * first, size_t n_attributes, \
+       size_t * failed, damacy__stream stream))
+
 /* Functions of libnvrtc, all returning an nvrtcResult. */
 #define DAMACY__NVRTC_FUNCTIONS(X)                                                          \
     X(nvrtc_version, nvrtcVersion, (int* major, int* minor))                                \
@@ -172,10 +179,13 @@ enum {
     X(nvrtc_ptx, nvrtcGetPTX, (damacy__compilation program, char* text))                    \
     X(nvrtc_destroy, nvrtcDestroyProgram, (damacy__compilation * program))
 
+struct damacy__copy_attributes;
+
 /* Zero: nothing loaded. Constant once loaded; any thread may call through it. */
 typedef struct damacy__driver {
 #define DAMACY__FIELD(field, symbol, parameters) int(*field) parameters;
     DAMACY__CUDA_FUNCTIONS(DAMACY__FIELD)
+    DAMACY__CUDA_NEW_FUNCTIONS(DAMACY__FIELD)
     DAMACY__NVRTC_FUNCTIONS(DAMACY__FIELD)
 #undef DAMACY__FIELD
     int version;     /* of CUDA, as the driver counts: 12040 is 12.4 */
@@ -222,6 +232,10 @@ static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* e
     }
     DAMACY__CUDA_FUNCTIONS(DAMACY__RESOLVE)
 #undef DAMACY__RESOLVE
+#define DAMACY__RESOLVE_NEW(field, symbol, parameters) \
+    (void)damacy__driver_symbol(library, #symbol, (void*)&table.field);
+    DAMACY__CUDA_NEW_FUNCTIONS(DAMACY__RESOLVE_NEW)
+#undef DAMACY__RESOLVE_NEW
     if (missing) {
         return damacy__fail(err, DAMACY_UNSUPPORTED,
                             "the CUDA driver is too old: libcuda.so.1 has no %s", missing);

@@ -5,6 +5,7 @@
  * time, so that one is sent while another is decoded. All memory is made once, when the shape of
  * batches is known. */
 #pragma once
+#include "gpu/copies.h"
 #include "gpu/memory.h"
 #include "gpu/program.h"
 #include "stage/assemble_launch.h"
@@ -83,6 +84,7 @@ typedef struct damacy__gpu {
     damacy__assembler assemblers[DAMACY__ASSEMBLERS];
     bool is_compiled; /* GPU thread only */
     damacy__stream copy_stream;
+    damacy__copies copies; /* GPU thread only: those of the wave that is being sent */
     damacy__stream stream;
     damacy__stream read_stream; /* of damacy_batch_read */
     damacy__pinned staging;
@@ -179,6 +181,7 @@ static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir
 
     DAMACY__TRY(damacy__gpu_compile(gpu, cache_dir, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
+    DAMACY__TRY(damacy__copies_init(&gpu->copies, &core->alloc, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->read_stream, err));
     core->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
@@ -504,6 +507,7 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         gpu->affine = 0;
     }
     damacy__pinned_free(&gpu->device, &gpu->staging);
+    damacy__copies_deinit(&gpu->copies, &gpu->core->alloc);
     for (uint32_t i = 0; i < DAMACY__ASSEMBLERS; i++) {
         damacy__program_deinit(&gpu->assemblers[i].program, &gpu->device);
     }

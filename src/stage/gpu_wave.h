@@ -139,13 +139,28 @@ static damacy__job* damacy__wave_jobs(const damacy__gpu* gpu, const damacy__wave
                                                              : gpu->tables.zstd_jobs));
 }
 
-/* Whether a unit's bytes lie behind those of the one before, so that both are sent at once. Memory
- * that the driver knows in pieces is never sent across the pieces. */
-static bool damacy__unit_follows(const damacy__unit* unit, const damacy__unit* before)
+/* Whether a unit's bytes lie behind those of the one before, and how many lie between, so that all
+ * are sent at once. Memory that the driver knows in pieces is never sent across the pieces, and
+ * what lies between chunks only where it was read with them, or is the same file; voxels stay
+ * aligned. */
+static bool damacy__unit_follows(const damacy__unit* unit, const damacy__unit* before,
+                                 uint64_t* gap)
 {
-    return before->bytes && before->bytes + before->size == unit->bytes &&
-           before->is_space == unit->is_space &&
-           damacy__unit_file(before) == damacy__unit_file(unit);
+    const damacy__plan_chunk* chunks = unit->slot->plan.chunks.items;
+    const damacy__mapped_file* file = damacy__unit_file(unit);
+    uint64_t most = 0;
+
+    if (!before->bytes || before->is_space != unit->is_space || damacy__unit_file(before) != file ||
+        before->bytes + before->size > unit->bytes) {
+        return false;
+    }
+    if (unit->kind != DAMACY__UNIT_VOXELS && !unit->is_space &&
+        (file ||
+         (before->slot == unit->slot && chunks[before->first].read == chunks[unit->first].read))) {
+        most = unit->slot->core->plan_options.max_gap;
+    }
+    *gap = (uint64_t)(unit->bytes - (before->bytes + before->size));
+    return *gap <= most;
 }
 
 static uint32_t* damacy__wave_count(damacy__wave* wave, uint32_t kind)
@@ -169,8 +184,9 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
         const damacy__unit* last = wave->n_units ? wave->units[wave->n_units - 1] : NULL;
         const uint64_t size = unit->slot->plan.chunks.items[unit->first].layout->chunk_size;
         /* Bytes that lie together on the host stay together, so that they are sent at once. */
-        const bool follows = last && damacy__unit_follows(unit, last);
-        in = follows ? in : damacy__align_up(in, 256);
+        uint64_t gap = 0;
+        const bool follows = last && damacy__unit_follows(unit, last, &gap);
+        in = follows ? in + gap : damacy__align_up(in, 256);
         if (unit->size > gpu->input_size - DAMACY__MIN(in, gpu->input_size) ||
             size > (wave->n_units ? gpu->output_limit : gpu->output_size) -
                        DAMACY__MIN(wave->output_used,
@@ -225,6 +241,17 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
                                   stream, err);
 }
 
+/* Sends bytes of the host's. Those that the driver would copy aside first go by themselves. */
+static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const uint8_t* from,
+                                            uint64_t size, bool is_pinned, damacy_error* err)
+{
+    if (is_pinned && gpu->staging.kind != DAMACY__PINNED_PAGEABLE) {
+        return damacy__copies_add(&gpu->copies, &gpu->device, to, from, size, gpu->copy_stream,
+                                  err);
+    }
+    return damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err);
+}
+
 /* Sends the bytes of all units, as few copies as their places on the host allow. */
 static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
@@ -235,24 +262,25 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
 
     for (uint32_t i = 0; i <= wave->n_units; i++) {
         const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
+        uint64_t gap = 0;
         if (unit && unit->kind == DAMACY__UNIT_FILL) {
             continue;
         }
-        if (unit && size && damacy__unit_follows(unit, last) &&
-            to + size == damacy__unit_input(gpu, wave, unit)) {
-            size += unit->size;
+        if (unit && size && damacy__unit_follows(unit, last, &gap) &&
+            to + size + gap == damacy__unit_input(gpu, wave, unit)) {
+            size += gap + unit->size;
             last = unit;
             continue;
         }
         if (size) {
-            DAMACY__TRY(
-                damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err));
+            DAMACY__TRY(damacy__wave_send_part(gpu, to, from, size, !last->is_space, err));
         }
         from = unit ? unit->bytes : NULL;
         to = unit ? damacy__unit_input(gpu, wave, unit) : 0;
         size = unit ? unit->size : 0;
         last = unit;
     }
+    DAMACY__TRY(damacy__copies_flush(&gpu->copies, &gpu->device, gpu->copy_stream, err));
     DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->copy_stream, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
     return damacy__stream_await(&gpu->device, wave->stream, wave->sent, err);

@@ -10,7 +10,7 @@
  * fake driver per process at a time. */
 #pragma once
 #ifndef DAMACY_IMPLEMENTATION // else damacy.h holds it
-#include "gpu/driver.h"
+#include "gpu/copies.h"
 #endif
 #include "tests/simt/simt.h"
 
@@ -25,6 +25,8 @@ typedef struct fake_config {
     int cannot_register;           /* cuMemHostRegister fails */
     int cannot_register_read_only; /* and the attribute says so */
     int has_no_nvrtc;
+    int has_no_batches;      /* cuMemcpyBatchAsync fails */
+    int lacks_new_functions; /* an older driver */
 } fake_config;
 
 typedef struct fake_counts {

@@ -335,8 +335,8 @@ inline const range* find_range(const std::map<uintptr_t, range>& all, const void
     return offset <= at->second.size && size <= at->second.size - offset ? &at->second : nullptr;
 }
 
-// A copy engine reads the page cache, not the mapping, which the CPU may not read (host_register): a
-// truncated file gives zeros, no signal.
+// A copy engine reads the page cache, not the mapping, which the CPU may not read (host_register):
+// a truncated file gives zeros, no signal.
 inline void read_mapping(void* dst, const void* src, size_t size)
 {
     const int fd = open("/proc/self/mem", O_RDONLY);

@@ -27,6 +27,30 @@ inline int copy_to_device(uint64_t dst, const void* src, size_t size, damacy__st
     return 0;
 }
 
+inline int copy_batch(uint64_t* dst, uint64_t* src, size_t* sizes, size_t n,
+                      damacy__copy_attributes* attributes, size_t* first, size_t n_attributes,
+                      size_t* failed, damacy__stream h)
+{
+    {
+        ENTER("copy_batch", CONTEXT)
+        if (m->config.has_no_batches)
+            return 801;
+        if (n == 0 || n_attributes != 1 || first[0] != 0 || h == NULL ||
+            attributes->source_order != DAMACY__COPY_IN_STREAM_ORDER)
+            return misuse(1, "attributes of a batch", called);
+        for (size_t i = 0; i < n; i++)
+            if (!find_range(m->registered, (void*)(uintptr_t)src[i], sizes[i]) &&
+                !find_range(m->pinned, (void*)(uintptr_t)src[i], sizes[i]))
+                return misuse(1, "source of a batch that is not pinned", called);
+    }
+    int code = 0;
+    for (size_t i = 0; i < n && code == 0; i++) { // in another order than they were given
+        *failed = n - 1 - i;
+        code = copy_to_device(dst[*failed], (void*)(uintptr_t)src[*failed], sizes[*failed], h);
+    }
+    return code;
+}
+
 inline int copy_to_host(void* dst, uint64_t src, size_t size, damacy__stream h)
 {
     ENTER("copy_to_host", CONTEXT)
@@ -520,6 +544,9 @@ inline void fake_join(damacy__driver* driver)
     memset(driver, 0, sizeof *driver);
 #define FAKE_FUNCTION(field, symbol, parameters) driver->field = fake::field;
     DAMACY__CUDA_FUNCTIONS(FAKE_FUNCTION)
+    if (!fake::m->config.lacks_new_functions) {
+        DAMACY__CUDA_NEW_FUNCTIONS(FAKE_FUNCTION)
+    }
     driver->nvrtc_version = fake::nvrtc_version;
     driver->nvrtc_count_archs = fake::nvrtc_count_archs;
     driver->nvrtc_archs = fake::nvrtc_archs;

@@ -1,6 +1,6 @@
 // The driver table: own declarations agree with cuda.h and nvrtc.h; a machine without CUDA is told
 // so.
-#include "gpu/driver.h"
+#include "gpu/copies.h"
 #include "tests/test.h"
 #if defined(__has_include) && !defined(TEST_NO_CUDA_HEADERS)
 #if __has_include("/usr/local/cuda/include/cuda.h") && \
@@ -176,11 +176,29 @@ TEST(constants_agree_with_the_cuda_headers)
 #endif
 }
 
+TEST(records_of_new_functions_agree_with_the_cuda_headers)
+{
+#if defined(HAS_CUDA_HEADERS) && CUDA_VERSION >= 12080
+    CHECK_EQ(sizeof(damacy__copy_attributes), sizeof(CUmemcpyAttributes));
+    CHECK_EQ(offsetof(damacy__copy_attributes, source_order),
+             offsetof(CUmemcpyAttributes, srcAccessOrder));
+    CHECK_EQ(offsetof(damacy__copy_attributes, source_place),
+             offsetof(CUmemcpyAttributes, srcLocHint));
+    CHECK_EQ(offsetof(damacy__copy_attributes, destination_place),
+             offsetof(CUmemcpyAttributes, dstLocHint));
+    CHECK_EQ(offsetof(damacy__copy_attributes, flags), offsetof(CUmemcpyAttributes, flags));
+    CHECK_EQ(DAMACY__COPY_IN_STREAM_ORDER, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+#else
+    SKIP("no cuda.h of CUDA 12.8 or later in /usr/local/cuda/include");
+#endif
+}
+
 TEST(every_function_is_listed_once)
 {
     static const char* const symbols[] = {
 #define SYMBOL_NAME(field, symbol, parameters) #symbol,
-        DAMACY__CUDA_FUNCTIONS(SYMBOL_NAME) DAMACY__NVRTC_FUNCTIONS(SYMBOL_NAME)};
+        DAMACY__CUDA_FUNCTIONS(SYMBOL_NAME) DAMACY__CUDA_NEW_FUNCTIONS(SYMBOL_NAME)
+            DAMACY__NVRTC_FUNCTIONS(SYMBOL_NAME)};
     const size_t n = sizeof symbols / sizeof symbols[0];
     for (size_t i = 0; i < n; i++)
         for (size_t k = i + 1; k < n; k++)
