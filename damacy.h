@@ -257,6 +257,9 @@ typedef struct damacy_config {
 
     uint64_t max_gpu_bytes;  /* device memory, hard; 0: a quarter of what is free at create */
     uint64_t max_host_bytes; /* host memory, hard; 0: a quarter of the machine's, at most 8 GiB */
+    /* Decoded chunks that are kept for later batches, on the CPU device; part of max_host_bytes.
+     * 0: what that leaves once batches, buffers and room for metadata are taken; 1: none. */
+    uint64_t max_cache_bytes;
     uint64_t max_read_bytes; /* of one coalesced read; 0: 4 MiB */
     uint32_t io_threads;     /* 0: 16 */
     uint32_t decode_threads; /* workers that decode and assemble on the host; 0: one per CPU */
@@ -550,11 +553,15 @@ typedef struct damacy_stats {
     uint64_t batches_delivered;
     uint64_t samples_failed;
     uint64_t chunks_touched; /* summed over samples: decodes without sharing */
-    uint64_t chunks_decoded; /* each distinct chunk once per batch */
+    uint64_t chunks_decoded; /* each distinct chunk once per batch, less chunks_kept */
+    uint64_t chunks_kept;    /* not read or decoded again: kept from a batch before, or shared with
+                              * one that decodes it at the same time */
     uint64_t chunks_missing; /* not stored: fill value */
     uint64_t array_hits, array_misses;
     uint64_t index_hits, index_misses;
     uint64_t host_bytes_committed;
+    uint64_t cache_bytes; /* of those, for decoded chunks that are kept; known with the first batch
+                           */
     uint64_t gpu_bytes_committed;
     uint64_t voxels_delivered;
     uint64_t bytes_mapped;       /* of read: not read but copied by the GPU from the page cache */
@@ -20860,6 +20867,7 @@ typedef struct damacy__index {
     uint64_t object_size; /* bytes */
     uint64_t stamp;       /* tells a replaced object from the one that was indexed */
     uint32_t is_stale;    /* atomic: the object was replaced, the next user fetches it anew */
+    uint64_t serial;      /* atomic; no other index has it; 0: its decoded chunks are not kept */
 } damacy__index;
 
 /* One sample as the planner sees it; its array, box and rank have been checked. */
@@ -20883,6 +20891,7 @@ typedef struct damacy__plan_chunk {
     uint32_t first;  /* into plan.order: its copies */
     uint32_t n_copies;
     uint32_t read;                     /* into plan.reads */
+    bool is_held;                      /* decoded before or by another batch: not read */
     int64_t position[DAMACY_MAX_RANK]; /* chunk number along each axis */
 } damacy__plan_chunk;
 
@@ -21292,6 +21301,8 @@ static damacy_status damacy__plan_sample(damacy__plan* plan, damacy__alloc* allo
  * Chunks of one object that lie next to each other, or a small gap apart, are read at once up to a
  * limit; overlapping and identical extents are legal and share bytes. */
 
+static damacy_status damacy__plan_group(damacy__plan* plan, damacy__alloc* alloc,
+                                        damacy_error* err);
 static damacy_status damacy__plan_reads_make(damacy__plan* plan, damacy__alloc* alloc,
                                              const damacy__plan_options* options,
                                              damacy_error* err);
@@ -21360,11 +21371,18 @@ static void damacy__plan_number_objects(damacy__plan* plan)
     }
 }
 
-/* Groups the copies by chunk: a counting sort that keeps their order. */
-static void damacy__plan_group(damacy__plan* plan)
+/* Groups the copies by chunk once all samples are added: a counting sort that keeps their order.
+ * From here on chunks can be copied from. */
+static damacy_status damacy__plan_group(damacy__plan* plan, damacy__alloc* alloc, damacy_error* err)
 {
+    const uint64_t n = DAMACY__MAX(plan->chunks.n, plan->copies.n);
     uint32_t first = 0;
 
+    plan->scratch.n = 0;
+    if (!damacy__numbers_reserve(&plan->scratch, alloc, n + 1) ||
+        !damacy__numbers_reserve(&plan->order, alloc, n + 1)) {
+        return damacy__fail(err, DAMACY_OOM, "plan of %" PRIu64 " chunks", plan->chunks.n);
+    }
     for (uint32_t i = 0; i < plan->chunks.n; i++) {
         plan->chunks.items[i].first = first;
         first += plan->chunks.items[i].n_copies;
@@ -21377,6 +21395,7 @@ static void damacy__plan_group(damacy__plan* plan)
         }
     }
     plan->order.n = first;
+    return DAMACY_OK;
 }
 
 /* Joins sorted chunks to reads. */
@@ -21412,29 +21431,26 @@ static bool damacy__plan_join(damacy__plan* plan, damacy__alloc* alloc,
     return true;
 }
 
-/* Completes a plan once all its samples are added. */
+/* Completes a grouped plan with the reads for all chunks that are not held. */
 static damacy_status damacy__plan_reads_make(damacy__plan* plan, damacy__alloc* alloc,
                                              const damacy__plan_options* options, damacy_error* err)
 {
-    const uint64_t n = DAMACY__MAX(plan->chunks.n, plan->copies.n);
+    const uint64_t n = plan->chunks.n;
 
-    plan->scratch.n = 0;
-    if (!damacy__numbers_reserve(&plan->scratch, alloc, n + 1) ||
-        !damacy__numbers_reserve(&plan->order, alloc, n + 1) ||
-        !damacy__numbers_reserve(&plan->by_place, alloc, n + 1) ||
+    if (!damacy__numbers_reserve(&plan->by_place, alloc, n + 1) ||
         !damacy__numbers_reserve(&plan->issue, alloc, n + 1)) {
         return damacy__fail(err, DAMACY_OOM, "plan of %" PRIu64 " chunks", plan->chunks.n);
     }
     if (plan->chunks.n == 0) {
         return DAMACY_OK;
     }
-    damacy__plan_group(plan);
     damacy__plan_number_objects(plan);
     for (uint32_t i = 0; i < plan->chunks.n; i++) {
-        plan->by_place.items[i] = i;
+        if (!plan->chunks.items[i].is_held) {
+            plan->by_place.items[plan->by_place.n++] = i;
+        }
     }
-    plan->by_place.n = plan->chunks.n;
-    damacy__numbers_sort(plan->by_place.items, plan->scratch.items, plan->chunks.n,
+    damacy__numbers_sort(plan->by_place.items, plan->scratch.items, plan->by_place.n,
                          damacy__chunk_before, plan);
     if (!damacy__plan_join(plan, alloc, options)) {
         return damacy__fail(err, DAMACY_OOM, "plan of %" PRIu64 " chunks", plan->chunks.n);
@@ -21949,6 +21965,7 @@ typedef struct damacy__catalog {
     damacy__table arrays; /* guarded by mutex, as is what follows */
     damacy__table indexes;
     uint64_t n_bytes;
+    uint64_t n_serials; /* given to indexes so far */
     uint64_t array_hits, array_misses, index_hits, index_misses;
 } damacy__catalog;
 
@@ -22277,6 +22294,7 @@ static damacy_status damacy__catalog_index(damacy__catalog* catalog, damacy__arr
     damacy__lock(&catalog->mutex);
     entry = damacy__catalog_pin_index(catalog, array, number, hash);
     if (!entry) {
+        fresh->index.serial = ++catalog->n_serials;
         array->n_pins++;
         catalog->index_misses++;
         catalog->n_bytes += sizeof *fresh;
@@ -24755,6 +24773,357 @@ static void damacy__numa_leave(const damacy__numa* numa)
 }
 DAMACY__COLD_END
 
+/* ==== src/stage/chunks.h ==== */
+DAMACY__WARM_BEGIN
+/* Decoded chunks that later batches may use again: one range of bytes, made once, that is divided
+ * into blocks; the least recently used are given up first.
+ *
+ * A chunk is entered when it is planned, before it has bytes: whoever plans it next waits for that
+ * decoding instead of doing it again. Nobody waits for space: a chunk that finds none goes to those
+ * who wait for it and is forgotten, as is one that cannot be decoded. Every function locks. */
+
+/* Embed in what waits for a chunk that somebody else decodes. */
+typedef struct damacy__waiter {
+    struct damacy__waiter* next;
+    void* owner;
+} damacy__waiter;
+
+typedef enum damacy__block_state {
+    DAMACY__BLOCK_HOLE = 0, /* space of nobody */
+    DAMACY__BLOCK_COMING,   /* a chunk that one batch is to decode; may have no space yet */
+    DAMACY__BLOCK_KEPT      /* a decoded chunk */
+} damacy__block_state;
+
+/* Guarded by the owner's mutex, but for the bytes: COMING, they are the decoder's alone; KEPT, they
+ * are constant while the block is pinned. */
+typedef struct damacy__block {
+    damacy__entry entry;          /* first: the table's; of an unused record, the next in chain */
+    struct damacy__block* before; /* neighbours in the range */
+    struct damacy__block* after;
+    uint64_t serial; /* of the index, and the chunk's number in it */
+    uint64_t number;
+    uint64_t offset;
+    uint64_t size;  /* 0: no space */
+    uint32_t state; /* damacy__block_state */
+    uint32_t n_pins;
+    damacy__waiter* waiters;
+} damacy__block;
+
+typedef struct damacy__chunks {
+    damacy__mutex mutex;
+    uint8_t* bytes; /* set at init, as are size and n_records; size 0: nothing is kept */
+    uint64_t size;
+    damacy__block* records; /* guarded by mutex, as is what follows */
+    uint64_t n_records;
+    damacy__block* unused;
+    damacy__block* hole; /* the widest that was seen last, or NULL */
+    damacy__table table;
+} damacy__chunks;
+
+/* What a batch does for a chunk. */
+typedef enum damacy__ask {
+    DAMACY__ASK_ALONE = 0, /* decode it; it is not kept */
+    DAMACY__ASK_DECODE,    /* decode it and settle the block */
+    DAMACY__ASK_WAIT,      /* nothing: the waiter comes out of somebody's settle, with a pin */
+    DAMACY__ASK_KEPT       /* use the bytes, then unpin */
+} damacy__ask;
+
+static damacy_status damacy__chunks_init(damacy__chunks* chunks, damacy__alloc* alloc,
+                                         uint64_t size, damacy_error* err);
+static void damacy__chunks_deinit(damacy__chunks* chunks, damacy__alloc* alloc);
+static damacy__ask damacy__chunks_ask(damacy__chunks* chunks, uint64_t serial, uint64_t number,
+                                      uint64_t size, damacy__waiter* waiter, damacy__block** out);
+static uint8_t* damacy__chunks_place(damacy__chunks* chunks, damacy__block* block, uint64_t size);
+static damacy__waiter* damacy__chunks_settle(damacy__chunks* chunks, damacy__block* block,
+                                             bool keep);
+static void damacy__chunks_unpin(damacy__chunks* chunks, damacy__block* block);
+
+/* Takes size bytes in all, records included; on failure nothing is held and nothing is kept. */
+static damacy_status damacy__chunks_init(damacy__chunks* chunks, damacy__alloc* alloc,
+                                         uint64_t size, damacy_error* err)
+{
+    /* A record for every 8 KiB: smaller chunks run out of records before they run out of bytes. */
+    const uint64_t n = DAMACY__MIN(DAMACY__MAX(size / 8192, 16), UINT64_C(1) << 18);
+    const uint64_t overhead = n * (sizeof(damacy__block) + 2 * sizeof(void*));
+
+    memset(chunks, 0, sizeof *chunks);
+    size = size > overhead ? (size - overhead) & ~UINT64_C(4095) : 0;
+    if (size == 0) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__mutex_init(&chunks->mutex, err));
+    chunks->size = size;
+    chunks->n_records = n;
+    chunks->bytes = (uint8_t*)damacy__alloc_take(alloc, size, 1, 4096);
+    chunks->records = damacy__new(alloc, n, damacy__block);
+    if (!chunks->bytes || !chunks->records ||
+        damacy__table_init(&chunks->table, alloc, n, err) != DAMACY_OK) {
+        damacy__chunks_deinit(chunks, alloc);
+        return damacy__fail(err, DAMACY_OOM, "%" PRIu64 " bytes for decoded chunks", size);
+    }
+    for (uint64_t i = n; i-- > 1;) {
+        chunks->records[i].entry.chain = chunks->unused ? &chunks->unused->entry : NULL;
+        chunks->unused = &chunks->records[i];
+    }
+    chunks->hole = &chunks->records[0];
+    chunks->hole->size = size;
+    return DAMACY_OK;
+}
+
+static void damacy__chunks_deinit(damacy__chunks* chunks, damacy__alloc* alloc)
+{
+    if (chunks->size == 0) {
+        return;
+    }
+    damacy__table_deinit(&chunks->table, alloc);
+    damacy__free(alloc, chunks->records, chunks->n_records);
+    damacy__alloc_give(alloc, chunks->bytes, chunks->size);
+    damacy__mutex_deinit(&chunks->mutex);
+    memset(chunks, 0, sizeof *chunks);
+}
+
+static damacy__block* damacy__block_take(damacy__chunks* chunks)
+{
+    damacy__block* block = chunks->unused;
+
+    if (block) {
+        chunks->unused = (damacy__block*)(void*)block->entry.chain;
+        memset(block, 0, sizeof *block);
+    }
+    return block;
+}
+
+static void damacy__block_give(damacy__chunks* chunks, damacy__block* block)
+{
+    block->size = 0;
+    block->state = DAMACY__BLOCK_HOLE;
+    block->entry.chain = chunks->unused ? &chunks->unused->entry : NULL;
+    chunks->unused = block;
+}
+
+/* Joins the block after this one to it; both are holes, or this one takes the other's space. */
+static void damacy__block_swallow(damacy__chunks* chunks, damacy__block* block)
+{
+    damacy__block* after = block->after;
+
+    block->size += after->size;
+    block->after = after->after;
+    if (after->after) {
+        after->after->before = block;
+    }
+    if (chunks->hole == after) {
+        chunks->hole = block->state == DAMACY__BLOCK_HOLE ? block : NULL;
+    }
+    damacy__block_give(chunks, after);
+}
+
+/* Makes a hole of a block with space, joined with the holes beside it. */
+static damacy__block* damacy__block_empty(damacy__chunks* chunks, damacy__block* block)
+{
+    block->state = DAMACY__BLOCK_HOLE;
+    block->n_pins = 0;
+    if (block->after && block->after->state == DAMACY__BLOCK_HOLE) {
+        damacy__block_swallow(chunks, block);
+    }
+    if (block->before && block->before->state == DAMACY__BLOCK_HOLE) {
+        block = block->before;
+        damacy__block_swallow(chunks, block);
+    }
+    if (!chunks->hole || chunks->hole->size < block->size) {
+        chunks->hole = block;
+    }
+    return block;
+}
+
+static bool damacy__block_is_idle(const damacy__block* block)
+{
+    return block->state == DAMACY__BLOCK_KEPT && block->n_pins == 0;
+}
+
+/* Gives up a kept chunk. */
+static damacy__block* damacy__block_evict(damacy__chunks* chunks, damacy__block* block)
+{
+    damacy__table_remove(&chunks->table, &block->entry);
+    return damacy__block_empty(chunks, block);
+}
+
+/* The chunk that was used longest ago and is not in use; NULL when a short search finds none. */
+static damacy__block* damacy__chunks_oldest(const damacy__chunks* chunks)
+{
+    damacy__entry* at = chunks->table.oldest;
+
+    for (uint32_t n_steps = 0; at && n_steps < 256; n_steps++, at = at->newer) {
+        damacy__block* block = (damacy__block*)(void*)at;
+        if (damacy__block_is_idle(block)) {
+            return block;
+        }
+    }
+    return NULL;
+}
+
+/* A hole of at least size bytes, at the cost of old chunks and of those behind them; or NULL. */
+static damacy__block* damacy__chunks_room(damacy__chunks* chunks, uint64_t size)
+{
+    damacy__block* hole = chunks->hole;
+
+    for (uint32_t n_tries = 0; n_tries < 16; n_tries++) {
+        damacy__block* oldest;
+        while (hole && hole->size < size && hole->after && damacy__block_is_idle(hole->after)) {
+            hole = damacy__block_evict(chunks, hole->after);
+        }
+        if (hole && hole->size >= size) {
+            return hole;
+        }
+        oldest = damacy__chunks_oldest(chunks);
+        if (!oldest) {
+            break;
+        }
+        hole = damacy__block_evict(chunks, oldest);
+    }
+    return NULL;
+}
+
+/* A record for a chunk that is coming; where all are in use, that of an old chunk, with its space.
+ */
+static damacy__block* damacy__chunks_record(damacy__chunks* chunks)
+{
+    damacy__block* block = damacy__block_take(chunks);
+    damacy__block* oldest;
+
+    if (block) {
+        return block;
+    }
+    oldest = damacy__chunks_oldest(chunks);
+    if (!oldest) {
+        return NULL;
+    }
+    oldest = damacy__block_evict(chunks, oldest);
+    block = damacy__block_take(chunks);
+    if (!block) {
+        block = oldest;
+        chunks->hole = chunks->hole == block ? NULL : chunks->hole;
+    }
+    return block;
+}
+
+/* Says what to do for a chunk of size bytes. A serial of 0 is that of an index whose chunks are not
+ * to be kept. */
+static damacy__ask damacy__chunks_ask(damacy__chunks* chunks, uint64_t serial, uint64_t number,
+                                      uint64_t size, damacy__waiter* waiter, damacy__block** out)
+{
+    const uint64_t hash = damacy__hash(&number, sizeof number, serial);
+    damacy__ask answer = DAMACY__ASK_ALONE;
+    damacy__block* block;
+    damacy__entry* at;
+
+    *out = NULL;
+    if (serial == 0 || size > chunks->size) {
+        return answer;
+    }
+    damacy__lock(&chunks->mutex);
+    for (at = damacy__table_first(&chunks->table, hash); at; at = damacy__table_next(at)) {
+        block = (damacy__block*)(void*)at;
+        if (block->serial == serial && block->number == number) {
+            answer = block->state == DAMACY__BLOCK_KEPT ? DAMACY__ASK_KEPT : DAMACY__ASK_WAIT;
+            block->n_pins++;
+            damacy__table_touch(&chunks->table, at);
+            if (answer == DAMACY__ASK_WAIT) {
+                waiter->next = block->waiters;
+                block->waiters = waiter;
+            }
+            *out = block;
+            break;
+        }
+    }
+    if (!at) {
+        block = damacy__chunks_record(chunks);
+        if (block) {
+            block->serial = serial;
+            block->number = number;
+            block->state = DAMACY__BLOCK_COMING;
+            block->n_pins = 1;
+            block->waiters = NULL;
+            damacy__table_insert(&chunks->table, &block->entry, hash);
+            answer = DAMACY__ASK_DECODE;
+            *out = block;
+        }
+    }
+    damacy__unlock(&chunks->mutex);
+    return answer;
+}
+
+/* Space to decode a coming chunk into; NULL when there is none. */
+static uint8_t* damacy__chunks_place(damacy__chunks* chunks, damacy__block* block, uint64_t size)
+{
+    uint8_t* bytes = NULL;
+
+    size = damacy__align_up(DAMACY__MAX(size, 1), 4096);
+    damacy__lock(&chunks->mutex);
+    while (block->size && block->size < size && block->after &&
+           (block->after->state == DAMACY__BLOCK_HOLE || damacy__block_is_idle(block->after))) {
+        if (block->after->state == DAMACY__BLOCK_KEPT) {
+            damacy__table_remove(&chunks->table, &block->after->entry);
+        }
+        damacy__block_swallow(chunks, block);
+    }
+    if (block->size == 0) {
+        damacy__block* hole = damacy__chunks_room(chunks, size);
+        if (hole) { /* the block takes its front */
+            block->offset = hole->offset;
+            block->size = size;
+            block->before = hole->before;
+            block->after = hole;
+            if (hole->before) {
+                hole->before->after = block;
+            }
+            hole->before = block;
+            hole->offset += size;
+            hole->size -= size;
+            if (hole->size == 0) {
+                chunks->hole = chunks->hole == hole ? NULL : chunks->hole;
+                damacy__block_swallow(chunks, block);
+            }
+        }
+    }
+    if (block->size >= size) {
+        bytes = chunks->bytes + block->offset;
+    }
+    damacy__unlock(&chunks->mutex);
+    return bytes;
+}
+
+/* Ends the wait for a chunk and returns who waited. keep: its bytes are in their place, and each
+ * waiter holds a pin as the decoder does. Otherwise the block is gone. */
+static damacy__waiter* damacy__chunks_settle(damacy__chunks* chunks, damacy__block* block,
+                                             bool keep)
+{
+    damacy__waiter* waiters;
+
+    damacy__lock(&chunks->mutex);
+    waiters = block->waiters;
+    block->waiters = NULL;
+    if (keep) {
+        block->state = DAMACY__BLOCK_KEPT;
+    } else {
+        damacy__table_remove(&chunks->table, &block->entry);
+        if (block->size) {
+            (void)damacy__block_empty(chunks, block);
+        } else {
+            damacy__block_give(chunks, block);
+        }
+    }
+    damacy__unlock(&chunks->mutex);
+    return waiters;
+}
+
+static void damacy__chunks_unpin(damacy__chunks* chunks, damacy__block* block)
+{
+    damacy__lock(&chunks->mutex);
+    block->n_pins--;
+    damacy__unlock(&chunks->mutex);
+}
+DAMACY__WARM_END
+
 /* ==== src/stage/core.h ==== */
 DAMACY__COLD_BEGIN
 /* The records that the stages of one pipeline share: samples, batch slots, and the core that holds
@@ -24830,6 +25199,11 @@ typedef struct damacy__unit {
     uint32_t first; /* a chunk's number in plan.chunks; else into plan.fills */
     uint32_t n;     /* fills */
 
+    /* CPU only: the chunk's place among those that are kept. */
+    damacy__block* block; /* NULL: it is not kept */
+    damacy__waiter waiter;
+    bool is_kept; /* when the batch was planned */
+
     /* GPU only: what is to be sent to the device. */
     const uint8_t* bytes;
     uint64_t size;
@@ -24873,7 +25247,7 @@ typedef struct damacy__slot {
 typedef struct damacy__counters {
     damacy__metric_clock metadata, plan, read, transfer, decode, assemble, pop_wait;
     uint64_t samples_pushed, batches_delivered, samples_failed;
-    uint64_t chunks_touched, chunks_decoded, chunks_missing;
+    uint64_t chunks_touched, chunks_decoded, chunks_kept, chunks_missing;
     uint64_t bytes_wanted, bytes_read, bytes_mapped, bytes_decoded, bytes_delivered,
         voxels_delivered;
 } damacy__counters;
@@ -24907,6 +25281,9 @@ typedef struct damacy__core {
     uint8_t* decoded;
     uint64_t decoded_size;
     damacy__arena arena; /* guarded by decode_mutex */
+
+    uint64_t cache_bytes;  /* atomic; chunks.size for other threads */
+    damacy__chunks chunks; /* CPU device: decoded chunks for later batches; made with the slots */
 
     damacy__mutex mutex;
     damacy__condition scheduler_wake;
@@ -25229,10 +25606,9 @@ DAMACY__WARM_BEGIN
  * copy their voxels into the batch.
  *
  * A worker takes decode space while it holds nothing else, and never waits with it, so space always
- * comes back. A chunk that fails fails only the samples that touch it. */
+ * comes back. A chunk that fails fails only the samples that touch it, in every batch that waits
+ * for it. */
 
-static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err);
-static bool damacy__run_issue(damacy__slot* slot);
 static void damacy__run_done(damacy__slot* slot, uint64_t n);
 static void damacy__slot_finish(damacy__slot* slot);
 
@@ -25265,6 +25641,28 @@ static void damacy__run_chunk_fail(damacy__slot* slot, uint32_t chunk, const dam
     for (uint32_t i = 0; i < c->n_copies; i++) {
         const uint32_t copy = slot->plan.order.items[c->first + i];
         damacy__crop_fail(slot->core, slot, slot->plan.copies.items[copy].sample, error);
+    }
+}
+
+/* Ends a chunk's wait without voxels: its samples fail, and those of batches that wait for it.
+ * error NULL: the pipeline stops. The caller ends the task. */
+static void damacy__run_unit_fail(damacy__unit* unit, const damacy_error* error)
+{
+    damacy__waiter* waiter = NULL;
+
+    if (error) {
+        damacy__run_chunk_fail(unit->slot, unit->first, error);
+    }
+    if (unit->block) {
+        waiter = damacy__chunks_settle(&unit->slot->core->chunks, unit->block, false);
+    }
+    while (waiter) {
+        damacy__unit* other = (damacy__unit*)waiter->owner;
+        waiter = waiter->next;
+        if (error) {
+            damacy__run_chunk_fail(other->slot, other->first, error);
+        }
+        damacy__run_done(other->slot, 1);
     }
 }
 
@@ -25359,14 +25757,59 @@ static void damacy__run_space_back(damacy__core* core, const uint8_t* space)
     damacy__unlock(&core->decode_mutex);
 }
 
-/* Decodes one chunk and copies its voxels. */
-static damacy_status damacy__run_decode(damacy__slot* slot, const damacy__plan_chunk* chunk,
-                                        damacy__span stored, uint32_t worker, damacy_error* err)
+/* Worker thread: a chunk that is decoded and kept. */
+static void damacy__run_kept(void* context, uint32_t worker)
 {
+    damacy__unit* unit = (damacy__unit*)context;
+    damacy__slot* slot = unit->slot;
     damacy__core* core = slot->core;
+
+    (void)worker;
+    if (!damacy__core_stops(core)) {
+        damacy__run_copies(slot, &slot->plan.chunks.items[unit->first],
+                           core->chunks.bytes + unit->block->offset);
+    }
+    damacy__chunks_unpin(&core->chunks, unit->block);
+    damacy__run_done(slot, 1);
+}
+
+/* Passes a decoded chunk on: to this batch and to those that wait for it. kept: the voxels stay
+ * where they are; otherwise the space is given back after this. */
+static void damacy__run_share(damacy__unit* unit, const uint8_t* voxels, bool kept)
+{
+    damacy__core* core = unit->slot->core;
+    damacy__waiter* waiter = NULL;
+
+    if (unit->block) {
+        waiter = damacy__chunks_settle(&core->chunks, unit->block, kept);
+    }
+    while (waiter) {
+        damacy__unit* other = (damacy__unit*)waiter->owner;
+        waiter = waiter->next;
+        if (kept) {
+            damacy__pool_submit(&core->workers, &other->task, DAMACY__NORMAL);
+        } else {
+            damacy__run_copies(other->slot, &other->slot->plan.chunks.items[other->first], voxels);
+            damacy__run_done(other->slot, 1);
+        }
+    }
+    damacy__run_copies(unit->slot, &unit->slot->plan.chunks.items[unit->first], voxels);
+    if (kept) {
+        damacy__chunks_unpin(&core->chunks, unit->block);
+    }
+}
+
+/* Decodes one chunk and copies its voxels. */
+static damacy_status damacy__run_decode(damacy__unit* unit, damacy__span stored, uint32_t worker,
+                                        damacy_error* err)
+{
+    damacy__slot* slot = unit->slot;
+    damacy__core* core = slot->core;
+    const damacy__plan_chunk* chunk = &slot->plan.chunks.items[unit->first];
     uint64_t start;
-    uint8_t* space;
+    uint8_t* space = NULL;
     damacy_status status;
+    bool kept;
 
     if (damacy__host_decode_is_identity(chunk->layout)) {
         if (stored.size != chunk->layout->chunk_size) {
@@ -25376,15 +25819,23 @@ static damacy_status damacy__run_decode(damacy__slot* slot, const damacy__plan_c
         damacy__run_copies(slot, chunk, stored.ptr);
         return DAMACY_OK;
     }
-    space = damacy__run_space(core, chunk->layout->chunk_size);
+    if (unit->block) {
+        space = damacy__chunks_place(&core->chunks, unit->block, chunk->layout->chunk_size);
+    }
+    kept = space != NULL;
+    if (!kept) {
+        space = damacy__run_space(core, chunk->layout->chunk_size);
+    }
     start = damacy__now_ns();
     status = damacy__host_decode(&core->decoders[worker], chunk->layout, stored, space, err);
     damacy__metric_add(&core->counters.decode, damacy__now_ns() - start, stored.size,
                        chunk->layout->chunk_size);
     if (status == DAMACY_OK) {
-        damacy__run_copies(slot, chunk, space);
+        damacy__run_share(unit, space, kept);
     }
-    damacy__run_space_back(core, space);
+    if (!kept) {
+        damacy__run_space_back(core, space);
+    }
     return status;
 }
 
@@ -25434,17 +25885,18 @@ static void damacy__run_chunk(void* context, uint32_t worker)
                                   worker);
         return;
     }
-    if (!damacy__core_stops(slot->core)) {
+    if (damacy__core_stops(slot->core)) {
+        damacy__run_unit_fail(task, NULL);
+    } else {
         damacy__run_error_init(slot, task->first, DAMACY_STAGE_DECODE, &error);
         if (slot->core->config.debug_bypass_decode) {
             damacy__run_copies(slot, chunk, NULL);
-        } else if (damacy__run_decode(slot, chunk,
-                                      damacy__span_of(read->bytes + at, (size_t)chunk->size),
+        } else if (damacy__run_decode(task, damacy__span_of(read->bytes + at, (size_t)chunk->size),
                                       worker, &error) != DAMACY_OK) {
             if (error.offset != UINT64_MAX) {
                 error.offset += chunk->offset;
             }
-            damacy__run_chunk_fail(slot, task->first, &error);
+            damacy__run_unit_fail(task, &error);
         }
     }
     damacy__run_release(read, 1);
@@ -25590,34 +26042,43 @@ static void damacy__run_read(void* context, uint32_t worker)
         return; /* the chunks may have ended already: the slot is not ours any more */
     }
     for (uint32_t i = 0; i < n_chunks; i++) {
-        damacy__run_chunk_fail(slot, slot->plan.by_place.items[read->first + i], &error);
+        const uint32_t chunk = slot->plan.by_place.items[read->first + i];
+        /* An object that is gone or was replaced gives no more chunks from memory either. */
+        __atomic_store_n(&((damacy__index*)(uintptr_t)slot->plan.chunks.items[chunk].index)->serial,
+                         0, __ATOMIC_RELAXED);
+        damacy__run_unit_fail(&slot->chunk_units.items[chunk], &error);
     }
     damacy__run_release(task, n_chunks);
     damacy__run_done(slot, n_chunks);
 }
+DAMACY__WARM_END
 
-/* Makes the tasks of a planned batch; nothing runs yet. */
-static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
+/* ==== src/stage/issue.h ==== */
+DAMACY__WARM_BEGIN
+/* A planned batch to tasks, and their start: chunks that are decoded already at once, reads while
+ * staging space lasts.
+ *
+ * The surprising rule: from damacy__run_ask on, workers may end chunks of a batch that has not been
+ * started yet; the scheduler's own share in n_pending keeps it. */
+
+static damacy_status damacy__run_units(damacy__slot* slot, damacy_error* err);
+static void damacy__run_ask(damacy__slot* slot);
+static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err);
+static void damacy__run_start(damacy__slot* slot);
+static bool damacy__run_issue(damacy__slot* slot);
+
+/* Makes the tasks for the chunks and fills of a planned batch. */
+static damacy_status damacy__run_units(damacy__slot* slot, damacy_error* err)
 {
     enum { DAMACY__FILLS_PER_TASK = 32 };
     damacy__alloc* alloc = &slot->core->alloc;
     const damacy__plan* plan = &slot->plan;
 
-    slot->read_tasks.n = slot->chunk_units.n = slot->fill_units.n = 0;
-    slot->next_read = 0;
-    if (!damacy__read_tasks_reserve(&slot->read_tasks, alloc, plan->reads.n + 1) ||
-        !damacy__units_reserve(&slot->chunk_units, alloc, plan->chunks.n + 1) ||
+    slot->chunk_units.n = slot->fill_units.n = 0;
+    if (!damacy__units_reserve(&slot->chunk_units, alloc, plan->chunks.n + 1) ||
         !damacy__units_reserve(&slot->fill_units, alloc, plan->fills.n + 1)) {
         return damacy__fail(err, DAMACY_OOM, "tasks of a batch of %" PRIu64 " chunks",
                             plan->chunks.n);
-    }
-    for (uint32_t i = 0; i < plan->reads.n; i++) {
-        damacy__read_task* task = damacy__read_tasks_push(&slot->read_tasks, alloc);
-        task->task.function = damacy__run_read;
-        task->task.context = task;
-        task->slot = slot;
-        task->read = i;
-        task->n_pending = plan->reads.items[i].n_chunks;
     }
     for (uint32_t i = 0; i < plan->chunks.n; i++) {
         damacy__unit* unit = damacy__units_push(&slot->chunk_units, alloc);
@@ -25641,6 +26102,81 @@ static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
     /* One more than there are tasks: the scheduler's own share, until it has issued them all. */
     slot->n_pending = 1 + plan->chunks.n + slot->fill_units.n;
     return DAMACY_OK;
+}
+
+/* Leaves out of reading and decoding what is decoded already, or is being decoded for an earlier
+ * batch: those chunks may end from here on. Scheduler thread only. */
+static void damacy__run_ask(damacy__slot* slot)
+{
+    damacy__core* core = slot->core;
+    uint64_t n_kept = 0;
+
+    for (uint32_t i = 0; i < slot->plan.chunks.n && core->chunks.size; i++) {
+        damacy__plan_chunk* chunk = &slot->plan.chunks.items[i];
+        damacy__unit* unit = &slot->chunk_units.items[i];
+        damacy__ask answer;
+        if (damacy__host_decode_is_identity(chunk->layout)) {
+            continue; /* copied from where it was read */
+        }
+        unit->waiter.owner = unit;
+        unit->task.function = damacy__run_kept; /* before anybody can see the waiter */
+        answer = damacy__chunks_ask(
+            &core->chunks, __atomic_load_n(&chunk->index->serial, __ATOMIC_RELAXED), chunk->entry,
+            chunk->layout->chunk_size, &unit->waiter, &unit->block);
+        if (answer == DAMACY__ASK_ALONE || answer == DAMACY__ASK_DECODE) {
+            unit->task.function = damacy__run_chunk;
+            continue;
+        }
+        unit->is_kept = answer == DAMACY__ASK_KEPT;
+        chunk->is_held = true;
+        n_kept++;
+        slot->plan.bytes_wanted -= chunk->size;
+        slot->plan.bytes_decoded -= chunk->layout->chunk_size;
+    }
+    damacy__count(&core->counters.chunks_kept, n_kept);
+    damacy__count(&core->counters.chunks_decoded, slot->plan.chunks.n - n_kept);
+}
+
+/* Makes the tasks for the reads of a planned batch. */
+static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
+{
+    damacy__alloc* alloc = &slot->core->alloc;
+    const damacy__plan* plan = &slot->plan;
+
+    slot->read_tasks.n = 0;
+    slot->next_read = 0;
+    if (!damacy__read_tasks_reserve(&slot->read_tasks, alloc, plan->reads.n + 1)) {
+        return damacy__fail(err, DAMACY_OOM, "tasks of a batch of %" PRIu64 " reads",
+                            plan->reads.n);
+    }
+    for (uint32_t i = 0; i < plan->reads.n; i++) {
+        damacy__read_task* task = damacy__read_tasks_push(&slot->read_tasks, alloc);
+        task->task.function = damacy__run_read;
+        task->task.context = task;
+        task->slot = slot;
+        task->read = i;
+        task->n_pending = plan->reads.items[i].n_chunks;
+    }
+    return DAMACY_OK;
+}
+
+/* Starts what needs no reads: fills, and chunks that are decoded already. */
+static void damacy__run_start(damacy__slot* slot)
+{
+    damacy__core* core = slot->core;
+
+    for (uint32_t i = 0; i < slot->fill_units.n; i++) {
+        if (core->gpu) {
+            damacy__gpu_take(&slot->fill_units.items[i]);
+        } else {
+            damacy__pool_submit(&core->workers, &slot->fill_units.items[i].task, DAMACY__NORMAL);
+        }
+    }
+    for (uint32_t i = 0; i < slot->chunk_units.n; i++) {
+        if (slot->chunk_units.items[i].is_kept) {
+            damacy__pool_submit(&core->workers, &slot->chunk_units.items[i].task, DAMACY__NORMAL);
+        }
+    }
 }
 
 /* More stored bytes than any encoder makes of a chunk: a damaged or hostile index. */
@@ -25671,7 +26207,7 @@ static void damacy__run_refuse(damacy__slot* slot, const damacy__plan_read* read
                                c->size, c->layout->chunk_size, core->config.max_host_bytes,
                                core->staging_size, core->decoded_size);
         }
-        damacy__run_chunk_fail(slot, chunk, &error);
+        damacy__run_unit_fail(&slot->chunk_units.items[chunk], &error);
     }
 }
 
@@ -25718,6 +26254,13 @@ static bool damacy__run_issue(damacy__slot* slot)
     }
     return true;
 }
+DAMACY__WARM_END
+
+/* ==== src/stage/finish.h ==== */
+DAMACY__WARM_BEGIN
+/* The end of a batch: the error policy is applied, and the batch goes to poppers.
+ *
+ * Runs on the thread that ended the batch's last task, whichever that was. */
 
 /* A record that overwrites one sample's voxels with its array's fill value, or with zeros when that
  * is not known. One axis, over the whole sample; dst is relative to the batch. */
@@ -29343,11 +29886,35 @@ static void damacy__scheduler_choose_dtype(damacy__core* core, const damacy__slo
     }
 }
 
+/* Takes what max_host_bytes leaves for decoded chunks, less room for metadata and for the records
+ * of all batches, which are taken to be at most twice those of the first. Without memory for chunks
+ * the pipeline works as well, with more decoding. */
+static void damacy__scheduler_make_chunks(damacy__core* core, uint64_t records)
+{
+    const uint64_t budget = core->config.max_host_bytes;
+    const uint64_t limit = core->config.max_cache_bytes;
+    const uint64_t used = __atomic_load_n(&core->alloc.live_bytes, __ATOMIC_RELAXED) +
+                          2 * records * core->config.batch_slots + budget / 16 * 3;
+    uint64_t size = used < budget ? budget - used : 0;
+    damacy_error error;
+
+    if (core->gpu || core->external || core->config.debug_bypass_decode) {
+        return;
+    }
+    memset(&error, 0, sizeof error);
+    size = limit ? DAMACY__MIN(size, limit) : size;
+    if (damacy__chunks_init(&core->chunks, &core->alloc, size, &error) != DAMACY_OK) {
+        damacy__core_log(core, DAMACY_LOG_WARN, "decoded chunks are not kept: %s", error.message);
+    }
+    __atomic_store_n(&core->cache_bytes, core->chunks.size, __ATOMIC_RELAXED);
+}
+
 /* Adds each good sample to the plan; one that fails is marked and left out. */
 static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* slot,
                                             damacy_error* err)
 {
     const uint64_t start = damacy__now_ns();
+    const uint64_t live = __atomic_load_n(&core->alloc.live_bytes, __ATOMIC_RELAXED);
 
     damacy__plan_clear(&slot->plan);
     for (uint32_t i = 0; i < slot->n_samples; i++) {
@@ -29378,11 +29945,17 @@ static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* sl
         DAMACY__TRY(
             damacy__plan_sample(&slot->plan, &core->alloc, &core->plan_options, &view, err));
     }
+    DAMACY__TRY(damacy__plan_group(&slot->plan, &core->alloc, err));
+    DAMACY__TRY(damacy__run_units(slot, err));
+    if (core->next_planned == 0) {
+        const uint64_t now = __atomic_load_n(&core->alloc.live_bytes, __ATOMIC_RELAXED);
+        damacy__scheduler_make_chunks(core, now > live ? now - live : 0);
+    }
+    damacy__run_ask(slot);
     DAMACY__TRY(damacy__plan_reads_make(&slot->plan, &core->alloc, &core->plan_options, err));
     DAMACY__TRY(damacy__run_prepare(slot, err));
     damacy__metric_add(&core->counters.plan, damacy__now_ns() - start, 0, 0);
     damacy__count(&core->counters.chunks_touched, slot->plan.n_touched);
-    damacy__count(&core->counters.chunks_decoded, slot->plan.chunks.n);
     damacy__count(&core->counters.chunks_missing, slot->plan.n_missing);
     damacy__count(&core->counters.bytes_wanted, slot->plan.bytes_wanted);
     damacy__count(&core->counters.bytes_decoded, slot->plan.bytes_decoded);
@@ -29447,13 +30020,7 @@ static void damacy__scheduler_start(damacy__core* core, damacy__slot* slot, uint
     slot->id = core->next_planned++;
     slot->state = DAMACY__SLOT_RUNNING;
     damacy__unlock(&core->mutex);
-    for (uint32_t i = 0; i < slot->fill_units.n; i++) {
-        if (core->gpu) {
-            damacy__gpu_take(&slot->fill_units.items[i]);
-        } else {
-            damacy__pool_submit(&core->workers, &slot->fill_units.items[i].task, DAMACY__NORMAL);
-        }
-    }
+    damacy__run_start(slot);
 }
 
 /* Issues the reads of running batches, oldest first; a batch waits for those before it. */
@@ -29976,6 +30543,7 @@ static void damacy__core_free(damacy__core* core)
     }
     damacy__ring_deinit(&core->ring, &core->alloc);
     damacy__arena_deinit(&core->arena, &core->alloc);
+    damacy__chunks_deinit(&core->chunks, &core->alloc);
     damacy__alloc_give(&core->alloc, core->staging, core->staging_size);
     damacy__alloc_give(&core->alloc, core->decoded, core->decoded_size);
     if (core->config.n_channels) {
@@ -30431,6 +30999,7 @@ DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out)
     out->samples_failed = __atomic_load_n(&c->samples_failed, __ATOMIC_RELAXED);
     out->chunks_touched = __atomic_load_n(&c->chunks_touched, __ATOMIC_RELAXED);
     out->chunks_decoded = __atomic_load_n(&c->chunks_decoded, __ATOMIC_RELAXED);
+    out->chunks_kept = __atomic_load_n(&c->chunks_kept, __ATOMIC_RELAXED);
     out->chunks_missing = __atomic_load_n(&c->chunks_missing, __ATOMIC_RELAXED);
     out->bytes_mapped = __atomic_load_n(&c->bytes_mapped, __ATOMIC_RELAXED);
     out->voxels_delivered = __atomic_load_n(&c->voxels_delivered, __ATOMIC_RELAXED);
@@ -30439,6 +31008,7 @@ DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out)
             __atomic_load_n(&d->core.gpu->device.committed, __ATOMIC_RELAXED);
     }
     out->host_bytes_committed = __atomic_load_n(&d->core.alloc.live_bytes, __ATOMIC_RELAXED);
+    out->cache_bytes = __atomic_load_n(&d->core.cache_bytes, __ATOMIC_RELAXED);
     if (__atomic_load_n(&c->bytes_wanted, __ATOMIC_RELAXED)) {
         out->read_amplification = (double)__atomic_load_n(&c->bytes_read, __ATOMIC_RELAXED) /
                                   (double)__atomic_load_n(&c->bytes_wanted, __ATOMIC_RELAXED);
@@ -30540,6 +31110,11 @@ static void damacy__describe(damacy__text* text, const damacy_config* c)
                      c->n_channels);
     damacy__describe_device(text, c);
     damacy__text_add(text, "max_host_bytes     %" PRIu64 "\n", c->max_host_bytes);
+    if (c->max_cache_bytes) {
+        damacy__text_add(text, "max_cache_bytes    %" PRIu64 "\n", c->max_cache_bytes);
+    } else {
+        damacy__text_add(text, "max_cache_bytes    what max_host_bytes leaves\n");
+    }
     if (c->max_gpu_bytes) {
         damacy__text_add(text, "max_gpu_bytes      %" PRIu64 "\n", c->max_gpu_bytes);
     } else {

@@ -3,9 +3,11 @@
 
     peer_tensorstore.py DIR [--arrays=8] [--crop=128,128,128] [--batch=128] [--batches=50] [--warmup=5]
                         [--seed=1234] [--lookahead=512] [--threads=0] [--device=cpu|gpu]
+                        [--cache-bytes=0]
 
 tensorstore reads, decodes, casts to f32 and copies into the batch on its own threads; up to `lookahead`
-crops are under way at once. With --device=gpu each batch is copied to the GPU through torch, from pinned
+crops are under way at once. Its cache of decoded chunks has --cache-bytes, and what it holds is not compared with the
+files again. With --device=gpu each batch is copied to the GPU through torch, from pinned
 memory, while the next one is made. JSON on stdout.
 """
 import argparse
@@ -40,15 +42,15 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--crop", type=lambda text: tuple(map(int, text.split(","))), default=(128, 128, 128))
     parser.add_argument("--device", default="cpu")
-    for name, default in (("arrays", 8), ("batch", 128), ("batches", 50), ("warmup", 5), ("seed", 1234), ("lookahead", 512), ("threads", 0)):
+    for name, default in (("arrays", 8), ("batch", 128), ("batches", 50), ("warmup", 5), ("seed", 1234), ("lookahead", 512), ("threads", 0), ("cache-bytes", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
 
     threads = options.threads or len(os.sched_getaffinity(0))
-    context = ts.Context({"cache_pool": {"total_bytes_limit": 0}, "data_copy_concurrency": {"limit": threads},
+    context = ts.Context({"cache_pool": {"total_bytes_limit": options.cache_bytes}, "data_copy_concurrency": {"limit": threads},
                           "file_io_concurrency": {"limit": max(threads, 8)}})
     folder = os.path.abspath(options.folder)
-    arrays = [ts.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/z{i:03d}/scale0/image/"}},
+    arrays = [ts.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/z{i:03d}/scale0/image/"}, "recheck_cached_data": "open", "recheck_cached_metadata": "open"},
                       context=context, read=True).result() for i in range(options.arrays)]
     shape = arrays[0].shape
     item_size = arrays[0].dtype.numpy_dtype.itemsize
@@ -93,7 +95,7 @@ def main():
     wall = time.monotonic() - begin
     voxels = options.batches * options.batch * int(np.prod(options.crop))
     json.dump({"peer": "tensorstore " + importlib.metadata.version("tensorstore"),
-               "device": options.device, "threads": threads, "wall_ms": wall * 1e3, "sum_first_batch": sum_first,
+               "device": options.device, "threads": threads, "cache_bytes": options.cache_bytes, "wall_ms": wall * 1e3, "sum_first_batch": sum_first,
                "source_mb_s": voxels * item_size / 1e6 / wall, "throughput_mb_s": voxels * 4 / 1e6 / wall}, sys.stdout, indent=2)
     print()
 

@@ -3,7 +3,8 @@
  *     pipeline DIR [--arrays=8] [--crop=128,128,128] [--batch=128] [--batches=50] [--warmup=5]
  *              [--seed=1234] [--dtype=float32] [--device=auto|cpu|gpu] [--lookahead=512]
  * [--io-threads=8]
- *              [--decode-threads=0] [--slots=0] [--gpu-mb=0] [--host-mb=0] [--hold-ms=0] [--bypass]
+ *              [--decode-threads=0] [--slots=0] [--gpu-mb=0] [--host-mb=0] [--cache-mb=]
+ * [--hold-ms=0] [--bypass]
  *              [--no-mapping]
  *              [--latency=base_ns,mu,sigma,cap_ns,seed]
  *
@@ -119,6 +120,9 @@ static bool parse_one(bench* b, const char* argument)
         c->max_gpu_bytes = strtoull(value, NULL, 0) << 20;
     } else if ((value = value_of(argument, "--host-mb")) != NULL) {
         c->max_host_bytes = strtoull(value, NULL, 0) << 20;
+    } else if ((value = value_of(argument, "--cache-mb")) != NULL) {
+        c->max_cache_bytes = strtoull(value, NULL, 0) << 20;
+        c->max_cache_bytes = c->max_cache_bytes ? c->max_cache_bytes : 1; /* 0: none */
     } else if ((value = value_of(argument, "--hold-ms")) != NULL) {
         b->hold_ms = atol(value);
     } else if ((value = value_of(argument, "--latency")) != NULL) {
@@ -312,21 +316,26 @@ static void print(const bench* b)
     print_stage("assemble", &s->assemble, b->seconds_wall, true);
     printf(
         "  ],\n  \"bytes_mapped\":%" PRIu64 ",\"chunks_touched\":%" PRIu64
-        ",\"chunks_decoded\":%" PRIu64 ",\"read_amplification\":%.4f,"
+        ",\"chunks_decoded\":%" PRIu64 ",\"chunks_kept\":%" PRIu64 ",\"cache_bytes\":%" PRIu64
+        ",\"read_amplification\":%.4f,"
         "\"decode_amplification\":%.4f,\n  \"host_bytes\":%" PRIu64 ",\"gpu_bytes\":%" PRIu64
         ",\n  \"sum_first_batch\":%.1f,\n  \"source_mb_s\":%.1f,\n  \"throughput_mb_s\":%.1f\n}\n",
-        s->bytes_mapped, s->chunks_touched, s->chunks_decoded, s->read_amplification,
-        s->decode_amplification, s->host_bytes_committed, s->gpu_bytes_committed, b->sum_first,
+        s->bytes_mapped, s->chunks_touched, s->chunks_decoded, s->chunks_kept, s->cache_bytes,
+        s->read_amplification, s->decode_amplification, s->host_bytes_committed,
+        s->gpu_bytes_committed, b->sum_first,
         voxels * (double)b->source_size / 1e6 / b->seconds_wall, rate);
-    (void)fprintf(stderr,
-                  "  create %.0f ms, first batch %.0f ms, wall %.2f s; read amplification %.2f, "
-                  "decode amplification %.2f; %.0f%% of the bytes from mapped files\n"
-                  "  %.1f MB/s of %s batches (%.1f MB/s of source voxels)\n",
-                  b->seconds_init * 1e3, b->seconds_first * 1e3, b->seconds_wall,
-                  s->read_amplification, s->decode_amplification,
-                  100 * (double)s->bytes_mapped / ((double)s->read.bytes_in + 1), rate,
-                  damacy_dtype_str(b->config.dtype),
-                  voxels * (double)b->source_size / 1e6 / b->seconds_wall);
+    (void)fprintf(
+        stderr,
+        "  create %.0f ms, first batch %.0f ms, wall %.2f s; read amplification %.2f, "
+        "decode amplification %.2f; %.0f%% of the bytes from mapped files\n"
+        "  %" PRIu64 " MiB for decoded chunks, which gave %.0f%% of the chunks of batches\n"
+        "  %.1f MB/s of %s batches (%.1f MB/s of source voxels)\n",
+        b->seconds_init * 1e3, b->seconds_first * 1e3, b->seconds_wall, s->read_amplification,
+        s->decode_amplification, 100 * (double)s->bytes_mapped / ((double)s->read.bytes_in + 1),
+        s->cache_bytes >> 20,
+        100 * (double)s->chunks_kept / ((double)s->chunks_kept + (double)s->chunks_decoded + 1e-9),
+        rate, damacy_dtype_str(b->config.dtype),
+        voxels * (double)b->source_size / 1e6 / b->seconds_wall);
 }
 
 int main(int argc, char** argv)

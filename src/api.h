@@ -249,6 +249,9 @@ typedef struct damacy_config {
 
     uint64_t max_gpu_bytes;  /* device memory, hard; 0: a quarter of what is free at create */
     uint64_t max_host_bytes; /* host memory, hard; 0: a quarter of the machine's, at most 8 GiB */
+    /* Decoded chunks that are kept for later batches, on the CPU device; part of max_host_bytes.
+     * 0: what that leaves once batches, buffers and room for metadata are taken; 1: none. */
+    uint64_t max_cache_bytes;
     uint64_t max_read_bytes; /* of one coalesced read; 0: 4 MiB */
     uint32_t io_threads;     /* 0: 16 */
     uint32_t decode_threads; /* workers that decode and assemble on the host; 0: one per CPU */
@@ -542,11 +545,15 @@ typedef struct damacy_stats {
     uint64_t batches_delivered;
     uint64_t samples_failed;
     uint64_t chunks_touched; /* summed over samples: decodes without sharing */
-    uint64_t chunks_decoded; /* each distinct chunk once per batch */
+    uint64_t chunks_decoded; /* each distinct chunk once per batch, less chunks_kept */
+    uint64_t chunks_kept;    /* not read or decoded again: kept from a batch before, or shared with
+                              * one that decodes it at the same time */
     uint64_t chunks_missing; /* not stored: fill value */
     uint64_t array_hits, array_misses;
     uint64_t index_hits, index_misses;
     uint64_t host_bytes_committed;
+    uint64_t cache_bytes; /* of those, for decoded chunks that are kept; known with the first batch
+                           */
     uint64_t gpu_bytes_committed;
     uint64_t voxels_delivered;
     uint64_t bytes_mapped;       /* of read: not read but copied by the GPU from the page cache */

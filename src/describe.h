@@ -68,6 +68,11 @@ static void damacy__describe(damacy__text* text, const damacy_config* c)
                      c->n_channels);
     damacy__describe_device(text, c);
     damacy__text_add(text, "max_host_bytes     %" PRIu64 "\n", c->max_host_bytes);
+    if (c->max_cache_bytes) {
+        damacy__text_add(text, "max_cache_bytes    %" PRIu64 "\n", c->max_cache_bytes);
+    } else {
+        damacy__text_add(text, "max_cache_bytes    what max_host_bytes leaves\n");
+    }
     if (c->max_gpu_bytes) {
         damacy__text_add(text, "max_gpu_bytes      %" PRIu64 "\n", c->max_gpu_bytes);
     } else {

@@ -243,6 +243,7 @@ static void damacy__core_free(damacy__core* core)
     }
     damacy__ring_deinit(&core->ring, &core->alloc);
     damacy__arena_deinit(&core->arena, &core->alloc);
+    damacy__chunks_deinit(&core->chunks, &core->alloc);
     damacy__alloc_give(&core->alloc, core->staging, core->staging_size);
     damacy__alloc_give(&core->alloc, core->decoded, core->decoded_size);
     if (core->config.n_channels) {

@@ -6,7 +6,7 @@
 #pragma once
 #include "stage/crop.h"
 #include "stage/gpu_run.h"
-#include "stage/host_run.h"
+#include "stage/issue.h"
 
 static void* damacy__scheduler_main(void* context);
 static damacy_status damacy__pipeline_push(damacy__core* core, const damacy_sample* sample,
@@ -127,11 +127,35 @@ static void damacy__scheduler_choose_dtype(damacy__core* core, const damacy__slo
     }
 }
 
+/* Takes what max_host_bytes leaves for decoded chunks, less room for metadata and for the records
+ * of all batches, which are taken to be at most twice those of the first. Without memory for chunks
+ * the pipeline works as well, with more decoding. */
+static void damacy__scheduler_make_chunks(damacy__core* core, uint64_t records)
+{
+    const uint64_t budget = core->config.max_host_bytes;
+    const uint64_t limit = core->config.max_cache_bytes;
+    const uint64_t used = __atomic_load_n(&core->alloc.live_bytes, __ATOMIC_RELAXED) +
+                          2 * records * core->config.batch_slots + budget / 16 * 3;
+    uint64_t size = used < budget ? budget - used : 0;
+    damacy_error error;
+
+    if (core->gpu || core->external || core->config.debug_bypass_decode) {
+        return;
+    }
+    memset(&error, 0, sizeof error);
+    size = limit ? DAMACY__MIN(size, limit) : size;
+    if (damacy__chunks_init(&core->chunks, &core->alloc, size, &error) != DAMACY_OK) {
+        damacy__core_log(core, DAMACY_LOG_WARN, "decoded chunks are not kept: %s", error.message);
+    }
+    __atomic_store_n(&core->cache_bytes, core->chunks.size, __ATOMIC_RELAXED);
+}
+
 /* Adds each good sample to the plan; one that fails is marked and left out. */
 static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* slot,
                                             damacy_error* err)
 {
     const uint64_t start = damacy__now_ns();
+    const uint64_t live = __atomic_load_n(&core->alloc.live_bytes, __ATOMIC_RELAXED);
 
     damacy__plan_clear(&slot->plan);
     for (uint32_t i = 0; i < slot->n_samples; i++) {
@@ -162,11 +186,17 @@ static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* sl
         DAMACY__TRY(
             damacy__plan_sample(&slot->plan, &core->alloc, &core->plan_options, &view, err));
     }
+    DAMACY__TRY(damacy__plan_group(&slot->plan, &core->alloc, err));
+    DAMACY__TRY(damacy__run_units(slot, err));
+    if (core->next_planned == 0) {
+        const uint64_t now = __atomic_load_n(&core->alloc.live_bytes, __ATOMIC_RELAXED);
+        damacy__scheduler_make_chunks(core, now > live ? now - live : 0);
+    }
+    damacy__run_ask(slot);
     DAMACY__TRY(damacy__plan_reads_make(&slot->plan, &core->alloc, &core->plan_options, err));
     DAMACY__TRY(damacy__run_prepare(slot, err));
     damacy__metric_add(&core->counters.plan, damacy__now_ns() - start, 0, 0);
     damacy__count(&core->counters.chunks_touched, slot->plan.n_touched);
-    damacy__count(&core->counters.chunks_decoded, slot->plan.chunks.n);
     damacy__count(&core->counters.chunks_missing, slot->plan.n_missing);
     damacy__count(&core->counters.bytes_wanted, slot->plan.bytes_wanted);
     damacy__count(&core->counters.bytes_decoded, slot->plan.bytes_decoded);
@@ -231,13 +261,7 @@ static void damacy__scheduler_start(damacy__core* core, damacy__slot* slot, uint
     slot->id = core->next_planned++;
     slot->state = DAMACY__SLOT_RUNNING;
     damacy__unlock(&core->mutex);
-    for (uint32_t i = 0; i < slot->fill_units.n; i++) {
-        if (core->gpu) {
-            damacy__gpu_take(&slot->fill_units.items[i]);
-        } else {
-            damacy__pool_submit(&core->workers, &slot->fill_units.items[i].task, DAMACY__NORMAL);
-        }
-    }
+    damacy__run_start(slot);
 }
 
 /* Issues the reads of running batches, oldest first; a batch waits for those before it. */

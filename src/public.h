@@ -344,6 +344,7 @@ DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out)
     out->samples_failed = __atomic_load_n(&c->samples_failed, __ATOMIC_RELAXED);
     out->chunks_touched = __atomic_load_n(&c->chunks_touched, __ATOMIC_RELAXED);
     out->chunks_decoded = __atomic_load_n(&c->chunks_decoded, __ATOMIC_RELAXED);
+    out->chunks_kept = __atomic_load_n(&c->chunks_kept, __ATOMIC_RELAXED);
     out->chunks_missing = __atomic_load_n(&c->chunks_missing, __ATOMIC_RELAXED);
     out->bytes_mapped = __atomic_load_n(&c->bytes_mapped, __ATOMIC_RELAXED);
     out->voxels_delivered = __atomic_load_n(&c->voxels_delivered, __ATOMIC_RELAXED);
@@ -352,6 +353,7 @@ DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out)
             __atomic_load_n(&d->core.gpu->device.committed, __ATOMIC_RELAXED);
     }
     out->host_bytes_committed = __atomic_load_n(&d->core.alloc.live_bytes, __ATOMIC_RELAXED);
+    out->cache_bytes = __atomic_load_n(&d->core.cache_bytes, __ATOMIC_RELAXED);
     if (__atomic_load_n(&c->bytes_wanted, __ATOMIC_RELAXED)) {
         out->read_amplification = (double)__atomic_load_n(&c->bytes_read, __ATOMIC_RELAXED) /
                                   (double)__atomic_load_n(&c->bytes_wanted, __ATOMIC_RELAXED);

@@ -59,6 +59,7 @@ typedef struct damacy__catalog {
     damacy__table arrays; /* guarded by mutex, as is what follows */
     damacy__table indexes;
     uint64_t n_bytes;
+    uint64_t n_serials; /* given to indexes so far */
     uint64_t array_hits, array_misses, index_hits, index_misses;
 } damacy__catalog;
 
@@ -387,6 +388,7 @@ static damacy_status damacy__catalog_index(damacy__catalog* catalog, damacy__arr
     damacy__lock(&catalog->mutex);
     entry = damacy__catalog_pin_index(catalog, array, number, hash);
     if (!entry) {
+        fresh->index.serial = ++catalog->n_serials;
         array->n_pins++;
         catalog->index_misses++;
         catalog->n_bytes += sizeof *fresh;

@@ -7,6 +7,7 @@
 #pragma once
 #include "base/arena.h"
 #include "stage/catalog.h"
+#include "stage/chunks.h"
 #include "stage/config.h"
 #include "stage/host_assemble.h"
 #include "stage/host_decode.h"
@@ -79,6 +80,11 @@ typedef struct damacy__unit {
     uint32_t first; /* a chunk's number in plan.chunks; else into plan.fills */
     uint32_t n;     /* fills */
 
+    /* CPU only: the chunk's place among those that are kept. */
+    damacy__block* block; /* NULL: it is not kept */
+    damacy__waiter waiter;
+    bool is_kept; /* when the batch was planned */
+
     /* GPU only: what is to be sent to the device. */
     const uint8_t* bytes;
     uint64_t size;
@@ -122,7 +128,7 @@ typedef struct damacy__slot {
 typedef struct damacy__counters {
     damacy__metric_clock metadata, plan, read, transfer, decode, assemble, pop_wait;
     uint64_t samples_pushed, batches_delivered, samples_failed;
-    uint64_t chunks_touched, chunks_decoded, chunks_missing;
+    uint64_t chunks_touched, chunks_decoded, chunks_kept, chunks_missing;
     uint64_t bytes_wanted, bytes_read, bytes_mapped, bytes_decoded, bytes_delivered,
         voxels_delivered;
 } damacy__counters;
@@ -156,6 +162,9 @@ typedef struct damacy__core {
     uint8_t* decoded;
     uint64_t decoded_size;
     damacy__arena arena; /* guarded by decode_mutex */
+
+    uint64_t cache_bytes;  /* atomic; chunks.size for other threads */
+    damacy__chunks chunks; /* CPU device: decoded chunks for later batches; made with the slots */
 
     damacy__mutex mutex;
     damacy__condition scheduler_wake;

@@ -5,6 +5,7 @@
  * done. After a failure of the device no more work is given to it; units then end without effect,
  * so that every batch still ends. */
 #pragma once
+#include "stage/finish.h"
 #include "stage/gpu_wave.h"
 
 static void* damacy__gpu_main(void* context);

@@ -2,12 +2,11 @@
  * copy their voxels into the batch.
  *
  * A worker takes decode space while it holds nothing else, and never waits with it, so space always
- * comes back. A chunk that fails fails only the samples that touch it. */
+ * comes back. A chunk that fails fails only the samples that touch it, in every batch that waits
+ * for it. */
 #pragma once
 #include "stage/core.h"
 
-static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err);
-static bool damacy__run_issue(damacy__slot* slot);
 static void damacy__run_done(damacy__slot* slot, uint64_t n);
 static void damacy__slot_finish(damacy__slot* slot);
 
@@ -40,6 +39,28 @@ static void damacy__run_chunk_fail(damacy__slot* slot, uint32_t chunk, const dam
     for (uint32_t i = 0; i < c->n_copies; i++) {
         const uint32_t copy = slot->plan.order.items[c->first + i];
         damacy__crop_fail(slot->core, slot, slot->plan.copies.items[copy].sample, error);
+    }
+}
+
+/* Ends a chunk's wait without voxels: its samples fail, and those of batches that wait for it.
+ * error NULL: the pipeline stops. The caller ends the task. */
+static void damacy__run_unit_fail(damacy__unit* unit, const damacy_error* error)
+{
+    damacy__waiter* waiter = NULL;
+
+    if (error) {
+        damacy__run_chunk_fail(unit->slot, unit->first, error);
+    }
+    if (unit->block) {
+        waiter = damacy__chunks_settle(&unit->slot->core->chunks, unit->block, false);
+    }
+    while (waiter) {
+        damacy__unit* other = (damacy__unit*)waiter->owner;
+        waiter = waiter->next;
+        if (error) {
+            damacy__run_chunk_fail(other->slot, other->first, error);
+        }
+        damacy__run_done(other->slot, 1);
     }
 }
 
@@ -134,14 +155,59 @@ static void damacy__run_space_back(damacy__core* core, const uint8_t* space)
     damacy__unlock(&core->decode_mutex);
 }
 
-/* Decodes one chunk and copies its voxels. */
-static damacy_status damacy__run_decode(damacy__slot* slot, const damacy__plan_chunk* chunk,
-                                        damacy__span stored, uint32_t worker, damacy_error* err)
+/* Worker thread: a chunk that is decoded and kept. */
+static void damacy__run_kept(void* context, uint32_t worker)
 {
+    damacy__unit* unit = (damacy__unit*)context;
+    damacy__slot* slot = unit->slot;
     damacy__core* core = slot->core;
+
+    (void)worker;
+    if (!damacy__core_stops(core)) {
+        damacy__run_copies(slot, &slot->plan.chunks.items[unit->first],
+                           core->chunks.bytes + unit->block->offset);
+    }
+    damacy__chunks_unpin(&core->chunks, unit->block);
+    damacy__run_done(slot, 1);
+}
+
+/* Passes a decoded chunk on: to this batch and to those that wait for it. kept: the voxels stay
+ * where they are; otherwise the space is given back after this. */
+static void damacy__run_share(damacy__unit* unit, const uint8_t* voxels, bool kept)
+{
+    damacy__core* core = unit->slot->core;
+    damacy__waiter* waiter = NULL;
+
+    if (unit->block) {
+        waiter = damacy__chunks_settle(&core->chunks, unit->block, kept);
+    }
+    while (waiter) {
+        damacy__unit* other = (damacy__unit*)waiter->owner;
+        waiter = waiter->next;
+        if (kept) {
+            damacy__pool_submit(&core->workers, &other->task, DAMACY__NORMAL);
+        } else {
+            damacy__run_copies(other->slot, &other->slot->plan.chunks.items[other->first], voxels);
+            damacy__run_done(other->slot, 1);
+        }
+    }
+    damacy__run_copies(unit->slot, &unit->slot->plan.chunks.items[unit->first], voxels);
+    if (kept) {
+        damacy__chunks_unpin(&core->chunks, unit->block);
+    }
+}
+
+/* Decodes one chunk and copies its voxels. */
+static damacy_status damacy__run_decode(damacy__unit* unit, damacy__span stored, uint32_t worker,
+                                        damacy_error* err)
+{
+    damacy__slot* slot = unit->slot;
+    damacy__core* core = slot->core;
+    const damacy__plan_chunk* chunk = &slot->plan.chunks.items[unit->first];
     uint64_t start;
-    uint8_t* space;
+    uint8_t* space = NULL;
     damacy_status status;
+    bool kept;
 
     if (damacy__host_decode_is_identity(chunk->layout)) {
         if (stored.size != chunk->layout->chunk_size) {
@@ -151,15 +217,23 @@ static damacy_status damacy__run_decode(damacy__slot* slot, const damacy__plan_c
         damacy__run_copies(slot, chunk, stored.ptr);
         return DAMACY_OK;
     }
-    space = damacy__run_space(core, chunk->layout->chunk_size);
+    if (unit->block) {
+        space = damacy__chunks_place(&core->chunks, unit->block, chunk->layout->chunk_size);
+    }
+    kept = space != NULL;
+    if (!kept) {
+        space = damacy__run_space(core, chunk->layout->chunk_size);
+    }
     start = damacy__now_ns();
     status = damacy__host_decode(&core->decoders[worker], chunk->layout, stored, space, err);
     damacy__metric_add(&core->counters.decode, damacy__now_ns() - start, stored.size,
                        chunk->layout->chunk_size);
     if (status == DAMACY_OK) {
-        damacy__run_copies(slot, chunk, space);
+        damacy__run_share(unit, space, kept);
     }
-    damacy__run_space_back(core, space);
+    if (!kept) {
+        damacy__run_space_back(core, space);
+    }
     return status;
 }
 
@@ -209,17 +283,18 @@ static void damacy__run_chunk(void* context, uint32_t worker)
                                   worker);
         return;
     }
-    if (!damacy__core_stops(slot->core)) {
+    if (damacy__core_stops(slot->core)) {
+        damacy__run_unit_fail(task, NULL);
+    } else {
         damacy__run_error_init(slot, task->first, DAMACY_STAGE_DECODE, &error);
         if (slot->core->config.debug_bypass_decode) {
             damacy__run_copies(slot, chunk, NULL);
-        } else if (damacy__run_decode(slot, chunk,
-                                      damacy__span_of(read->bytes + at, (size_t)chunk->size),
+        } else if (damacy__run_decode(task, damacy__span_of(read->bytes + at, (size_t)chunk->size),
                                       worker, &error) != DAMACY_OK) {
             if (error.offset != UINT64_MAX) {
                 error.offset += chunk->offset;
             }
-            damacy__run_chunk_fail(slot, task->first, &error);
+            damacy__run_unit_fail(task, &error);
         }
     }
     damacy__run_release(read, 1);
@@ -365,208 +440,12 @@ static void damacy__run_read(void* context, uint32_t worker)
         return; /* the chunks may have ended already: the slot is not ours any more */
     }
     for (uint32_t i = 0; i < n_chunks; i++) {
-        damacy__run_chunk_fail(slot, slot->plan.by_place.items[read->first + i], &error);
+        const uint32_t chunk = slot->plan.by_place.items[read->first + i];
+        /* An object that is gone or was replaced gives no more chunks from memory either. */
+        __atomic_store_n(&((damacy__index*)(uintptr_t)slot->plan.chunks.items[chunk].index)->serial,
+                         0, __ATOMIC_RELAXED);
+        damacy__run_unit_fail(&slot->chunk_units.items[chunk], &error);
     }
     damacy__run_release(task, n_chunks);
     damacy__run_done(slot, n_chunks);
-}
-
-/* Makes the tasks of a planned batch; nothing runs yet. */
-static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
-{
-    enum { DAMACY__FILLS_PER_TASK = 32 };
-    damacy__alloc* alloc = &slot->core->alloc;
-    const damacy__plan* plan = &slot->plan;
-
-    slot->read_tasks.n = slot->chunk_units.n = slot->fill_units.n = 0;
-    slot->next_read = 0;
-    if (!damacy__read_tasks_reserve(&slot->read_tasks, alloc, plan->reads.n + 1) ||
-        !damacy__units_reserve(&slot->chunk_units, alloc, plan->chunks.n + 1) ||
-        !damacy__units_reserve(&slot->fill_units, alloc, plan->fills.n + 1)) {
-        return damacy__fail(err, DAMACY_OOM, "tasks of a batch of %" PRIu64 " chunks",
-                            plan->chunks.n);
-    }
-    for (uint32_t i = 0; i < plan->reads.n; i++) {
-        damacy__read_task* task = damacy__read_tasks_push(&slot->read_tasks, alloc);
-        task->task.function = damacy__run_read;
-        task->task.context = task;
-        task->slot = slot;
-        task->read = i;
-        task->n_pending = plan->reads.items[i].n_chunks;
-    }
-    for (uint32_t i = 0; i < plan->chunks.n; i++) {
-        damacy__unit* unit = damacy__units_push(&slot->chunk_units, alloc);
-        unit->task.function = damacy__run_chunk;
-        unit->task.context = unit;
-        unit->slot = slot;
-        unit->first = i;
-    }
-    for (uint32_t i = 0; i < plan->fills.n; i += DAMACY__FILLS_PER_TASK) {
-        damacy__unit* unit = damacy__units_push(&slot->fill_units, alloc);
-        unit->task.function = damacy__run_fill;
-        unit->task.context = unit;
-        unit->slot = slot;
-        unit->kind = DAMACY__UNIT_FILL;
-        unit->first = i;
-        unit->n = (uint32_t)DAMACY__MIN(plan->fills.n - i, (uint64_t)DAMACY__FILLS_PER_TASK);
-    }
-    memset(&slot->finish_unit, 0, sizeof slot->finish_unit);
-    slot->finish_unit.slot = slot;
-    slot->finish_unit.kind = DAMACY__UNIT_FINISH;
-    /* One more than there are tasks: the scheduler's own share, until it has issued them all. */
-    slot->n_pending = 1 + plan->chunks.n + slot->fill_units.n;
-    return DAMACY_OK;
-}
-
-/* More stored bytes than any encoder makes of a chunk: a damaged or hostile index. */
-static bool damacy__run_is_absurd(const damacy__plan_chunk* chunk)
-{
-    return chunk->size > 2 * chunk->layout->chunk_size + (1 << 20);
-}
-
-/* Fails the chunks of a read that cannot be done. */
-static void damacy__run_refuse(damacy__slot* slot, const damacy__plan_read* read)
-{
-    damacy__core* core = slot->core;
-
-    for (uint32_t i = 0; i < read->n_chunks; i++) {
-        const uint32_t chunk = slot->plan.by_place.items[read->first + i];
-        const damacy__plan_chunk* c = &slot->plan.chunks.items[chunk];
-        damacy_error error;
-        damacy__run_error_init(slot, chunk, DAMACY_STAGE_PLAN, &error);
-        if (damacy__run_is_absurd(c)) {
-            (void)damacy__fail(&error, DAMACY_DECODE,
-                               "%" PRIu64 " stored bytes are too many for a chunk of %" PRIu64,
-                               c->size, c->layout->chunk_size);
-        } else {
-            (void)damacy__fail(&error, DAMACY_BUDGET,
-                               "a chunk of %" PRIu64 " stored and %" PRIu64
-                               " decoded bytes; max_host_bytes %" PRIu64 " leaves room for %" PRIu64
-                               " and %" PRIu64,
-                               c->size, c->layout->chunk_size, core->config.max_host_bytes,
-                               core->staging_size, core->decoded_size);
-        }
-        damacy__run_chunk_fail(slot, chunk, &error);
-    }
-}
-
-static bool damacy__run_fits(const damacy__slot* slot, const damacy__plan_read* read)
-{
-    const damacy__core* core = slot->core;
-
-    for (uint32_t i = 0; i < read->n_chunks; i++) {
-        const damacy__plan_chunk* c =
-            &slot->plan.chunks.items[slot->plan.by_place.items[read->first + i]];
-        if (damacy__run_is_absurd(c) ||
-            (damacy__align_up(c->layout->chunk_size, 4096) > core->decoded_size &&
-             !damacy__host_decode_is_identity(c->layout))) {
-            return false;
-        }
-    }
-    return damacy__align_up(read->size, 64) <= core->staging_size;
-}
-
-/* Issues reads while staging space lasts; true once all are issued. Scheduler thread only. */
-static bool damacy__run_issue(damacy__slot* slot)
-{
-    damacy__core* core = slot->core;
-
-    for (; slot->next_read < slot->plan.issue.n; slot->next_read++) {
-        damacy__read_task* task = &slot->read_tasks.items[slot->plan.issue.items[slot->next_read]];
-        const damacy__plan_read* read = &slot->plan.reads.items[task->read];
-        uint64_t offset = 0;
-        bool ok;
-        if (!damacy__run_fits(slot, read)) {
-            damacy__run_refuse(slot, read);
-            damacy__run_done(slot, read->n_chunks);
-            continue;
-        }
-        damacy__lock(&core->staging_mutex);
-        ok = damacy__ring_take(&core->ring, damacy__align_up(DAMACY__MAX(read->size, 1), 64),
-                               &offset, &task->ticket);
-        damacy__unlock(&core->staging_mutex);
-        if (!ok) {
-            return false;
-        }
-        task->bytes = task->space = core->staging + offset;
-        damacy__pool_submit(&core->io, &task->task, DAMACY__NORMAL);
-    }
-    return true;
-}
-
-/* A record that overwrites one sample's voxels with its array's fill value, or with zeros when that
- * is not known. One axis, over the whole sample; dst is relative to the batch. */
-static damacy__plan_copy damacy__slot_fill_copy(const damacy__slot* slot, uint32_t crop)
-{
-    const damacy__core* core = slot->core;
-    const uint64_t size = slot->size / core->config.samples_per_batch;
-    const uint64_t n_voxels = size / core->plan_options.out_size;
-    const damacy__crop* c = &slot->crops[crop];
-    damacy__plan_copy fill;
-
-    memset(&fill, 0, sizeof fill);
-    fill.copy.dst = crop * size;
-    fill.copy.flags = DAMACY__COPY_FILL;
-    fill.copy.src_dtype = (uint32_t)core->out_dtype;
-    fill.copy.n_axes = 1;
-    fill.copy.channel_axis = DAMACY__NO_CHANNEL;
-    fill.copy.n_voxels_low = (uint32_t)n_voxels;
-    fill.copy.n_voxels_high = (uint32_t)(n_voxels >> 32);
-    if (c->array && damacy__fetch_state_of(&c->array->state) == DAMACY__READY &&
-        (core->config.dtype != DAMACY_NATIVE ||
-         c->array->fetched.layout->dtype == core->out_dtype)) {
-        fill.copy.src_dtype = (uint32_t)c->array->fetched.layout->dtype;
-        fill.copy.fill = c->array->fetched.layout->fill;
-    }
-    return fill;
-}
-
-/* Hands a batch to poppers; its voxels are final. */
-static void damacy__slot_publish(damacy__slot* slot)
-{
-    damacy__core* core = slot->core;
-
-    for (uint32_t i = 0; i < slot->n_samples; i++) {
-        damacy__crop_clear(core, &slot->crops[i]);
-    }
-    damacy__count(&core->counters.voxels_delivered, slot->size / core->config.samples_per_batch *
-                                                        slot->n_delivered /
-                                                        core->plan_options.out_size);
-    damacy__lock(&core->mutex);
-    slot->state = DAMACY__SLOT_READY;
-    core->kicked = true;
-    damacy__broadcast(&core->pop_wake);
-    damacy__signal(&core->scheduler_wake);
-    damacy__unlock(&core->mutex);
-}
-
-/* Applies the error policy and publishes. Runs on the thread that ended last. */
-static void damacy__slot_finish(damacy__slot* slot)
-{
-    damacy__core* core = slot->core;
-    const uint64_t sample_size = slot->size / core->config.samples_per_batch;
-
-    slot->n_delivered = 0;
-    for (uint32_t i = 0; i < slot->n_samples; i++) {
-        const bool failed = slot->crops[i].error.status != DAMACY_OK;
-        if (failed && core->config.on_error == DAMACY_ON_ERROR_SKIP) {
-            continue;
-        }
-        if (failed && core->config.on_error == DAMACY_ON_ERROR_FILL && !damacy__core_stops(core)) {
-            const damacy__plan_copy fill = damacy__slot_fill_copy(slot, i);
-            damacy__copy copy = fill.copy;
-            damacy__axis axis;
-            axis.src_stride = 0;
-            axis.dst_stride = 1;
-            axis.extent = copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
-            copy.dst += (uint64_t)(uintptr_t)slot->ptr;
-            damacy__host_copy(&copy, &axis, core->out_dtype, NULL);
-        }
-        if (slot->n_delivered != i) {
-            memmove(slot->ptr + slot->n_delivered * sample_size, slot->ptr + i * sample_size,
-                    sample_size);
-        }
-        slot->delivered[slot->n_delivered++] = i;
-    }
-    damacy__slot_publish(slot);
 }

@@ -16,6 +16,7 @@ typedef struct damacy__index {
     uint64_t object_size; /* bytes */
     uint64_t stamp;       /* tells a replaced object from the one that was indexed */
     uint32_t is_stale;    /* atomic: the object was replaced, the next user fetches it anew */
+    uint64_t serial;      /* atomic; no other index has it; 0: its decoded chunks are not kept */
 } damacy__index;
 
 /* One sample as the planner sees it; its array, box and rank have been checked. */
@@ -39,6 +40,7 @@ typedef struct damacy__plan_chunk {
     uint32_t first;  /* into plan.order: its copies */
     uint32_t n_copies;
     uint32_t read;                     /* into plan.reads */
+    bool is_held;                      /* decoded before or by another batch: not read */
     int64_t position[DAMACY_MAX_RANK]; /* chunk number along each axis */
 } damacy__plan_chunk;
 

@@ -5,6 +5,8 @@
 #pragma once
 #include "stage/plan.h"
 
+static damacy_status damacy__plan_group(damacy__plan* plan, damacy__alloc* alloc,
+                                        damacy_error* err);
 static damacy_status damacy__plan_reads_make(damacy__plan* plan, damacy__alloc* alloc,
                                              const damacy__plan_options* options,
                                              damacy_error* err);
@@ -73,11 +75,18 @@ static void damacy__plan_number_objects(damacy__plan* plan)
     }
 }
 
-/* Groups the copies by chunk: a counting sort that keeps their order. */
-static void damacy__plan_group(damacy__plan* plan)
+/* Groups the copies by chunk once all samples are added: a counting sort that keeps their order.
+ * From here on chunks can be copied from. */
+static damacy_status damacy__plan_group(damacy__plan* plan, damacy__alloc* alloc, damacy_error* err)
 {
+    const uint64_t n = DAMACY__MAX(plan->chunks.n, plan->copies.n);
     uint32_t first = 0;
 
+    plan->scratch.n = 0;
+    if (!damacy__numbers_reserve(&plan->scratch, alloc, n + 1) ||
+        !damacy__numbers_reserve(&plan->order, alloc, n + 1)) {
+        return damacy__fail(err, DAMACY_OOM, "plan of %" PRIu64 " chunks", plan->chunks.n);
+    }
     for (uint32_t i = 0; i < plan->chunks.n; i++) {
         plan->chunks.items[i].first = first;
         first += plan->chunks.items[i].n_copies;
@@ -90,6 +99,7 @@ static void damacy__plan_group(damacy__plan* plan)
         }
     }
     plan->order.n = first;
+    return DAMACY_OK;
 }
 
 /* Joins sorted chunks to reads. */
@@ -125,29 +135,26 @@ static bool damacy__plan_join(damacy__plan* plan, damacy__alloc* alloc,
     return true;
 }
 
-/* Completes a plan once all its samples are added. */
+/* Completes a grouped plan with the reads for all chunks that are not held. */
 static damacy_status damacy__plan_reads_make(damacy__plan* plan, damacy__alloc* alloc,
                                              const damacy__plan_options* options, damacy_error* err)
 {
-    const uint64_t n = DAMACY__MAX(plan->chunks.n, plan->copies.n);
+    const uint64_t n = plan->chunks.n;
 
-    plan->scratch.n = 0;
-    if (!damacy__numbers_reserve(&plan->scratch, alloc, n + 1) ||
-        !damacy__numbers_reserve(&plan->order, alloc, n + 1) ||
-        !damacy__numbers_reserve(&plan->by_place, alloc, n + 1) ||
+    if (!damacy__numbers_reserve(&plan->by_place, alloc, n + 1) ||
         !damacy__numbers_reserve(&plan->issue, alloc, n + 1)) {
         return damacy__fail(err, DAMACY_OOM, "plan of %" PRIu64 " chunks", plan->chunks.n);
     }
     if (plan->chunks.n == 0) {
         return DAMACY_OK;
     }
-    damacy__plan_group(plan);
     damacy__plan_number_objects(plan);
     for (uint32_t i = 0; i < plan->chunks.n; i++) {
-        plan->by_place.items[i] = i;
+        if (!plan->chunks.items[i].is_held) {
+            plan->by_place.items[plan->by_place.n++] = i;
+        }
     }
-    plan->by_place.n = plan->chunks.n;
-    damacy__numbers_sort(plan->by_place.items, plan->scratch.items, plan->chunks.n,
+    damacy__numbers_sort(plan->by_place.items, plan->scratch.items, plan->by_place.n,
                          damacy__chunk_before, plan);
     if (!damacy__plan_join(plan, alloc, options)) {
         return damacy__fail(err, DAMACY_OOM, "plan of %" PRIu64 " chunks", plan->chunks.n);

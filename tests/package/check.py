@@ -77,7 +77,7 @@ def current(tmp):
         need(sys.executable, ROOT / "tools/amalgamate.py", "--check")
 
     def is_complete():
-        entries = [line.removeprefix("embed ") for line in (ROOT / "src/modules.txt").read_text().splitlines()]
+        entries = [line.split(" ")[-1] for line in (ROOT / "src/modules.txt").read_text().splitlines()]
         for pattern in ("src/**/*.h", "kernels/*"):
             for path in sorted(ROOT.glob(pattern)):
                 must(str(path.relative_to(ROOT)) in entries, f"{path.relative_to(ROOT)} is not in src/modules.txt")

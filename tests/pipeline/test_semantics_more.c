@@ -75,6 +75,7 @@ TEST(s43_statistics_advance_and_reset_keeps_what_it_says)
     damacy_error err;
     damacy* d = NULL;
 
+    c.max_cache_bytes = 1; /* each batch decodes for itself */
     a.has_crc = 1;
     mem_put_array(m, &a);
     for (int i = 0; i < 4; i++) {
@@ -518,6 +519,7 @@ TEST(s49_a_batch_larger_than_the_buffers_is_made_in_parts)
     a.has_crc = 1;
     mem_put_array(m, &a);                 /* 1.7 MB, all of it in each batch */
     c.max_host_bytes = UINT64_C(8) << 20; /* 1 MB for what is read, 2 MB for what is decoded */
+    c.max_cache_bytes = 1;
     c.batch_slots = 2;
     c.dtype = DAMACY_U8; /* slots of 0.9 MB each */
     for (int i = 0; i < PER_BATCH * BATCHES; i++) {

@@ -47,6 +47,7 @@ static void stress_init(stress* s, uint64_t seed)
     s->seed = seed;
     for (int i = 0; i < 2; i++) {
         s->arrays[i] = mem_plain(i ? "shard" : "plain");
+        s->arrays[i].has_crc = i; /* one whose chunks are decoded and kept, one of plain bytes */
         for (int k = 0; k < 3 && i; k++) {
             s->arrays[i].shard[k] = 32;
         }
@@ -63,6 +64,7 @@ static damacy_config stress_config(const stress* s)
     c.lookahead_samples = 32;
     c.batch_slots = 5;
     c.max_host_bytes = UINT64_C(16) << 20;
+    c.max_cache_bytes = UINT64_C(8192) * 10; /* fewer chunks than the array has */
     return c;
 }
 

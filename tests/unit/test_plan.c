@@ -288,6 +288,7 @@ static void run_random(uint64_t* seed, damacy_bounds bounds, damacy__plan* plan)
         view.sample = s;
         CHECK_EQ(damacy__plan_sample(plan, &heap, &options, &view, &error), DAMACY_OK);
     }
+    CHECK_EQ(damacy__plan_group(plan, &heap, &error), DAMACY_OK);
     CHECK_EQ(damacy__plan_reads_make(plan, &heap, &options, &error), DAMACY_OK);
     check_plan(&m, plan, &options, boxes, N_SAMPLES);
     check_reads(plan, &options);
@@ -347,6 +348,7 @@ static void plan_boxes(damacy__plan* plan, damacy__plan_options* options,
         options->shape[0] = boxes[s].end - boxes[s].begin;
         CHECK_EQ(damacy__plan_sample(plan, &heap, options, &view, &error), DAMACY_OK);
     }
+    CHECK_EQ(damacy__plan_group(plan, &heap, &error), DAMACY_OK);
     CHECK_EQ(damacy__plan_reads_make(plan, &heap, options, &error), DAMACY_OK);
 }
 
