@@ -72,8 +72,8 @@ static bool is_right(const codec_frame& c, const corpus_file& f)
     return right;
 }
 
-// Frames of generators are denser than typical data: without a measurement they get three times
-// the scratch.
+// Frames of generators are denser than typical data and have smaller blocks: without a measurement
+// they get more of everything.
 static damacy_codec_limits roomy(const std::vector<codec_frame>& frames)
 {
     damacy_codec_limits limits;
@@ -84,6 +84,7 @@ static damacy_codec_limits roomy(const std::vector<codec_frame>& frames)
         limits.total_size += 3 * f.capacity;
     }
     limits.total_size = std::max<uint64_t>(limits.total_size, 64 << 20);
+    limits.max_blocks = 8192 + 16 * limits.max_frames;
     return limits;
 }
 
