@@ -16,6 +16,7 @@
 
 enum {
     DAMACY__WAVES = 3,
+    DAMACY__WAVES_OVERLAP = 0, /* 1: decoding of several waves at a time, on streams of their own */
     DAMACY__WAVE_UNITS = 8192, /* chunks and runs of fills, at most; fewer in small waves */
     DAMACY__ASSEMBLERS = 16    /* pairs of types that have a program of their own */
 };
@@ -42,7 +43,7 @@ typedef struct damacy__wave {
     uint64_t scratch; /* of zstd, then of blosc */
     uint64_t tables;
     damacy__pinned host;   /* the tables' twin */
-    damacy__stream stream; /* its decoding and assembling; waves overlap */
+    damacy__stream stream; /* of its decoding and assembling */
     damacy__event sent;    /* the host's bytes are on the device */
     damacy__event done;    /* everything */
     damacy__assemble_list list;
@@ -288,7 +289,11 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
         damacy__device_alloc(device, gpu->tables.size, "tables of a wave", &wave->tables, err));
     DAMACY__TRY(
         damacy__pinned_alloc(device, gpu->tables.size, "tables of a wave", &wave->host, err));
-    DAMACY__TRY(damacy__stream_open(device, false, &wave->stream, err));
+    if (DAMACY__WAVES_OVERLAP) {
+        DAMACY__TRY(damacy__stream_open(device, false, &wave->stream, err));
+    } else {
+        wave->stream = gpu->stream;
+    }
     DAMACY__TRY(damacy__event_open(device, false, &wave->sent, err));
     DAMACY__TRY(damacy__event_open(device, false, &wave->done, err));
     damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, gpu->max_copies,
@@ -465,7 +470,7 @@ static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
     if (wave->done) {
         damacy__event_close(device, wave->done);
     }
-    if (wave->stream) {
+    if (wave->stream && wave->stream != gpu->stream) {
         damacy__stream_close(device, wave->stream);
     }
     damacy__pinned_free(device, &wave->host);
