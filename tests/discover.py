@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Lists test programs for meson.build: one line "suite name file language needs threads" each.
+"""Lists test programs for meson.build: one line "suite name file language needs threads shared" each.
 
 A test is found by its place: tests/unit/test_x.c, tests/kernel/test_x.cpp, tests/pipeline/test_x.c,
 tests/gpu/test_x.c and tests/fuzz/fuzz_x.c (or .cpp). needs names the libraries whose headers it
-includes, directly or through other files ("-" for none); threads is 1 when it starts threads.
+includes, directly or through other files ("-" for none); threads is 1 when it starts threads; shared
+is 1 when it uses the public interface alone, so that one compiled implementation serves it.
 """
 import pathlib
 import re
@@ -11,6 +12,9 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIBRARIES = {"zstd.h": "zstd", "zstd_errors.h": "zstd", "lz4.h": "lz4", "lz4hc.h": "lz4", "lz4frame.h": "lz4",
              "blosc.h": "blosc", "zlib.h": "zlib"}
+# Others look inside the library, or change what it includes.
+PUBLIC = {"batches", "defects", "errors", "faults", "files_faults", "formats", "hostile", "semantics_batch", "semantics_create",
+          "semantics_data", "semantics_errors", "semantics_more", "semantics_push", "stress"}
 
 
 def needs(path, seen):
@@ -36,4 +40,4 @@ for suite in ("unit", "kernel", "pipeline", "gpu", "fuzz"):
             continue
         threads = suite == "pipeline" or re.search(r"pthread_create|damacy__thread_|std::thread", path.read_text())
         print(suite, match[2], path.relative_to(ROOT), match[3], ",".join(sorted(needs(path, set()))) or "-",
-              1 if threads else 0)
+              1 if threads else 0, 1 if suite == "pipeline" and match[2] in PUBLIC and match[3] == "c" else 0)

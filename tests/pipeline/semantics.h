@@ -6,6 +6,7 @@
 #define DAMACY_TEST_SEMANTICS_H
 #define DAMACY_IMPLEMENTATION
 #include "damacy.h"
+#include <math.h>
 #include "tests/test.h"
 #include "tests/pipeline/scene.h"
 #include <unistd.h>
