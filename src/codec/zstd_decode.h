@@ -112,6 +112,15 @@ static inline uint64_t damacy__zstd_offset(uint64_t* repeats, uint64_t value, bo
     return offset;
 }
 
+/* Copies n bytes, and up to 16 more; source and destination lie 16 bytes apart or more. */
+static inline void damacy__zstd_copy(uint8_t* dst, const uint8_t* src, size_t n)
+{
+    memcpy(dst, src, 16);
+    for (size_t i = 16; i < n; i += 16) {
+        memcpy(dst + i, src + i, 16);
+    }
+}
+
 /* Copies n bytes from `offset` back, which may overlap; may write up to 16 too many if there is
  * room for them. */
 static inline void damacy__zstd_match(uint8_t* dst, uint64_t offset, size_t n, size_t room)
@@ -123,9 +132,7 @@ static inline void damacy__zstd_match(uint8_t* dst, uint64_t offset, size_t n, s
             dst[i] = from[i];
         }
     } else if (offset >= 16) {
-        for (size_t i = 0; i < n; i += 16) {
-            memcpy(dst + i, from + i, 16);
-        }
+        damacy__zstd_copy(dst, from, n);
     } else {
         for (size_t i = 0; i < 8; i++) {
             dst[i] = from[i];
@@ -138,6 +145,61 @@ static inline void damacy__zstd_match(uint8_t* dst, uint64_t offset, size_t n, s
     }
 }
 
+/* The numbers of one sequence. */
+typedef struct damacy__zstd_sequence {
+    uint64_t offset; /* as coded */
+    size_t match;
+    size_t length; /* of the literals before the match */
+} damacy__zstd_sequence;
+
+static inline uint64_t damacy__zstd_word_take(uint64_t* word, uint32_t n)
+{
+    const uint64_t value = *word >> 1 >> (63 - n);
+
+    *word <<= n;
+    return value;
+}
+
+/* Reads a sequence and moves the states on, which takes no bits after the last one. False: there
+ * were too few bits. */
+static inline bool damacy__zstd_sequence_read(const damacy__zstd_scalar* z, damacy__zstd_bits* bits,
+                                              const damacy__zstd_state** state, bool is_last,
+                                              damacy__zstd_sequence* out)
+{
+    const damacy__zstd_state* const l = state[0];
+    const damacy__zstd_state* const o = state[1];
+    const damacy__zstd_state* const m = state[2];
+    const uint32_t more = (uint32_t)l->n_more + o->n_more + m->n_more;
+    const uint32_t steps = (uint32_t)l->n_bits + o->n_bits + m->n_bits;
+    uint64_t word = damacy__zstd_bits_word(bits);
+
+    if (more + steps > 57) { /* then in two parts: 31 bits of an offset are the most */
+        out->offset = o->base + damacy__zstd_word_take(&word, o->n_more);
+        bits->left -= o->n_more;
+        if (bits->left < 0) {
+            return false;
+        }
+        word = damacy__zstd_bits_word(bits);
+        bits->left += o->n_more;
+    } else {
+        out->offset = o->base + damacy__zstd_word_take(&word, o->n_more);
+    }
+    out->match = m->base + (size_t)damacy__zstd_word_take(&word, m->n_more);
+    out->length = l->base + (size_t)damacy__zstd_word_take(&word, l->n_more);
+    bits->left -= more;
+    if (bits->left < 0) {
+        return false;
+    }
+    if (more + steps > 57) {
+        word = damacy__zstd_bits_word(bits);
+    }
+    state[0] = &z->tables[0].states[l->next + damacy__zstd_word_take(&word, l->n_bits)];
+    state[2] = &z->tables[2].states[m->next + damacy__zstd_word_take(&word, m->n_bits)];
+    state[1] = &z->tables[1].states[o->next + damacy__zstd_word_take(&word, o->n_bits)];
+    bits->left -= is_last ? 0 : steps;
+    return bits->left >= 0;
+}
+
 /* Decodes n sequences from the bitstream [at, end) into [*to, limit). `first` is the start of the
  * frame's content. */
 static damacy_status damacy__zstd_sequences(damacy__zstd_scalar* z, const uint8_t* at,
@@ -146,6 +208,7 @@ static damacy_status damacy__zstd_sequences(damacy__zstd_scalar* z, const uint8_
 {
     const uint8_t* literals = z->literals;
     const uint8_t* const literals_end = literals + z->n_literals;
+    uint64_t repeats[3] = {z->repeats[0], z->repeats[1], z->repeats[2]};
     const damacy__zstd_state* state[3];
     damacy__zstd_bits bits = {NULL, 0};
     uint8_t* out = *to;
@@ -156,42 +219,32 @@ static damacy_status damacy__zstd_sequences(damacy__zstd_scalar* z, const uint8_
     for (uint32_t k = 0; k < 3; k++) {
         state[k] = &z->tables[k].states[damacy__zstd_bits_read(&bits, z->tables[k].log)];
     }
+    if (bits.left < 0) {
+        return damacy__zstd_scalar_refuse(z, at, "a sequence stream that is cut short", err);
+    }
     for (uint32_t i = 0; i < n; i++) {
-        const uint64_t value = state[1]->base + damacy__zstd_bits_read(&bits, state[1]->n_more);
-        const size_t match =
-            state[2]->base + (size_t)damacy__zstd_bits_read(&bits, state[2]->n_more);
-        const size_t length =
-            state[0]->base + (size_t)damacy__zstd_bits_read(&bits, state[0]->n_more);
-        const uint64_t offset = damacy__zstd_offset(z->repeats, value, length != 0);
-        if (bits.left < 0 || length > (size_t)(literals_end - literals) ||
-            length > (size_t)(limit - out) || match > (size_t)(limit - out) - length ||
-            offset - 1 >= (uint64_t)(out - first) + length) {
+        damacy__zstd_sequence s;
+        const bool is_read = damacy__zstd_sequence_read(z, &bits, state, i + 1 == n, &s);
+        const uint64_t offset = is_read ? damacy__zstd_offset(repeats, s.offset, s.length != 0) : 0;
+        if (!is_read || s.length > (size_t)(literals_end - literals) ||
+            s.length > (size_t)(limit - out) || s.match > (size_t)(limit - out) - s.length ||
+            offset - 1 >= (uint64_t)(out - first) + s.length) {
             return damacy__zstd_scalar_refuse(z, at, "a sequence that does not fit", err);
         }
-        if (length + 16 <= (size_t)(limit - out)) { /* literals have slack behind them */
-            for (size_t k = 0; k < length; k += 16) {
-                memcpy(out + k, literals + k, 16);
-            }
+        if (s.length + 16 <= (size_t)(limit - out)) { /* literals have slack behind them */
+            damacy__zstd_copy(out, literals, s.length);
         } else {
-            memcpy(out, literals, length);
+            memcpy(out, literals, s.length);
         }
-        out += length;
-        literals += length;
-        damacy__zstd_match(out, offset, match, (size_t)(limit - out));
-        out += match;
-        if (i + 1 < n) {
-            static const uint8_t order[3] = {0, 2, 1};
-            for (uint32_t k = 0; k < 3; k++) {
-                const uint32_t t = order[k];
-                state[t] =
-                    &z->tables[t]
-                         .states[state[t]->next + damacy__zstd_bits_read(&bits, state[t]->n_bits)];
-            }
-        }
+        out += s.length;
+        literals += s.length;
+        damacy__zstd_match(out, offset, s.match, (size_t)(limit - out));
+        out += s.match;
     }
     if (bits.left != 0) {
         return damacy__zstd_scalar_refuse(z, at, "a sequence stream of the wrong length", err);
     }
+    memcpy(z->repeats, repeats, sizeof repeats);
     z->literals = literals;
     z->n_literals = (size_t)(literals_end - literals);
     *to = out;
