@@ -217,6 +217,16 @@ typedef enum damacy_gds {
     DAMACY_GDS_OFF
 } damacy_gds;
 
+/* Whether a GPU copies from local files that are in the page cache, without the CPU. Files of 1 MiB
+ * and more, once an eighth of the file was asked for; raw, zstd and blosc chunks without a checksum
+ * around them. The files take at most half of max_host_bytes, and one that is deleted meanwhile
+ * keeps its place on the disk until others need the room or the pipeline is destroyed. */
+typedef enum damacy_mapping {
+    DAMACY_MAPPING_AUTO = 0, /* where it is possible and pays */
+    DAMACY_MAPPING_ON,       /* where it is possible */
+    DAMACY_MAPPING_OFF       /* files are always read */
+} damacy_mapping;
+
 #define DAMACY_AUTO   0         /* device: current CUDA context, else GPU 0, else CPU */
 #define DAMACY_CPU    (-1)      /* device: host memory */
 #define DAMACY_GPU(n) ((n) + 1) /* device: CUDA ordinal n, an error if it cannot be used */
@@ -276,14 +286,10 @@ typedef struct damacy_config {
     damacy_numa numa;
     int32_t numa_node;
     damacy_gds gds;
+    damacy_mapping mapping;
 
     uint8_t skip_checksums;       /* 1: crc32c and frame checksums are not compared */
     uint8_t follow_outside_links; /* 1: symbolic links may leave the store's root folder */
-    /* 1: local files are always read. Otherwise a GPU copies from files of 1 MiB and more that are
-     * in the page cache, without the CPU: an eighth of a file must have been asked for before, the
-     * files take at most half of max_host_bytes, and one that is deleted meanwhile keeps its place
-     * on the disk until others need the room or the pipeline is destroyed. */
-    uint8_t no_file_mapping;
     uint8_t debug_bypass_decode; /* 1: reads happen, decoding does not; voxels are the fill value */
     damacy_latency debug_latency;
 } damacy_config;
@@ -24201,6 +24207,7 @@ static damacy_status damacy__config_check_modes(const damacy_config* c, damacy_e
     DAMACY__TRY(
         damacy__config_range("on_error", (uint64_t)c->on_error, 0, DAMACY_ON_ERROR_SKIP, err));
     DAMACY__TRY(damacy__config_range("numa", (uint64_t)c->numa, 0, DAMACY_NUMA_PIN, err));
+    DAMACY__TRY(damacy__config_range("mapping", (uint64_t)c->mapping, 0, DAMACY_MAPPING_OFF, err));
     DAMACY__TRY(damacy__config_range("gds", (uint64_t)c->gds, 0, DAMACY_GDS_OFF, err));
     if (c->device < DAMACY_CPU || c->device > 4096) {
         return damacy__fail(err, DAMACY_INVAL,
@@ -30489,6 +30496,16 @@ static void damacy__core_mapping_refused(void* context, const damacy_error* why)
                      why->message);
 }
 
+/* DAMACY_MAPPING_AUTO: what was measured to be the faster. The copies are as fast as those of bytes
+ * that eight threads have read, and leave the threads to others. */
+static bool damacy__core_maps_files(const damacy__core* core)
+{
+    const bool pays = true;
+
+    return core->config.mapping == DAMACY_MAPPING_ON ||
+           (core->config.mapping == DAMACY_MAPPING_AUTO && pays);
+}
+
 /* The room for mapped files is what staging, decoding, the catalog and an eighth for records leave,
  * at most half. */
 static damacy_status damacy__core_make_mapped(damacy__core* core, damacy_error* err)
@@ -30497,7 +30514,7 @@ static damacy_status damacy__core_make_mapped(damacy__core* core, damacy_error* 
     const uint64_t taken =
         core->staging_size + core->decoded_size + core->catalog.max_bytes + budget / 8;
 
-    if (!core->gpu || !core->gpu->device.can_register_files || core->config.no_file_mapping ||
+    if (!core->gpu || !core->gpu->device.can_register_files || !damacy__core_maps_files(core) ||
         damacy__store_is_custom(&core->store)) {
         return DAMACY_OK;
     }
@@ -31161,7 +31178,7 @@ static void damacy__describe_sample(damacy__text* text, const damacy_config* c)
 static void damacy__describe_device(damacy__text* text, const damacy_config* c)
 {
     static const char* const numa[] = {"auto", "off", "pin"};
-    static const char* const gds[] = {"auto", "on", "off"};
+    static const char* const gds[] = {"auto", "on", "off"}; /* of mapping, too */
 
     if (c->device == DAMACY_AUTO) {
         damacy__text_add(text,
@@ -31171,8 +31188,8 @@ static void damacy__describe_device(damacy__text* text, const damacy_config* c)
     } else {
         damacy__text_add(text, "device             GPU %d\n", c->device - 1);
     }
-    damacy__text_add(text, "numa               %s\ngds                %s\n", numa[c->numa],
-                     gds[c->gds]);
+    damacy__text_add(text, "numa               %s\ngds                %s\nmapping            %s\n",
+                     numa[c->numa], gds[c->gds], gds[c->mapping]);
 }
 
 static void damacy__describe(damacy__text* text, const damacy_config* c)
@@ -31206,8 +31223,6 @@ static void damacy__describe(damacy__text* text, const damacy_config* c)
                      c->store.open ? "the caller's" : "local files",
                      c->allocator.alloc ? "the caller's" : "malloc",
                      c->skip_checksums ? "not compared" : "compared");
-    damacy__text_add(text, "file mapping       %s\n",
-                     c->no_file_mapping ? "off" : "where a GPU can copy from the page cache");
     if (c->debug_bypass_decode) {
         damacy__text_add(text,
                          "debug              decoding is bypassed: voxels are the fill value\n");

@@ -5,7 +5,7 @@
  * [--io-threads=8]
  *              [--decode-threads=0] [--slots=0] [--gpu-mb=0] [--host-mb=0] [--cache-mb=]
  * [--hold-ms=0] [--bypass]
- *              [--no-mapping]
+ *              [--mapping] [--no-mapping]
  *              [--latency=base_ns,mu,sigma,cap_ns,seed]
  *
  * The headline is batches x samples x crop voxels x output bytes / 1e6 / wall seconds, the wall
@@ -131,7 +131,9 @@ static bool parse_one(bench* b, const char* argument)
     } else if (strcmp(argument, "--bypass") == 0) {
         c->debug_bypass_decode = 1;
     } else if (strcmp(argument, "--no-mapping") == 0) {
-        c->no_file_mapping = 1;
+        c->mapping = DAMACY_MAPPING_OFF;
+    } else if (strcmp(argument, "--mapping") == 0) {
+        c->mapping = DAMACY_MAPPING_ON;
     } else if (argument[0] != '-') {
         b->folder = argument;
     } else {

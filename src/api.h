@@ -209,6 +209,16 @@ typedef enum damacy_gds {
     DAMACY_GDS_OFF
 } damacy_gds;
 
+/* Whether a GPU copies from local files that are in the page cache, without the CPU. Files of 1 MiB
+ * and more, once an eighth of the file was asked for; raw, zstd and blosc chunks without a checksum
+ * around them. The files take at most half of max_host_bytes, and one that is deleted meanwhile
+ * keeps its place on the disk until others need the room or the pipeline is destroyed. */
+typedef enum damacy_mapping {
+    DAMACY_MAPPING_AUTO = 0, /* where it is possible and pays */
+    DAMACY_MAPPING_ON,       /* where it is possible */
+    DAMACY_MAPPING_OFF       /* files are always read */
+} damacy_mapping;
+
 #define DAMACY_AUTO   0         /* device: current CUDA context, else GPU 0, else CPU */
 #define DAMACY_CPU    (-1)      /* device: host memory */
 #define DAMACY_GPU(n) ((n) + 1) /* device: CUDA ordinal n, an error if it cannot be used */
@@ -268,14 +278,10 @@ typedef struct damacy_config {
     damacy_numa numa;
     int32_t numa_node;
     damacy_gds gds;
+    damacy_mapping mapping;
 
     uint8_t skip_checksums;       /* 1: crc32c and frame checksums are not compared */
     uint8_t follow_outside_links; /* 1: symbolic links may leave the store's root folder */
-    /* 1: local files are always read. Otherwise a GPU copies from files of 1 MiB and more that are
-     * in the page cache, without the CPU: an eighth of a file must have been asked for before, the
-     * files take at most half of max_host_bytes, and one that is deleted meanwhile keeps its place
-     * on the disk until others need the room or the pipeline is destroyed. */
-    uint8_t no_file_mapping;
     uint8_t debug_bypass_decode; /* 1: reads happen, decoding does not; voxels are the fill value */
     damacy_latency debug_latency;
 } damacy_config;

@@ -40,7 +40,7 @@ static void damacy__describe_sample(damacy__text* text, const damacy_config* c)
 static void damacy__describe_device(damacy__text* text, const damacy_config* c)
 {
     static const char* const numa[] = {"auto", "off", "pin"};
-    static const char* const gds[] = {"auto", "on", "off"};
+    static const char* const gds[] = {"auto", "on", "off"}; /* of mapping, too */
 
     if (c->device == DAMACY_AUTO) {
         damacy__text_add(text,
@@ -50,8 +50,8 @@ static void damacy__describe_device(damacy__text* text, const damacy_config* c)
     } else {
         damacy__text_add(text, "device             GPU %d\n", c->device - 1);
     }
-    damacy__text_add(text, "numa               %s\ngds                %s\n", numa[c->numa],
-                     gds[c->gds]);
+    damacy__text_add(text, "numa               %s\ngds                %s\nmapping            %s\n",
+                     numa[c->numa], gds[c->gds], gds[c->mapping]);
 }
 
 static void damacy__describe(damacy__text* text, const damacy_config* c)
@@ -85,8 +85,6 @@ static void damacy__describe(damacy__text* text, const damacy_config* c)
                      c->store.open ? "the caller's" : "local files",
                      c->allocator.alloc ? "the caller's" : "malloc",
                      c->skip_checksums ? "not compared" : "compared");
-    damacy__text_add(text, "file mapping       %s\n",
-                     c->no_file_mapping ? "off" : "where a GPU can copy from the page cache");
     if (c->debug_bypass_decode) {
         damacy__text_add(text,
                          "debug              decoding is bypassed: voxels are the fill value\n");

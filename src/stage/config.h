@@ -129,6 +129,7 @@ static damacy_status damacy__config_check_modes(const damacy_config* c, damacy_e
     DAMACY__TRY(
         damacy__config_range("on_error", (uint64_t)c->on_error, 0, DAMACY_ON_ERROR_SKIP, err));
     DAMACY__TRY(damacy__config_range("numa", (uint64_t)c->numa, 0, DAMACY_NUMA_PIN, err));
+    DAMACY__TRY(damacy__config_range("mapping", (uint64_t)c->mapping, 0, DAMACY_MAPPING_OFF, err));
     DAMACY__TRY(damacy__config_range("gds", (uint64_t)c->gds, 0, DAMACY_GDS_OFF, err));
     if (c->device < DAMACY_CPU || c->device > 4096) {
         return damacy__fail(err, DAMACY_INVAL,

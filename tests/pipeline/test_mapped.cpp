@@ -8,13 +8,13 @@
 
 // ---- a scene: arrays in files -------------------------------------------------------------------
 
-enum { RAW, SHARDED, ZSTD, OF_ZSTD, OF_LZ4, OF_ZLIB, CRC, KINDS };
-static const char* const kind_names[] = {"raw",       "sharded",    "zstd", "blosc_zstd",
-                                         "blosc_lz4", "blosc_zlib", "crc"};
+enum { RAW, SHARDED, SHARDED_ZSTD, ZSTD, OF_ZSTD, OF_LZ4, OF_ZLIB, CRC, KINDS };
+static const char* const kind_names[] = {"raw",        "sharded",   "sharded_zstd", "zstd",
+                                         "blosc_zstd", "blosc_lz4", "blosc_zlib",   "crc"};
 
 static std::vector<uint8_t> encode(int kind, const uint8_t* raw, size_t n)
 {
-    static const char* const inner[] = {"", "", "", "zstd", "lz4", "zlib", ""};
+    static const char* const inner[] = {"", "", "", "", "zstd", "lz4", "zlib", ""};
     std::vector<uint8_t> out(2 * n + 65536);
     if (kind == ZSTD) {
         out.resize(ZSTD_compress(out.data(), out.size(), raw, n, 3));
@@ -26,6 +26,31 @@ static std::vector<uint8_t> encode(int kind, const uint8_t* raw, size_t n)
     } else {
         out.assign(raw, raw + n);
     }
+    return out;
+}
+
+// A shard whose chunks are compressed, with a few bytes between them, as writers that align leave.
+static std::vector<uint8_t> compress_shard(const uint8_t* raw, size_t n, size_t n_chunks)
+{
+    const size_t index_size = 16 * n_chunks + 4;
+    std::vector<uint8_t> out, index(raw + n - index_size, raw + n);
+    for (size_t i = 0; i < n_chunks; i++) {
+        uint64_t at, size;
+        memcpy(&at, &index[16 * i], 8);
+        memcpy(&size, &index[16 * i + 8], 8);
+        if (at == UINT64_MAX)
+            continue;
+        const std::vector<uint8_t> chunk = encode(ZSTD, raw + at, size);
+        at = out.size();
+        size = chunk.size();
+        memcpy(&index[16 * i], &at, 8);
+        memcpy(&index[16 * i + 8], &size, 8);
+        out.insert(out.end(), chunk.begin(), chunk.end());
+        out.insert(out.end(), 1 + 37 * i % 11, 0xee);
+    }
+    const uint32_t crc = mem_crc32c(index.data(), index_size - 4);
+    memcpy(&index[index_size - 4], &crc, 4);
+    out.insert(out.end(), index.begin(), index.end());
     return out;
 }
 
@@ -87,6 +112,7 @@ struct scene {
         memset(&config, 0, sizeof config);
         memset(&err, 0, sizeof err);
         config.device = DAMACY_GPU(0);
+        config.mapping = DAMACY_MAPPING_ON;
         config.samples_per_batch = per_batch;
         config.io_threads = 3;
         config.decode_threads = 1;
@@ -106,7 +132,7 @@ struct scene {
         a = mem_plain(uris[kind].c_str());
         a.seed = seed;
         a.has_crc = kind == CRC;
-        for (int axis = 0; axis < 3 && kind == SHARDED; axis++)
+        for (int axis = 0; axis < 3 && (kind == SHARDED || kind == SHARDED_ZSTD); axis++)
             a.shard[axis] = 32;
         mem_put_array(m, &a);
         const bool is_blosc = kind == OF_ZSTD || kind == OF_LZ4 || kind == OF_ZLIB;
@@ -115,7 +141,7 @@ struct scene {
             if (strstr(o->key, "zarr.json")) {
                 std::string text((const char*)o->bytes, o->size);
                 const size_t at = text.find("\"little\"}}") + 10;
-                if (kind == ZSTD)
+                if (kind == ZSTD || kind == SHARDED_ZSTD)
                     text.insert(
                         at,
                         ",{\"name\":\"zstd\",\"configuration\":{\"level\":3,\"checksum\":false}}");
@@ -126,7 +152,9 @@ struct scene {
                         "\"shuffle\":\"shuffle\",\"typesize\":2,\"blocksize\":0}}");
                 write_file(o->key, text.data(), text.size());
             } else {
-                const std::vector<uint8_t> bytes = encode(kind, o->bytes, o->size);
+                const std::vector<uint8_t> bytes = kind == SHARDED_ZSTD
+                                                       ? compress_shard(o->bytes, o->size, 8)
+                                                       : encode(kind, o->bytes, o->size);
                 write_file(o->key, bytes.data(), bytes.size());
             }
         }
@@ -236,8 +264,10 @@ TEST(every_codec_gives_the_same_voxels_mapped_and_read)
     for (int kind = 0; kind < KINDS; kind++) {
         for (int is_off = 0; is_off < 2; is_off++) {
             scene s;
-            s.add_random(kind, kind == SHARDED ? 12 : 4); // simulated kernels of blosc are slow
-            s.config.no_file_mapping = (uint8_t)is_off;
+            s.add_random(kind, kind == SHARDED || kind == SHARDED_ZSTD
+                                   ? 12
+                                   : 4); // simulated kernels of blosc are slow
+            s.config.mapping = is_off ? DAMACY_MAPPING_OFF : DAMACY_MAPPING_ON;
             s.create();
             s.run();
             printf("# %s: %llu of %llu bytes mapped\n", kind_names[kind],
@@ -246,6 +276,36 @@ TEST(every_codec_gives_the_same_voxels_mapped_and_read)
             const bool can = kind != CRC && kind != OF_ZLIB;
             CHECK_EQ(s.stats.bytes_mapped > 0, can && !is_off);
             CHECK(s.stats.bytes_mapped <= s.stats.read.bytes_in);
+            s.end();
+        }
+    }
+}
+
+// How often a function of the driver was called.
+static uint32_t n_calls_of(const char* name)
+{
+    fake_counts counts;
+    uint32_t n = 0;
+    fake_count(&counts);
+    for (uint64_t i = 0; i < counts.n_calls; i++)
+        n += strcmp(fake_call_name(i), name) == 0;
+    return n;
+}
+
+TEST(copies_go_in_one_call_where_the_driver_has_it_and_singly_where_not)
+{
+    for (int way = 0; way < 3; way++) {
+        for (int is_off = 0; is_off < 2; is_off++) {
+            scene s;
+            s.add_random(RAW, 8);
+            s.add_random(SHARDED_ZSTD, 8);
+            s.config.mapping = is_off ? DAMACY_MAPPING_OFF : DAMACY_MAPPING_ON;
+            machine.lacks_new_functions = way == 1;
+            machine.has_no_batches = way == 2;
+            s.create();
+            s.run();
+            const uint32_t n = n_calls_of("copy_batch");
+            CHECK(way == 0 ? n > 0 : way == 1 ? n == 0 : n == 1);
             s.end();
         }
     }
