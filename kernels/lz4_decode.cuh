@@ -391,6 +391,7 @@ DAMACY__INLINE bool damacy__lz4_one(damacy__lz4_state* s, damacy__lz4_shared* sh
     if (n == 15 && !damacy__lz4_length(s, &p, s->size, &n, lane))
         return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
     const uint32_t literals = p;
+    damacy__prefetch_l2(s->src + damacy__min(place + 2048 + 128 * lane, s->size - 1));
     if (n > s->size - p)
         return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
     if (n > room)
@@ -443,13 +444,13 @@ DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared* sh
             if (!damacy__lz4_one(s, shared, &at, lane))
                 return;
             patience =
-                at - before >= DAMACY__LZ4_SPARSE ? damacy__min(patience + 1, 8) : patience - 1;
+                at - before >= DAMACY__LZ4_SPARSE ? damacy__min(patience + 2, 16) : patience - 1;
         } else {
             const uint32_t n_done = damacy__lz4_part(s, shared, &at, reciprocal, lane);
             if (at == before)
                 patience = 1;
             else if (n_done < (at - before) / DAMACY__LZ4_SPARSE)
-                patience = 4;
+                patience = 8;
         }
     }
     damacy__lz4_flush_all(s, shared, lane);

@@ -29,10 +29,11 @@ struct damacy__lz4_shared {
     damacy__u32x2 windows[36]; // .x: word of starts; .y: runs before it
     int32_t delta[66];         // from a byte of the tile to its source, by run; below the tile: -
     uint32_t period[66];       // of a match with an offset below 32: its start, from bit 11 on
-                         // 2^15/offset, from bit 27 on the offset
+                               // 2^15/offset, from bit 27 on the offset
 };
 
-// Adds the bytes of a length from *at on, the last of which is not 255, or until the end.
+// The sum of the bytes of a length from *at on, the last of which is not 255. If they do not end
+// below `end`, *at is above it then.
 DAMACY__INLINE uint32_t damacy__lz4_more(const damacy__lz4_shared* shared, uint32_t* at,
                                          uint32_t end)
 {
@@ -41,15 +42,16 @@ DAMACY__INLINE uint32_t damacy__lz4_more(const damacy__lz4_shared* shared, uint3
         byte = shared->bytes[(*at)++];
         sum += byte;
     }
+    if (byte == 255)
+        *at = end + 1;
     return sum;
 }
 
-// The token after the one at `at`, or a place at or above end. Places are in shared->bytes. What it
-// says of the end of the source does not matter: sequences are checked where they are read.
-DAMACY__INLINE uint32_t damacy__lz4_next(const damacy__lz4_shared* shared, uint32_t at,
-                                         uint32_t end)
+// The place after the token at `at`, or a place at or above end. Places are in shared->bytes. What
+// it says of the end of the source does not matter: sequences are checked where they are read.
+DAMACY__INLINE uint32_t damacy__lz4_next(const damacy__lz4_shared* shared, uint32_t token,
+                                         uint32_t at, uint32_t end)
 {
-    const uint32_t token = shared->bytes[at];
     at += 3 + (token >> 4);
     if (token >= 0xf0) {
         const uint32_t byte = shared->bytes[at - 17];
@@ -83,9 +85,9 @@ DAMACY__INLINE void damacy__lz4_walk(damacy__lz4_shared* shared, damacy__lz4_seg
     for (uint32_t w = 0; w < DAMACY__LZ4_WORDS; w++)
         shared->marks[lane][w] = 0;
     while (at < s->end) {
-        const uint32_t bit = at - s->begin;
-        shared->marks[lane][bit / 32] |= 1u << (bit % 32);
-        at = damacy__lz4_next(shared, at, end);
+        const uint32_t token = shared->bytes[at], bit = at - s->begin;
+        (void)damacy__atomic_or(&shared->marks[lane][bit / 32], 1u << (bit % 32));
+        at = damacy__lz4_next(shared, token, at, end);
     }
     s->entry = s->begin;
     s->exit = at;
@@ -99,11 +101,12 @@ DAMACY__INLINE void damacy__lz4_walk_again(damacy__lz4_shared* shared, damacy__l
     for (uint32_t w = 0; w < DAMACY__LZ4_WORDS; w++)
         shared->trial[lane][w] = 0;
     while (at < s->end) {
+        const uint32_t token = shared->bytes[at];
         const uint32_t bit = at - s->begin, mark = 1u << (bit % 32);
         if (shared->marks[lane][bit / 32] & mark)
             break;
-        shared->trial[lane][bit / 32] |= mark;
-        at = damacy__lz4_next(shared, at, end);
+        (void)damacy__atomic_or(&shared->trial[lane][bit / 32], mark);
+        at = damacy__lz4_next(shared, token, at, end);
     }
     const uint32_t met = damacy__min(at - s->begin, DAMACY__LZ4_SEGMENT);
     for (uint32_t w = 0; w < DAMACY__LZ4_WORDS; w++) {

@@ -351,6 +351,34 @@ TEST(mutated_blocks_agree_with_the_reference)
     }
 }
 
+// Sequences of 3 bytes, so dense that they are decoded in parts of the source, then one with long
+// lengths at every place around the end of a part.
+TEST(lengths_across_the_end_of_a_part_are_read_to_their_end)
+{
+    for (unsigned long_literals = 0; long_literals < 2; long_literals++)
+        for (size_t place = 8180; place < 8220; place++) {
+            bytes src = {0x40, 'a', 'b', 'c', 'd', 4, 0}, expected;
+            for (size_t i = 0; i < place % 3; i++) // so far they are one by one
+                src.insert(src.end(), {0x10, (uint8_t)i, 2, 0});
+            while (src.size() < place)
+                src.insert(src.end(), {0x00, 4, 0});
+            if (long_literals) {
+                src.insert(src.end(), {0xf0, 255, 30});
+                for (unsigned i = 0; i < 300; i++)
+                    src.push_back((uint8_t)(i * 7));
+                src.insert(src.end(), {9, 0});
+            }
+            src.insert(src.end(), {0x0f, 3, 0, 255, 255, 100, 0x02, 1, 0, 0x0f, 5, 0, 255, 0});
+            src.insert(src.end(), {0x50, 1, 2, 3, 4, 5});
+            for (unsigned more = 0; more < 2; more++) {
+                CHECK(reference(src, 1u << 20, &expected) || !expected.empty());
+                compare(src, expected.size(), (unsigned)place);
+                while (src.size() < place + 9000) // the part is not the last
+                    src.insert(src.end() - 6, {0x00, 4, 0});
+            }
+        }
+}
+
 TEST(the_job_count_is_read_on_the_device)
 {
     static const uint8_t good[] = {0x40, 'a', 'b', 'c', 'd'};
