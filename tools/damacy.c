@@ -23,24 +23,33 @@ typedef struct options {
     int as_text;
 } options;
 
-static int usage(const char* what)
+static void print_usage(FILE* file)
 {
-    (void)fprintf(stderr, "damacy: %s\n", what);
-    (void)fprintf(stderr,
+    (void)fprintf(file,
                   "usage: damacy info URI [--json] [--level K]\n"
                   "       damacy cat URI [--box a:b,c:d,...] [--dtype native|f32|...] [--device "
                   "auto|cpu|cuda|N]\n"
                   "                  [--level K] [--oob reject|fill|clamp|reflect] [-o FILE]\n"
                   "       damacy verify URI [--level K]\n"
-                  "       damacy --array_path=PATH\n");
+                  "       damacy --array_path=PATH\n"
+                  "       damacy --help, damacy --version\n");
+}
+
+static int usage(const char* what)
+{
+    (void)fprintf(stderr, "damacy: %s\n", what);
+    print_usage(stderr);
     return 2;
 }
 
 static int failed(damacy_status status, const damacy_error* err)
 {
-    (void)fprintf(stderr, "damacy: %s: %s%s%s%s%s\n", damacy_status_str(status), err->uri,
-                  err->chunk[0] ? " " : "", err->chunk, err->uri[0] || err->chunk[0] ? ": " : "",
-                  err->message);
+    const size_t len = strlen(err->uri);
+    const int is_named = len > 0 && !err->chunk[0] && strncmp(err->message, err->uri, len) == 0;
+
+    (void)fprintf(stderr, "damacy: %s: %s%s%s%s%s\n", damacy_status_str(status),
+                  is_named ? "" : err->uri, err->chunk[0] ? " " : "", err->chunk,
+                  !is_named && (len > 0 || err->chunk[0]) ? ": " : "", err->message);
     return 1;
 }
 
@@ -207,11 +216,20 @@ static void print_fill(const damacy_array_info_t* info)
     }
 }
 
+/* With as few digits as give the same number again. */
 static void print_doubles(const double* values, uint32_t n)
 {
+    char text[40];
+
     (void)putchar('[');
     for (uint32_t i = 0; i < n; i++) {
-        (void)printf("%s%.17g", i ? ", " : "", values[i]);
+        for (int digits = 15; digits <= 17; digits++) {
+            (void)snprintf(text, sizeof text, "%.*g", digits, values[i]);
+            if (strtod(text, NULL) == values[i]) {
+                break;
+            }
+        }
+        (void)printf("%s%s", i ? ", " : "", text);
     }
     (void)putchar(']');
 }
@@ -636,6 +654,7 @@ static int run_cat(const options* o)
     }
     if (is_npy && !write_npy_header(file, dtype, &s)) {
         status = DAMACY_IO;
+        (void)snprintf(err.message, sizeof err.message, "cannot write: %s", strerror(errno));
     }
     if (status == DAMACY_OK) {
         status = copy_slabs(o, &s, file, dtype, &err);
@@ -655,6 +674,15 @@ int main(int argc, char** argv)
 {
     options o;
 
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        print_usage(stdout);
+        return 0;
+    }
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        (void)printf("damacy %d.%d.%d\n", DAMACY_VERSION_MAJOR, DAMACY_VERSION_MINOR,
+                     DAMACY_VERSION_PATCH);
+        return 0;
+    }
     if (!parse(&o, argc, argv)) {
         return usage("bad arguments");
     }

@@ -8,9 +8,12 @@
     macros     nothing but DAMACY* and damacy__* is defined, and declarations pull in no other header
     readme     the blocks of README.md compile; its example is examples/hello.c
     examples   the examples run and print what they promise
+    tool       tools/damacy.c prints, writes and fails as its first comment says
     subproject a meson project finds dependency('damacy')
     runner     tests/run_tests.py counts strictly
 """
+import json
+import math
 import os
 import pathlib
 import re
@@ -385,6 +388,62 @@ def examples(tmp):
     yield "hello", hello
     yield "inspect", inspect
     yield "train: the loss falls to a third, and the same way again", train
+
+
+def tool(tmp):
+    program = pathlib.Path(tmp) / "damacy"
+    with tarfile.open(ROOT / "tests/conformance/golden.tar.xz") as archive:
+        archive.extractall(tmp, [member for member in archive.getmembers() if "-shard-end-" in member.name])
+    store = next(path.parent for path in sorted(pathlib.Path(tmp).glob("*-shard-end-*/zarr.json")))
+    metadata = json.loads((store / "zarr.json").read_text())
+    whole = ",".join(f"0:{extent}" for extent in metadata["shape"])
+
+    def damacy(*arguments):
+        done = subprocess.run([program, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True)
+        return done.returncode, done.stdout, done.stderr.decode()
+
+    def builds():
+        need(*flags("gcc", "c11"), "-O0", ROOT / "tools/damacy.c", "-o", program, "-ldl", "-lpthread", "-lm")
+
+    def info():
+        code, output, _ = damacy("info", store, "--json")
+        said = json.loads(output)
+        must(code == 0 and said["shape"] == metadata["shape"] and said["data_type"] == metadata["data_type"], output)
+        must(damacy("info", store)[1].decode().startswith("uri "), "info prints something else")
+
+    def cat():
+        size = math.prod(metadata["shape"]) * {"8": 1, "16": 2, "32": 4, "64": 8}[re.search(r"\d+$", metadata["data_type"])[0]]
+        code, output, error = damacy("cat", store, "--device", "cpu", "--box", whole)
+        must(code == 0 and len(output) == size, f"{code}: {len(output)} of {size} bytes {error}")
+        must(damacy("cat", store, "--device", "cpu", "-o", f"{tmp}/a.npy")[0] == 0, "cat -o fails")
+        written = pathlib.Path(tmp, "a.npy").read_bytes()
+        must(written.startswith(b"\x93NUMPY\x01") and written.endswith(output) and (len(written) - size) % 64 == 0, "not numpy's format")
+        code, text, error = damacy(f"--array_path={store}")
+        must(code == 0 and len(text.splitlines()) == math.prod(metadata["shape"]), f"{code}: {error}")
+
+    def verify():
+        code, output, error = damacy("verify", store)
+        must(code == 0 and b" 0 bad" in output, f"{code}: {output} {error}")
+
+    def fails():
+        for arguments, status in ((("info", "/nonexistent"), "not found"), (("verify", "/nonexistent"), "not found"),
+                                  ((f"--array_path={tmp}/none",), "not found"),
+                                  (("cat", store, "--box", re.sub(r"^0:\d+", "0:99999999", whole)), "invalid argument")):
+            code, output, error = damacy(*arguments)
+            must(code == 1 and not output and re.fullmatch(rf"damacy: {status}: [^\n]+\n", error), f"{arguments}: {code}: {error}")
+
+    def misuse():
+        for arguments in ((), ("info",), ("bogus", store), ("cat", store, "--box", "1"), ("cat", store, "--dtype", "f7")):
+            code, output, error = damacy(*arguments)
+            must(code == 2 and not output and error.startswith("damacy: ") and "usage: " in error, f"{arguments}: {code}: {error}")
+        must(damacy("--help")[0] == 0 and re.fullmatch(rb"damacy [0-9.]+\n", damacy("--version")[1]), "--help or --version")
+
+    yield "it compiles", builds
+    yield "info", info
+    yield "cat", cat
+    yield "verify", verify
+    yield "what fails is one line, and exit status 1", fails
+    yield "misuse is exit status 2", misuse
 
 
 def subproject(tmp):
