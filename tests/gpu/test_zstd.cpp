@@ -502,6 +502,66 @@ static bytes mutated(const bytes& frame, const bytes& other)
     return b;
 }
 
+// Photon noise above an offset, as 16-bit voxels: short matches, few literals, many sequences.
+static bytes dim_volume(size_t size)
+{
+    bytes out(size);
+    for (size_t i = 0; i + 1 < size; i += 2) {
+        uint32_t v = 96;
+        for (uint32_t bits = noise(); bits; bits &= bits - 1) {
+            v++;
+        }
+        out[i] = (uint8_t)v;
+    }
+    return out;
+}
+
+// Says on its own line which choice of kernels is wrong.
+TEST(zstd_gpu_decodes_few_large_frames_with_every_kernel)
+{
+    if (!gpu()) {
+        SKIP("no CUDA device");
+    }
+    const uint32_t executions[] = {0, DAMACY__ZSTD_EXECUTE_1024X2, DAMACY__ZSTD_EXECUTE_LINKS};
+    size_t n_wrong_choices = 0;
+    for (const size_t n : {1, 2, 7}) {
+        std::vector<bytes> contents(n), frames(n);
+        for (size_t k = 0; k < n; k++) {
+            contents[k] = dim_volume(262144);
+            frames[k].resize(ZSTD_compressBound(262144));
+            frames[k].resize(
+                ZSTD_compress(frames[k].data(), frames[k].size(), contents[k].data(), 262144, 3));
+        }
+        for (uint32_t choice = 0; choice < 12; choice++) {
+            damacy__zstd_options o = {};
+            o.literals = choice % 4;
+            o.execute = executions[choice / 4];
+            size_t n_wrong = 0;
+            uint32_t status = 0;
+            for (unsigned run = 0; run < 5; run++) {
+                std::vector<device_job> jobs(n);
+                for (size_t k = 0; k < n; k++) {
+                    jobs[k].src = frames[k];
+                    jobs[k].capacity = 262144;
+                }
+                decode(*gpu(), jobs, o, run, false);
+                for (const device_job& j : jobs) {
+                    const size_t k = (size_t)(&j - jobs.data());
+                    status = std::max(status, j.result.status);
+                    n_wrong +=
+                        !j.canary || j.result.status != DAMACY__JOB_OK || j.out != contents[k];
+                }
+            }
+            if (n_wrong) {
+                printf("# %zu frames, literals %u, execute %x: %zu of %zu wrong, status %u\n", n,
+                       o.literals, o.execute, n_wrong, 5 * n, status);
+            }
+            n_wrong_choices += n_wrong != 0;
+        }
+    }
+    CHECK_EQ(n_wrong_choices, 0);
+}
+
 // DAMACY_TEST_MUTATIONS says how many.
 TEST(zstd_gpu_accepts_no_mutation_that_libzstd_refuses)
 {
