@@ -1,5 +1,7 @@
-/* The arithmetic of examples/train.c, in double: its gradients are those of the loss. */
+/* The arithmetic of examples/train.c, in double: its gradients are those of the loss. The same text
+ * compiles for GPUs. */
 #define TRAIN_REAL double
+#include "gpu/driver.h"
 #include "examples/train_net.h"
 #include "tests/test.h"
 #include <stdlib.h>
@@ -169,6 +171,40 @@ TEST(steps_against_the_gradient_lower_the_loss)
     }
     CHECK(loss_of(&t) < 0.1 * first);
     unmake(&t);
+}
+
+TEST(the_text_compiles_for_gpus)
+{
+    static const char* const options[2][4] = {
+        {"-arch=sm_75", "-default-device", "-fmad=false", "-Dreal=float"},
+        {"-arch=sm_90", "-default-device", "-fmad=false", "-Dreal=float"}};
+    damacy__driver driver;
+    damacy_error err;
+
+    memset(&driver, 0, sizeof driver);
+    if (damacy__driver_load_nvrtc(&driver, &err) != DAMACY_OK) {
+        SKIP("no libnvrtc on this machine");
+    }
+    for (int i = 0; i < 2; i++) {
+        damacy__compilation program = NULL;
+        char log[4096] = "";
+        size_t size = 0;
+        int code;
+
+        CHECK_EQ(driver.nvrtc_create(&program, train_text, "train.cu", 0, NULL, NULL), 0);
+        code = driver.nvrtc_compile(program, 4, options[i]);
+        if (driver.nvrtc_log_size(program, &size) == 0 && size <= sizeof log) {
+            (void)driver.nvrtc_log(program, log);
+        }
+        if (code != 0) {
+            printf("# %s\n", log);
+        }
+        CHECK_EQ(code, 0);
+        CHECK_STR(log, "");
+        CHECK_EQ(driver.nvrtc_cubin_size(program, &size), 0);
+        CHECK(size > 0);
+        CHECK_EQ(driver.nvrtc_destroy(&program), 0);
+    }
 }
 
 TEST_MAIN
