@@ -798,9 +798,9 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 /* For functions that some builds of the implementation do not use. */
 #define DAMACY__UNUSED __attribute__((unused))
 
-/* A third of the modules' code takes part in decoding and copying; the rest need not cost compile
- * time. In damacy.h (src/modules.txt), cold modules run once per array or pipeline, warm ones per
- * chunk but not per byte. This halves the time of gcc and clang, and only where they optimise. */
+/* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
+ * (src/modules.txt), cold modules run once per array or pipeline, warm ones per chunk. This halves
+ * the time of gcc and clang, and only where they optimise. */
 #if defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && defined(__clang__)
 #define DAMACY__COLD_BEGIN _Pragma("clang optimize off")
 #define DAMACY__COLD_END   _Pragma("clang optimize on")
@@ -5567,6 +5567,7 @@ static damacy_status damacy__libraries_z(damacy__libraries* libraries,
 DAMACY__COLD_END
 
 /* ==== src/codec/zstd_walk.h ==== */
+DAMACY__WARM_BEGIN
 /* The headers of Zstandard frames, blocks, literals and sequences, checked without decoding.
  *
  * What headers can settle is settled here for every decoder, the same way as on the GPU: RFC 8878
@@ -5848,6 +5849,7 @@ static damacy_status damacy__zstd_check(damacy__span src, uint64_t expected, dam
     }
     return DAMACY_OK;
 }
+DAMACY__WARM_END
 
 /* ==== src/codec/zstd_entropy.h ==== */
 /* The entropy coding of Zstandard: FSE tables and Huffman literals (RFC 8878 section 4), for
@@ -6648,6 +6650,7 @@ static damacy_status damacy__zstd_scalar_decode(damacy__zstd_scalar* z, damacy__
 }
 
 /* ==== src/codec/zstd.h ==== */
+DAMACY__WARM_BEGIN
 /* Zstandard on the host: our own walk over headers first, then libzstd, then, where libzstd is
  * missing or refuses, our own decoder.
  *
@@ -6761,6 +6764,7 @@ static damacy_status damacy__zstd_decode(damacy__zstd* zstd, damacy__span src, u
     }
     return DAMACY_OK;
 }
+DAMACY__WARM_END
 
 /* ==== src/codec/lz4.h ==== */
 /* LZ4 blocks on the host: our own decoder, so that hostile bytes meet nothing but checked copies.
@@ -6931,6 +6935,7 @@ static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t s
 }
 
 /* ==== src/codec/gzip.h ==== */
+DAMACY__WARM_BEGIN
 /* gzip (RFC 1952) and zlib (RFC 1950) on the host through libz.
  *
  * Several gzip members in a row are one stream; libz compares their checksums. Bytes behind the end
@@ -7019,6 +7024,7 @@ static damacy_status damacy__inflate(damacy__libraries* libraries, bool is_gzip,
     (void)z->end(&stream);
     return status;
 }
+DAMACY__WARM_END
 
 /* ==== src/codec/shuffle.h ==== */
 /* Undoes blosc's two shuffles over one block. Source: c-blosc README_CHUNK_FORMAT.rst and its
@@ -7240,6 +7246,7 @@ static void damacy__unshuffle_bits(uint8_t* dst, const uint8_t* src, size_t size
 }
 
 /* ==== src/codec/blosc.h ==== */
+DAMACY__WARM_BEGIN
 /* blosc chunks (format of c-blosc 1) on the host. Source: Zarr v3 codecs/blosc and c-blosc
  * README_CHUNK_FORMAT.rst.
  *
@@ -7484,6 +7491,7 @@ static damacy_status damacy__blosc_decode(const damacy__blosc_tools* tools,
     }
     return DAMACY_OK;
 }
+DAMACY__WARM_END
 
 /* ==== src/store/os.h ==== */
 DAMACY__COLD_BEGIN
@@ -19453,6 +19461,7 @@ static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* 
 DAMACY__WARM_END
 
 /* ==== src/gpu/memory.h ==== */
+DAMACY__WARM_BEGIN
 /* Memory that the GPU uses: device memory under a hard budget, pinned host memory, mapped files.
  *
  * Pinned and registered bytes count against the budget of the host allocator. Everything is made
@@ -19753,6 +19762,7 @@ static void damacy__mapping_close(damacy__device* device, damacy__mapping* mappi
     __atomic_sub_fetch(&device->pinned, mapping->map_size, __ATOMIC_RELAXED);
     memset(mapping, 0, sizeof *mapping);
 }
+DAMACY__WARM_END
 
 /* ==== src/gpu/cache.h ==== */
 DAMACY__COLD_BEGIN
@@ -20811,6 +20821,7 @@ DAMACY__COLD_END
     }
 
 /* ==== src/stage/axis.h ==== */
+DAMACY__WARM_BEGIN
 /* One axis of a crop to pieces that each lie in one chunk, or outside the array.
  *
  * The bounds policy is resolved here and nowhere else: clamping gives pieces that repeat one voxel
@@ -20934,8 +20945,10 @@ static bool damacy__axis_pieces(damacy__pieces* pieces, damacy__alloc* alloc,
            damacy__axis_run(pieces, alloc, n_before, n_inside, begin, 1, chunk) &&
            damacy__axis_outside(pieces, alloc, n_before + n_inside, n_after);
 }
+DAMACY__WARM_END
 
 /* ==== src/stage/plan.h ==== */
+DAMACY__WARM_BEGIN
 /* Crops to work: which chunks to read and decode, in which coalesced reads, and where each of their
  * voxels goes.
  *
@@ -21378,8 +21391,10 @@ static damacy_status damacy__plan_sample(damacy__plan* plan, damacy__alloc* allo
     }
     return DAMACY_OK;
 }
+DAMACY__WARM_END
 
 /* ==== src/stage/reads.h ==== */
+DAMACY__WARM_BEGIN
 /* The second half of planning: chunks to coalesced reads, in an order in which objects take turns.
  *
  * Chunks of one object that lie next to each other, or a small gap apart, are read at once up to a
@@ -21547,6 +21562,7 @@ static damacy_status damacy__plan_reads_make(damacy__plan* plan, damacy__alloc* 
                          plan);
     return DAMACY_OK;
 }
+DAMACY__WARM_END
 
 /* ==== src/stage/metric.h ==== */
 /* Counters of one stage, added to by any thread without a lock. */
@@ -23823,6 +23839,7 @@ static damacy_status damacy__bytes_decode(damacy__decoder* decoder, const damacy
 }
 
 /* ==== src/stage/host_decode.h ==== */
+DAMACY__WARM_BEGIN
 /* One stored chunk to its voxels, on the host.
  *
  * The result is layout->chunk_size bytes exactly, or an error. Shards inside a chunk (is_nested)
@@ -24080,6 +24097,7 @@ static damacy_status damacy__host_decode(damacy__decoder* decoder, const damacy_
     return damacy__bytes_decode(decoder, chain->codecs + middle + 1, chain->n - middle - 1, stored,
                                 dst, layout->chunk_size, NULL, err);
 }
+DAMACY__WARM_END
 
 /* ==== src/stage/config.h ==== */
 DAMACY__COLD_BEGIN

@@ -8,9 +8,9 @@
 /* For functions that some builds of the implementation do not use. */
 #define DAMACY__UNUSED __attribute__((unused))
 
-/* A third of the modules' code takes part in decoding and copying; the rest need not cost compile
- * time. In damacy.h (src/modules.txt), cold modules run once per array or pipeline, warm ones per
- * chunk but not per byte. This halves the time of gcc and clang, and only where they optimise. */
+/* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
+ * (src/modules.txt), cold modules run once per array or pipeline, warm ones per chunk. This halves
+ * the time of gcc and clang, and only where they optimise. */
 #if defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && defined(__clang__)
 #define DAMACY__COLD_BEGIN _Pragma("clang optimize off")
 #define DAMACY__COLD_END   _Pragma("clang optimize on")
