@@ -674,14 +674,13 @@ typedef struct damacy_codec_limits {
     uint64_t max_frame_size; /* decoded bytes of the largest frame; for LZ4 its capacity */
     uint64_t total_size;     /* decoded bytes of all together; 0: max_frames * max_frame_size */
     /* ---- */
-    uint64_t total_src_size; /* bytes of all sources together; 0: any */
-    uint64_t work_size;      /* Zstandard: bytes of literals and sequences between the kernels; 0:
-                                2.52 bytes per decoded byte, and in any case 4.4 times the largest */
-    uint32_t max_blocks;     /* Zstandard: blocks of all frames together; 0: one per 16 KiB, and one
-                                per KiB of the largest */
-    uint32_t max_streams;    /* blosc: streams of all chunks together; 0: one per 8 KiB */
-    uint32_t n_concurrent;   /* batches that run at the same time, on streams of their own: two or
-                                more trade the time of one for that of all; 0: 1 */
+    uint64_t work_size;    /* Zstandard: bytes of literals and sequences between the kernels; 0:
+                              2.52 bytes per decoded byte, and in any case 4.4 times the largest */
+    uint32_t max_blocks;   /* Zstandard: blocks of all frames together; 0: one per 16 KiB, and one
+                              per KiB of the largest */
+    uint32_t max_streams;  /* blosc: streams of all chunks together; 0: one per 8 KiB */
+    uint32_t n_concurrent; /* batches that run at the same time, on streams of their own: two or
+                              more trade the time of one for that of all; 0: 1 */
 } damacy_codec_limits;
 
 /* Makes ready to decompress frames of one kind. Of config (may be NULL) device, cuda_context,
@@ -700,9 +699,8 @@ DAMACY_API void damacy_codec_destroy(damacy_codec* codec);
 DAMACY_API int32_t damacy_codec_device(const damacy_codec* codec);
 
 /* Bytes of scratch for batches within the limits: without measured ones about 2.5 per decoded byte
- * for Zstandard, 6.6 for up to eight frames, which are faster with it; 1 for LZ4, 3.7 for blosc; a
- * single frame takes up to 9. Calls no driver. INVAL: max_frame_size is 0 or
- * above 2^31 - 1, or sizes that no device has. */
+ * for Zstandard, 5 for a single frame; 3.7 for blosc; 72 per frame for LZ4. Calls no driver. INVAL:
+ * max_frame_size is 0 or above 2^31 - 1, or sizes that no device has. */
 DAMACY_API damacy_status damacy_codec_scratch_size(damacy_codec_kind kind,
                                                    const damacy_codec_limits* limits,
                                                    uint64_t* size, damacy_error* err);
@@ -9942,8 +9940,7 @@ enum { /* damacy__codec_frames.kind, numbered as damacy_codec_kind */
 /* What measure adds up; zeroed before. Frames with broken headers count with what was walked of
  * them, or not at all: they take nothing of the decoders' scratch. */
 typedef struct damacy__codec_totals {
-    uint64_t src_size; /* bytes of all frames */
-    uint64_t size;     /* decoded bytes, at most the capacities, or those where headers tell less */
+    uint64_t size; /* decoded bytes, at most the capacities, or those where headers tell less */
     uint64_t n_work_bytes; /* Zstandard: literals and records */
     uint64_t n_blocks;     /* Zstandard */
     uint64_t n_frames;     /* Zstandard: inside the caller's frames, which may hold several */
@@ -9951,7 +9948,7 @@ typedef struct damacy__codec_totals {
     uint32_t largest;      /* of the sizes above */
     uint32_t n_headers;    /* Zstandard: the most of one frame or stream */
 } damacy__codec_totals;
-static_assert(sizeof(damacy__codec_totals) == 56, "ABI");
+static_assert(sizeof(damacy__codec_totals) == 48, "ABI");
 
 typedef struct damacy__codec_frames {
     uint64_t srcs;          /* const uint64_t[n]: addresses */
@@ -11900,12 +11897,10 @@ __extension__ static const char damacy__source_codec_cu[] =
     "        const uint64_t room = damacy__codec_room(f, i, size);\n"
     "        if (f.kind == DAMACY__FRAMES_BLOSC && src && src_size >= 16)\n"
     "            damacy__codec_blosc(src, src_size, t);\n"
-    "        t.src_size += src_size < DAMACY__JOB_SIZE_MAX ? src_size : DAMACY__JOB_SIZE_MAX;\n"
     "        t.size += room;\n"
     "        if (room > t.largest)\n"
     "            t.largest = (uint32_t)room;\n"
     "    }\n"
-    "    damacy__atomic_add64(&all->src_size, t.src_size);\n"
     "    damacy__atomic_add64(&all->size, t.size);\n"
     "    damacy__atomic_add64(&all->n_work_bytes, t.n_work_bytes);\n"
     "    damacy__atomic_add64(&all->n_blocks, t.n_blocks);\n"
@@ -11933,8 +11928,7 @@ __extension__ static const char damacy__source_codec_abi_h[] =
     "/* What measure adds up; zeroed before. Frames with broken headers count with what was walked of\n"
     " * them, or not at all: they take nothing of the decoders' scratch. */\n"
     "typedef struct damacy__codec_totals {\n"
-    "    uint64_t src_size; /* bytes of all frames */\n"
-    "    uint64_t size;     /* decoded bytes, at most the capacities, or those where headers tell less */\n"
+    "    uint64_t size; /* decoded bytes, at most the capacities, or those where headers tell less */\n"
     "    uint64_t n_work_bytes; /* Zstandard: literals and records */\n"
     "    uint64_t n_blocks;     /* Zstandard */\n"
     "    uint64_t n_frames;     /* Zstandard: inside the caller's frames, which may hold several */\n"
@@ -11942,7 +11936,7 @@ __extension__ static const char damacy__source_codec_abi_h[] =
     "    uint32_t largest;      /* of the sizes above */\n"
     "    uint32_t n_headers;    /* Zstandard: the most of one frame or stream */\n"
     "} damacy__codec_totals;\n"
-    "static_assert(sizeof(damacy__codec_totals) == 56, \"ABI\");\n"
+    "static_assert(sizeof(damacy__codec_totals) == 48, \"ABI\");\n"
     "\n"
     "typedef struct damacy__codec_frames {\n"
     "    uint64_t srcs;          /* const uint64_t[n]: addresses */\n"
@@ -31693,9 +31687,6 @@ static damacy_status damacy__codec_step(const damacy__codec_call* call, uint32_t
 
 /* ---- scratch ---- */
 
-/* Links (stage/zstd_launch.h) are worth their room for no more frames than these. */
-enum { DAMACY__CODEC_LINK_FRAMES = 8 };
-
 /* The limits with their defaults. */
 static damacy_status damacy__codec_limits_fill(const damacy_codec_limits* limits,
                                                damacy_codec_limits* out, damacy_error* err)
@@ -31713,26 +31704,22 @@ static damacy_status damacy__codec_limits_fill(const damacy_codec_limits* limits
     if (out->total_size == 0) {
         out->total_size = most;
     }
-    if (out->max_frames > 1u << 24 || out->total_size >> 46 || out->total_src_size >> 46 ||
-        out->work_size >> 46 || out->max_blocks > 1u << 30 || out->max_streams > 1u << 28) {
+    if (out->max_frames > 1u << 24 || out->total_size >> 46 || out->work_size >> 46 ||
+        out->max_blocks > 1u << 30 || out->max_streams > 1u << 28) {
         return damacy__fail(err, DAMACY_INVAL,
                             "limits that no device holds: %u frames, %" PRIu64
-                            " bytes decoded, %" PRIu64 " stored, %" PRIu64
-                            " of work, %u blocks, %u streams",
-                            out->max_frames, out->total_size, out->total_src_size, out->work_size,
-                            out->max_blocks, out->max_streams);
+                            " bytes decoded, %" PRIu64 " of work, %u blocks, %u streams",
+                            out->max_frames, out->total_size, out->work_size, out->max_blocks,
+                            out->max_streams);
     }
     out->total_size = DAMACY__MAX(out->total_size, out->max_frame_size);
-    if (out->total_src_size == 0) { /* what does not compress grows by less than a hundredth */
-        out->total_src_size = out->total_size + out->total_size / 64 + 256ull * out->max_frames;
-    }
     return DAMACY_OK;
 }
 
 /* The Zstandard decoder's share, from layout->work on. room 0: as much as it likes. */
 static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits, uint32_t n_jobs,
-                                               uint64_t room, bool has_links,
-                                               damacy__codec_layout* layout, damacy_error* err)
+                                               uint64_t room, damacy__codec_layout* layout,
+                                               damacy_error* err)
 {
     damacy__zstd_limits zstd;
 
@@ -31742,13 +31729,9 @@ static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits
     zstd.largest_size = limits->max_frame_size;
     zstd.max_blocks = limits->max_blocks;
     zstd.pool_size = limits->work_size;
-    zstd.has_links = has_links;
     DAMACY__TRY(damacy__zstd_layout_of(&zstd, &layout->zstd, err));
     if (room == 0) {
         return DAMACY_OK;
-    }
-    if (has_links && layout->zstd.size > room) {
-        zstd.has_links = false;
     }
     zstd.scratch_size = room;
     return damacy__zstd_layout_of(&zstd, &layout->zstd, err);
@@ -31790,10 +31773,9 @@ static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec
                             "scratch of %" PRIu64 " bytes: the tables of %u frames take %" PRIu64,
                             room, limits->max_frames, out->work);
     }
-    DAMACY__TRY(damacy__codec_layout_zstd(
-        limits, is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
-        room ? room - out->work : 0, is_zstd && limits->max_frames <= DAMACY__CODEC_LINK_FRAMES,
-        out, err));
+    DAMACY__TRY(damacy__codec_layout_zstd(limits,
+                                          is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
+                                          room ? room - out->work : 0, out, err));
     out->size = out->work + out->zstd.size;
     return DAMACY_OK;
 }
@@ -32311,7 +32293,6 @@ static damacy_status damacy__codec_limits_of(const damacy_codec_batch* batch,
     out->max_frames = batch->n_frames;
     out->max_frame_size = DAMACY__MAX(t->largest, 1);
     out->total_size = DAMACY__MAX(t->size, 1);
-    out->total_src_size = DAMACY__MAX(t->src_size, 1);
     out->work_size = DAMACY__MAX(t->n_work_bytes, 1);
     out->max_blocks = (uint32_t)DAMACY__MAX(blocks, 1);
     out->max_streams = (uint32_t)DAMACY__MAX(t->n_streams, 1);

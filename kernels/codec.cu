@@ -213,12 +213,10 @@ extern "C" __global__ __launch_bounds__(64) void damacy_frames_measure(damacy__c
         const uint64_t room = damacy__codec_room(f, i, size);
         if (f.kind == DAMACY__FRAMES_BLOSC && src && src_size >= 16)
             damacy__codec_blosc(src, src_size, t);
-        t.src_size += src_size < DAMACY__JOB_SIZE_MAX ? src_size : DAMACY__JOB_SIZE_MAX;
         t.size += room;
         if (room > t.largest)
             t.largest = (uint32_t)room;
     }
-    damacy__atomic_add64(&all->src_size, t.src_size);
     damacy__atomic_add64(&all->size, t.size);
     damacy__atomic_add64(&all->n_work_bytes, t.n_work_bytes);
     damacy__atomic_add64(&all->n_blocks, t.n_blocks);

@@ -14,8 +14,7 @@ enum { /* damacy__codec_frames.kind, numbered as damacy_codec_kind */
 /* What measure adds up; zeroed before. Frames with broken headers count with what was walked of
  * them, or not at all: they take nothing of the decoders' scratch. */
 typedef struct damacy__codec_totals {
-    uint64_t src_size; /* bytes of all frames */
-    uint64_t size;     /* decoded bytes, at most the capacities, or those where headers tell less */
+    uint64_t size; /* decoded bytes, at most the capacities, or those where headers tell less */
     uint64_t n_work_bytes; /* Zstandard: literals and records */
     uint64_t n_blocks;     /* Zstandard */
     uint64_t n_frames;     /* Zstandard: inside the caller's frames, which may hold several */
@@ -23,7 +22,7 @@ typedef struct damacy__codec_totals {
     uint32_t largest;      /* of the sizes above */
     uint32_t n_headers;    /* Zstandard: the most of one frame or stream */
 } damacy__codec_totals;
-static_assert(sizeof(damacy__codec_totals) == 56, "ABI");
+static_assert(sizeof(damacy__codec_totals) == 48, "ABI");
 
 typedef struct damacy__codec_frames {
     uint64_t srcs;          /* const uint64_t[n]: addresses */

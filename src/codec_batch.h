@@ -65,9 +65,6 @@ static damacy_status damacy__codec_step(const damacy__codec_call* call, uint32_t
 
 /* ---- scratch ---- */
 
-/* Links (stage/zstd_launch.h) are worth their room for no more frames than these. */
-enum { DAMACY__CODEC_LINK_FRAMES = 8 };
-
 /* The limits with their defaults. */
 static damacy_status damacy__codec_limits_fill(const damacy_codec_limits* limits,
                                                damacy_codec_limits* out, damacy_error* err)
@@ -85,26 +82,22 @@ static damacy_status damacy__codec_limits_fill(const damacy_codec_limits* limits
     if (out->total_size == 0) {
         out->total_size = most;
     }
-    if (out->max_frames > 1u << 24 || out->total_size >> 46 || out->total_src_size >> 46 ||
-        out->work_size >> 46 || out->max_blocks > 1u << 30 || out->max_streams > 1u << 28) {
+    if (out->max_frames > 1u << 24 || out->total_size >> 46 || out->work_size >> 46 ||
+        out->max_blocks > 1u << 30 || out->max_streams > 1u << 28) {
         return damacy__fail(err, DAMACY_INVAL,
                             "limits that no device holds: %u frames, %" PRIu64
-                            " bytes decoded, %" PRIu64 " stored, %" PRIu64
-                            " of work, %u blocks, %u streams",
-                            out->max_frames, out->total_size, out->total_src_size, out->work_size,
-                            out->max_blocks, out->max_streams);
+                            " bytes decoded, %" PRIu64 " of work, %u blocks, %u streams",
+                            out->max_frames, out->total_size, out->work_size, out->max_blocks,
+                            out->max_streams);
     }
     out->total_size = DAMACY__MAX(out->total_size, out->max_frame_size);
-    if (out->total_src_size == 0) { /* what does not compress grows by less than a hundredth */
-        out->total_src_size = out->total_size + out->total_size / 64 + 256ull * out->max_frames;
-    }
     return DAMACY_OK;
 }
 
 /* The Zstandard decoder's share, from layout->work on. room 0: as much as it likes. */
 static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits, uint32_t n_jobs,
-                                               uint64_t room, bool has_links,
-                                               damacy__codec_layout* layout, damacy_error* err)
+                                               uint64_t room, damacy__codec_layout* layout,
+                                               damacy_error* err)
 {
     damacy__zstd_limits zstd;
 
@@ -114,13 +107,9 @@ static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits
     zstd.largest_size = limits->max_frame_size;
     zstd.max_blocks = limits->max_blocks;
     zstd.pool_size = limits->work_size;
-    zstd.has_links = has_links;
     DAMACY__TRY(damacy__zstd_layout_of(&zstd, &layout->zstd, err));
     if (room == 0) {
         return DAMACY_OK;
-    }
-    if (has_links && layout->zstd.size > room) {
-        zstd.has_links = false;
     }
     zstd.scratch_size = room;
     return damacy__zstd_layout_of(&zstd, &layout->zstd, err);
@@ -162,10 +151,9 @@ static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec
                             "scratch of %" PRIu64 " bytes: the tables of %u frames take %" PRIu64,
                             room, limits->max_frames, out->work);
     }
-    DAMACY__TRY(damacy__codec_layout_zstd(
-        limits, is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
-        room ? room - out->work : 0, is_zstd && limits->max_frames <= DAMACY__CODEC_LINK_FRAMES,
-        out, err));
+    DAMACY__TRY(damacy__codec_layout_zstd(limits,
+                                          is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
+                                          room ? room - out->work : 0, out, err));
     out->size = out->work + out->zstd.size;
     return DAMACY_OK;
 }

@@ -327,7 +327,6 @@ static damacy_status damacy__codec_limits_of(const damacy_codec_batch* batch,
     out->max_frames = batch->n_frames;
     out->max_frame_size = DAMACY__MAX(t->largest, 1);
     out->total_size = DAMACY__MAX(t->size, 1);
-    out->total_src_size = DAMACY__MAX(t->src_size, 1);
     out->work_size = DAMACY__MAX(t->n_work_bytes, 1);
     out->max_blocks = (uint32_t)DAMACY__MAX(blocks, 1);
     out->max_streams = (uint32_t)DAMACY__MAX(t->n_streams, 1);
