@@ -18696,6 +18696,13 @@ static bool damacy__driver_resolve_nvrtc(damacy__driver* driver, void* library)
 /* Opens libnvrtc. One that the process has loaded already comes first, then those that this driver
  * can run (machine code of a newer major version is refused by an older driver), newest first.
  * UNSUPPORTED: none found. Call it from one thread at a time, before the table is shared. */
+#ifdef DAMACY__NVRTC_LOAD
+/* As DAMACY__DRIVER_LOAD. */
+static damacy_status damacy__driver_load_nvrtc(damacy__driver* driver, damacy_error* err)
+{
+    return DAMACY__NVRTC_LOAD(driver, err);
+}
+#else
 static damacy_status damacy__driver_load_nvrtc(damacy__driver* driver, damacy_error* err)
 {
     static const struct {
@@ -18735,6 +18742,7 @@ static damacy_status damacy__driver_load_nvrtc(damacy__driver* driver, damacy_er
         err, DAMACY_UNSUPPORTED,
         "no kernel compiler: none of libnvrtc.so.13, .12, .11.2 was found (CUDA's NVRTC)");
 }
+#endif
 DAMACY__COLD_END
 
 /* ==== src/gpu/device.h ==== */
@@ -18822,9 +18830,6 @@ static damacy_status damacy__copy_on_device(damacy__device* device, uint64_t dst
 DAMACY__UNUSED static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev,
                                                         uint8_t value, uint64_t size,
                                                         damacy__stream stream, damacy_error* err);
-
-static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
-                                           damacy__stream stream, damacy_error* err);
 
 /* ---- errors ---- */
 
@@ -19266,35 +19271,6 @@ static damacy_status damacy__stream_await(damacy__device* device, damacy__stream
     DAMACY__TRY(damacy__device_alive(device, err));
     return damacy__device_check(device, device->driver->stream_wait(stream, event, 0), err,
                                 "cuStreamWaitEvent");
-}
-
-/* Makes later work of `waiter` wait for what is queued in `stream` now, a stream of any context;
- * the default streams (NULL, 1, 2) are those of the device's context. */
-static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
-                                           damacy__stream stream, damacy_error* err)
-{
-    const damacy__driver* driver = device->driver;
-    damacy__context context = device->context;
-    damacy__event event = NULL;
-    damacy_status status;
-
-    DAMACY__TRY(damacy__device_alive(device, err));
-    if ((uintptr_t)stream > 2) {
-        DAMACY__TRY(damacy__device_check(device, driver->stream_context(stream, &context), err,
-                                         "the consumer's stream (cuStreamGetCtx)"));
-    }
-    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
-                                     "the context of the consumer's stream"));
-    status = damacy__event_open(device, false, &event, err);
-    if (status == DAMACY_OK) {
-        status = damacy__event_record(device, event, stream, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__stream_await(device, waiter, event, err);
-    }
-    damacy__device_leave(device);
-    damacy__event_close(device, event); /* what waits for it keeps it */
-    return status;
 }
 
 /* ---- copies: queued on the stream, in order ---- */
@@ -20017,13 +19993,102 @@ static void damacy__cache_remove(const damacy__cache* cache, const damacy__cache
 }
 DAMACY__COLD_END
 
+/* ==== src/gpu/note.h ==== */
+DAMACY__COLD_BEGIN
+/* Notes in the cache of compiled kernels: which file of NVRTC made the code of a key.
+ *
+ * Opening NVRTC takes longer than all else of a warm start. While its file has the size and time
+ * that it had, what it made before is what it would make now, and it need not be opened. */
+
+/* Layout of a note: words, little-endian, then the path of NVRTC with a zero byte. */
+enum { DAMACY__NOTE_WORDS = 4, DAMACY__NOTE_PATH = 512 };
+typedef struct damacy__note {
+    uint64_t word[DAMACY__NOTE_WORDS]; /* key of the code; bytes and mtime of the file of NVRTC */
+    char path[DAMACY__NOTE_PATH];
+} damacy__note;
+
+/* Fills in what the file is like now; false when it is not there. */
+static bool damacy__note_look(damacy__note* note)
+{
+    struct stat info;
+
+    if (note->path[0] != '/' || stat(note->path, &info) != 0) {
+        return false;
+    }
+    note->word[2] = (uint64_t)info.st_size;
+    note->word[3] =
+        (uint64_t)info.st_mtim.tv_sec * UINT64_C(1000000000) + (uint64_t)info.st_mtim.tv_nsec;
+    return true;
+}
+
+/* Remembers which NVRTC made the code of a key. Failures only cost time later. */
+static void damacy__note_store(const damacy__cache* cache, const damacy__driver* driver,
+                               const damacy__cache_key* note_key, const damacy__cache_key* key)
+{
+    int (*function)(int*, int*) = driver->nvrtc_version;
+    uint8_t bytes[8 * DAMACY__NOTE_WORDS + DAMACY__NOTE_PATH];
+    damacy__note note;
+    void* address = NULL;
+    Dl_info where;
+    int len;
+
+    memset(&note, 0, sizeof note);
+    memset(bytes, 0, sizeof bytes);
+    memcpy(&address, &function, sizeof address);
+    if (dladdr(address, &where) == 0 || !where.dli_fname) {
+        return;
+    }
+    len = snprintf(note.path, sizeof note.path, "%s", where.dli_fname);
+    if (len < 0 || (size_t)len >= sizeof note.path || !damacy__note_look(&note)) {
+        return;
+    }
+    note.word[0] = key->word[0];
+    note.word[1] = key->word[1];
+    for (uint32_t i = 0; i < DAMACY__NOTE_WORDS; i++) {
+        damacy__store_u64le(bytes + 8 * i, note.word[i]);
+    }
+    memcpy(bytes + 8 * DAMACY__NOTE_WORDS, note.path, sizeof note.path);
+    (void)damacy__cache_store(cache, note_key, bytes, sizeof bytes);
+}
+
+/* The key of code that the NVRTC of a note has made, if its file is as it was. */
+static bool damacy__note_load(const damacy__cache* cache, damacy__alloc* alloc,
+                              const damacy__cache_key* note_key, damacy__cache_key* key)
+{
+    damacy__note note;
+    damacy__note now;
+    uint8_t* bytes = NULL;
+    uint64_t size = 0;
+    bool is_good;
+
+    if (!damacy__cache_load(cache, alloc, note_key, &bytes, &size)) {
+        return false;
+    }
+    memset(&note, 0, sizeof note);
+    is_good = size == 8 * DAMACY__NOTE_WORDS + DAMACY__NOTE_PATH && bytes[size - 1] == 0;
+    for (uint32_t i = 0; is_good && i < DAMACY__NOTE_WORDS; i++) {
+        note.word[i] = damacy__load_u64le(bytes + 8 * i);
+    }
+    if (is_good) {
+        memcpy(note.path, bytes + 8 * DAMACY__NOTE_WORDS, sizeof note.path);
+        now = note;
+        is_good = damacy__note_look(&now) && memcmp(&now, &note, sizeof note) == 0;
+        key->word[0] = note.word[0];
+        key->word[1] = note.word[1];
+    }
+    damacy__free(alloc, bytes, size + 1);
+    return is_good;
+}
+DAMACY__COLD_END
+
 /* ==== src/gpu/compile.h ==== */
 DAMACY__COLD_BEGIN
 /* CUDA C++ text in memory -> machine code, by NVRTC or from the cache on disk.
  *
  * The code is for the exact architecture. Where NVRTC does not know it, for the newest one before
  * it that the device can run: machine code of the same major version, else PTX, which the driver
- * translates. Needs no GPU. */
+ * translates. Needs no GPU. Opening NVRTC takes longer than all else: a note in the cache says
+ * which file it was that made the code, and while that file is as it was, it is not opened. */
 
 enum { DAMACY__COMPILE_SOURCES = 64, DAMACY__COMPILE_DEFINES = 24 };
 
@@ -20048,6 +20113,8 @@ typedef struct damacy__compiler {
     damacy__cache cache;
 
     damacy__mutex mutex;
+    damacy__condition changed;
+    uint32_t n_undecided;       /* guarded by mutex: programs that may turn out to need NVRTC */
     bool is_looked_for;         /* guarded by mutex: NVRTC */
     damacy_status nvrtc_status; /* guarded by mutex */
     damacy_error nvrtc_error;   /* guarded by mutex */
@@ -20080,6 +20147,8 @@ static void damacy__compiler_deinit(damacy__compiler* compiler);
 static damacy_status damacy__compile(damacy__compiler* compiler,
                                      const damacy__compilation_spec* spec, damacy__image* out,
                                      damacy_error* err);
+static bool damacy__compile_from_note(damacy__compiler* compiler,
+                                      const damacy__compilation_spec* spec, damacy__image* out);
 static void damacy__image_free(damacy__compiler* compiler, damacy__image* image);
 
 /* cache_dir: as damacy_config.cache_dir. Quick: NVRTC is opened by the first compilation. */
@@ -20091,6 +20160,10 @@ static damacy_status damacy__compiler_init(damacy__compiler* compiler, damacy__a
     memset(compiler, 0, sizeof *compiler);
     assert(n_sources <= DAMACY__COMPILE_SOURCES);
     DAMACY__TRY(damacy__mutex_init(&compiler->mutex, err));
+    if (damacy__condition_init(&compiler->changed, err) != DAMACY_OK) {
+        damacy__mutex_deinit(&compiler->mutex);
+        return err->status;
+    }
     compiler->alloc = alloc;
     compiler->driver = driver;
     compiler->architecture = architecture;
@@ -20105,6 +20178,7 @@ static void damacy__compiler_deinit(damacy__compiler* compiler)
 {
     if (compiler->alloc) {
         damacy__cache_close(&compiler->cache);
+        damacy__condition_deinit(&compiler->changed);
         damacy__mutex_deinit(&compiler->mutex);
     }
     memset(compiler, 0, sizeof *compiler);
@@ -20125,6 +20199,34 @@ static damacy_status damacy__compiler_prepare(damacy__compiler* compiler, damacy
     status = compiler->nvrtc_status;
     if (status != DAMACY_OK) {
         (void)damacy__fail(err, status, "%s", compiler->nvrtc_error.message);
+    }
+    damacy__unlock(&compiler->mutex);
+    return status;
+}
+
+/* Counts programs that have not found out yet whether they need NVRTC. */
+static void damacy__compiler_undecided(damacy__compiler* compiler, bool is_one_more)
+{
+    damacy__lock(&compiler->mutex);
+    compiler->n_undecided += is_one_more ? 1u : 0u - 1u;
+    damacy__broadcast(&compiler->changed);
+    damacy__unlock(&compiler->mutex);
+}
+
+/* Waits until every program that was started has found its code in the cache or has NVRTC, and says
+ * whether NVRTC had to be opened. UNSUPPORTED: it is needed and cannot be. */
+static damacy_status damacy__compiler_decided(damacy__compiler* compiler, bool* is_needed,
+                                              damacy_error* err)
+{
+    damacy_status status = DAMACY_OK;
+
+    damacy__lock(&compiler->mutex);
+    while (compiler->n_undecided > 0) {
+        damacy__wait(&compiler->changed, &compiler->mutex);
+    }
+    *is_needed = compiler->is_looked_for;
+    if (compiler->is_looked_for && compiler->nvrtc_status != DAMACY_OK) {
+        status = damacy__fail(err, compiler->nvrtc_status, "%s", compiler->nvrtc_error.message);
     }
     damacy__unlock(&compiler->mutex);
     return status;
@@ -20265,13 +20367,16 @@ static void damacy__key_add(damacy__cache_key* key, const void* bytes, size_t si
     key->word[1] = damacy__hash(bytes, size, key->word[1] * UINT64_C(0x9e3779b97f4a7c15) + len + 1);
 }
 
-/* Every source counts, not only those included: parsing for #include would save nothing. */
+/* Every source counts, not only those included: parsing for #include would save nothing. is_note:
+ * the key of the note about the code, which NVRTC has no part in. */
 static damacy__cache_key damacy__compiler_key(const damacy__compiler* compiler,
                                               const damacy__texts* texts, const char* name,
-                                              const char* const* options, uint32_t n_options)
+                                              const char* const* options, uint32_t n_options,
+                                              bool is_note)
 {
-    const int versions[] = {compiler->driver->version, compiler->driver->nvrtc_major,
-                            compiler->driver->nvrtc_minor, (int)compiler->architecture};
+    const int versions[] = {compiler->driver->version, is_note ? -1 : compiler->driver->nvrtc_major,
+                            is_note ? -1 : compiler->driver->nvrtc_minor,
+                            (int)compiler->architecture};
     damacy__cache_key key = {{1, 2}};
 
     damacy__key_add(&key, versions, sizeof versions);
@@ -20396,14 +20501,62 @@ static uint32_t damacy__compile_options(const damacy__compiler* compiler,
     return n;
 }
 
+/* How code of exactly the architecture is asked for. */
+static damacy__target damacy__compiler_exact(const damacy__compiler* compiler)
+{
+    damacy__target target;
+
+    target.architecture = compiler->architecture;
+    target.is_ptx = false;
+    return target;
+}
+
+/* Takes the code from the cache without NVRTC, if a note says that it is what NVRTC would make. */
+static bool damacy__compile_from_note(damacy__compiler* compiler,
+                                      const damacy__compilation_spec* spec, damacy__image* out)
+{
+    const damacy__target exact = damacy__compiler_exact(compiler);
+    char text[DAMACY__COMPILE_DEFINES + 1][80];
+    const char* options[DAMACY__COMPILE_DEFINES + 4];
+    damacy__cache_key note_key;
+    damacy__texts texts;
+    damacy__image image;
+    damacy_error ignored;
+    uint32_t n_options;
+    bool is_there;
+
+    damacy__lock(&compiler->mutex);
+    is_there = compiler->is_looked_for; /* then its version is known, and better than a note */
+    damacy__unlock(&compiler->mutex);
+    memset(&image, 0, sizeof image);
+    if (is_there || spec->ignores_cache || compiler->cache.folder < 0 ||
+        damacy__texts_collect(compiler, spec->name, &texts, &ignored) != DAMACY_OK) {
+        return false;
+    }
+    n_options = damacy__compile_options(compiler, spec, &exact, text, options);
+    note_key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options, true);
+    damacy__texts_free(compiler, &texts);
+    is_there = damacy__note_load(&compiler->cache, compiler->alloc, &note_key, &image.key) &&
+               damacy__cache_load(&compiler->cache, compiler->alloc, &image.key, &image.bytes,
+                                  &image.size);
+    if (is_there) {
+        image.is_cached = true;
+        __atomic_add_fetch(&compiler->n_cached, 1, __ATOMIC_RELAXED);
+        *out = image;
+    }
+    return is_there;
+}
+
 /* Any thread. CUDA: the message holds the start of the compiler's log. UNSUPPORTED: no NVRTC, or it
  * is too old for the device. */
 static damacy_status damacy__compile(damacy__compiler* compiler,
                                      const damacy__compilation_spec* spec, damacy__image* out,
                                      damacy_error* err)
 {
+    const damacy__target exact = damacy__compiler_exact(compiler);
     char text[DAMACY__COMPILE_DEFINES + 1][80];
     const char* options[DAMACY__COMPILE_DEFINES + 4];
+    damacy__cache_key note_key;
     uint32_t n_options;
     damacy__target target;
     damacy__texts texts;
@@ -20415,8 +20568,10 @@ static damacy_status damacy__compile(damacy__compiler* compiler,
     DAMACY__TRY(damacy__compiler_prepare(compiler, err));
     DAMACY__TRY(damacy__compiler_target(compiler, &target, err));
     DAMACY__TRY(damacy__texts_collect(compiler, spec->name, &texts, err));
+    n_options = damacy__compile_options(compiler, spec, &exact, text, options);
+    note_key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options, true);
     n_options = damacy__compile_options(compiler, spec, &target, text, options);
-    image.key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options);
+    image.key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options, false);
     if (!spec->ignores_cache && damacy__cache_load(&compiler->cache, compiler->alloc, &image.key,
                                                    &image.bytes, &image.size)) {
         image.is_cached = true;
@@ -20428,6 +20583,9 @@ static damacy_status damacy__compile(damacy__compiler* compiler,
         if (status == DAMACY_OK) {
             (void)damacy__cache_store(&compiler->cache, &image.key, image.bytes, image.size);
         }
+    }
+    if (status == DAMACY_OK && !target.is_ptx) {
+        damacy__note_store(&compiler->cache, compiler->driver, &note_key, &image.key);
     }
     damacy__texts_free(compiler, &texts);
     if (status == DAMACY_OK) {
@@ -20535,10 +20693,11 @@ static inline damacy__grid damacy__grid_of(uint32_t blocks, uint32_t threads, ui
     return grid;
 }
 
-static damacy_status damacy__program_compile(damacy__program* program, bool ignores_cache,
-                                             damacy_error* err)
+/* What to compile; defines is room for the pointers. */
+static damacy__compilation_spec
+damacy__program_compilation(const damacy__program* program, bool ignores_cache,
+                            const char* defines[DAMACY__COMPILE_DEFINES])
 {
-    const char* defines[DAMACY__COMPILE_DEFINES];
     damacy__compilation_spec spec;
 
     for (uint32_t i = 0; i < program->n_defines; i++) {
@@ -20548,14 +20707,24 @@ static damacy_status damacy__program_compile(damacy__program* program, bool igno
     spec.defines = defines;
     spec.n_defines = program->n_defines;
     spec.ignores_cache = ignores_cache;
-    return damacy__compile(program->compiler, &spec, &program->image, err);
+    return spec;
 }
 
 static void* damacy__program_main(void* context)
 {
     damacy__program* program = (damacy__program*)context;
+    damacy__compiler* compiler = program->compiler;
+    const char* defines[DAMACY__COMPILE_DEFINES];
+    const damacy__compilation_spec spec = damacy__program_compilation(program, false, defines);
+    const bool is_there = damacy__compile_from_note(compiler, &spec, &program->image);
 
-    program->status = damacy__program_compile(program, false, &program->error);
+    if (!is_there) {
+        program->status = damacy__compiler_prepare(compiler, &program->error);
+    }
+    damacy__compiler_undecided(compiler, false);
+    if (!is_there && program->status == DAMACY_OK) {
+        program->status = damacy__compile(compiler, &spec, &program->image, &program->error);
+    }
     __atomic_store_n(&program->is_compiled, 1, __ATOMIC_RELEASE);
     return NULL;
 }
@@ -20581,9 +20750,11 @@ static damacy_status damacy__program_start(damacy__program* program, damacy__com
         assert(strlen(spec->defines[i]) < sizeof program->defines[i]);
         (void)snprintf(program->defines[i], sizeof program->defines[i], "%s", spec->defines[i]);
     }
+    damacy__compiler_undecided(compiler, true);
     status = damacy__thread_start(&program->thread, "damacy-compile", damacy__program_main, program,
                                   err);
     if (status != DAMACY_OK) {
+        damacy__compiler_undecided(compiler, false);
         memset(program, 0, sizeof *program);
         return status;
     }
@@ -20655,13 +20826,16 @@ static damacy_status damacy__program_resolve(damacy__program* program, damacy__d
 static damacy_status damacy__program_load(damacy__program* program, damacy__device* device,
                                           damacy_error* err)
 {
+    const char* defines[DAMACY__COMPILE_DEFINES];
+    damacy__compilation_spec spec;
     int code = device->driver->module_load(&program->module, program->image.bytes);
 
     if (code != DAMACY__CUDA_OK && !damacy__cuda_is_sticky(code) &&
         code != DAMACY__CUDA_OUT_OF_MEMORY && program->image.is_cached) {
         damacy__cache_remove(&program->compiler->cache, &program->image.key);
         damacy__image_free(program->compiler, &program->image);
-        DAMACY__TRY(damacy__program_compile(program, true, err));
+        spec = damacy__program_compilation(program, true, defines);
+        DAMACY__TRY(damacy__compile(program->compiler, &spec, &program->image, err));
         code = device->driver->module_load(&program->module, program->image.bytes);
     }
     DAMACY__TRY(
@@ -27919,12 +28093,18 @@ typedef struct damacy__gpu {
     bool has_lz;
     damacy__program assemble; /* of any pair of types */
     damacy__assembler assemblers[DAMACY__ASSEMBLERS];
-    bool is_compiled; /* GPU thread only */
+    bool is_loaded; /* create, then GPU thread only */
     damacy__stream copy_stream;
     damacy__copies copies; /* GPU thread only: those of the wave that is being sent */
     damacy__stream stream;
     damacy__stream read_stream; /* of damacy_batch_read */
-    damacy__pinned staging;
+    damacy__pinned staging;     /* made by pin_thread */
+    uint64_t staging_size;
+    pthread_t pin_thread;
+    bool has_pin_thread;      /* create, then scheduler, then stop */
+    damacy_status pin_status; /* pin_thread; read once it was joined, as is all that follows */
+    damacy_error pin_error;
+    uint64_t pin_ns;
     uint64_t affine; /* device address of scale and offset */
     uint64_t affine_size;
     uint64_t slot_size;
@@ -27953,129 +28133,12 @@ typedef struct damacy__gpu {
     damacy_error failure; /* GPU thread only */
 } damacy__gpu;
 
-static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err);
 static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,
                                             damacy_error* err);
 static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot, uint64_t size,
                                            damacy_error* err);
 static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot);
 static void damacy__gpu_close(damacy__gpu* gpu);
-
-/* ---- opening ---- */
-
-static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
-{
-    static const char* const entries[] = {"damacy_assemble"};
-    damacy__program_spec spec;
-
-    DAMACY__TRY(damacy__compiler_init(&gpu->compiler, &gpu->core->alloc, &gpu->driver,
-                                      gpu->device.architecture, damacy__sources,
-                                      DAMACY__COUNT(damacy__sources), cache_dir, err));
-    gpu->has_compiler = true;
-    DAMACY__TRY(damacy__zstd_kernels_start(&gpu->zstd, &gpu->device, &gpu->compiler, err));
-    gpu->has_zstd = true;
-    DAMACY__TRY(damacy__lz_kernels_start(&gpu->lz, &gpu->compiler, err));
-    gpu->has_lz = true;
-    memset(&spec, 0, sizeof spec);
-    spec.name = "kernels/assemble.cu";
-    spec.entries = entries;
-    spec.n_entries = 1;
-    return damacy__program_start(&gpu->assemble, &gpu->compiler, &spec, err);
-}
-
-/* Scale and offset of the channels, on the device; waits for them, since every stream reads them.
- */
-static damacy_status damacy__gpu_send_affine(damacy__gpu* gpu, damacy_error* err)
-{
-    const damacy__affine* affine = &gpu->core->affine;
-    const uint64_t size = affine->n_channels * sizeof(float);
-    damacy__event event = NULL;
-    damacy_status status;
-
-    if (affine->n_channels == 0) {
-        return DAMACY_OK;
-    }
-    gpu->affine_size = 2 * damacy__align_up(size, 256);
-    DAMACY__TRY(damacy__device_alloc(&gpu->device, gpu->affine_size, "scale and offset",
-                                     &gpu->affine, err));
-    DAMACY__TRY(
-        damacy__copy_to_device(&gpu->device, gpu->affine, affine->scale, size, gpu->stream, err));
-    DAMACY__TRY(damacy__copy_to_device(&gpu->device, gpu->affine + gpu->affine_size / 2,
-                                       affine->offset, size, gpu->stream, err));
-    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
-    status = damacy__event_record(&gpu->device, event, gpu->stream, err);
-    if (status == DAMACY_OK) {
-        status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
-    }
-    damacy__event_close(&gpu->device, event);
-    return status;
-}
-
-/* Streams, pinned staging, and the start of all compilations. The context is current. */
-static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
-{
-    damacy__core* core = gpu->core;
-
-    DAMACY__TRY(damacy__gpu_compile(gpu, cache_dir, err));
-    DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
-    DAMACY__TRY(damacy__copies_init(&gpu->copies, &core->alloc, err));
-    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
-    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->read_stream, err));
-    core->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
-    core->decoded_size = DAMACY__MIN(core->decoded_size, UINT64_C(1) << 30);
-    core->plan_options.max_read = DAMACY__MIN(core->config.max_read_bytes, core->staging_size / 4);
-    DAMACY__TRY(
-        damacy__pinned_alloc(&gpu->device, core->staging_size, "staging", &gpu->staging, err));
-    core->staging = gpu->staging.ptr;
-    return damacy__gpu_send_affine(gpu, err);
-}
-
-/* Opens the device that the configuration names. On failure core->gpu stays NULL. */
-static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
-{
-    damacy__device_config config;
-    damacy__gpu* gpu = damacy__new(&core->alloc, 1, damacy__gpu);
-    damacy_status status;
-
-    if (!gpu) {
-        return damacy__fail(err, DAMACY_OOM, "GPU records");
-    }
-    gpu->core = core;
-    memset(&config, 0, sizeof config);
-    config.device = core->config.device;
-    config.context = core->config.cuda_context;
-    config.stream = core->config.cuda_stream;
-    config.max_bytes = core->config.max_gpu_bytes;
-    status = damacy__mutex_init(&gpu->mutex, err);
-    if (status == DAMACY_OK) {
-        status = damacy__condition_init(&gpu->wake, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__driver_load(&gpu->driver, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__driver_load_nvrtc(&gpu->driver, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__device_open(&gpu->device, &gpu->driver, &core->alloc, &config, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__device_enter(&gpu->device, err);
-        if (status == DAMACY_OK) {
-            status = damacy__gpu_prepare(gpu, core->config.cache_dir, err);
-            damacy__device_leave(&gpu->device);
-        }
-    }
-    if (status != DAMACY_OK) {
-        core->staging = NULL;
-        damacy__gpu_close(gpu);
-        return status;
-    }
-    core->gpu = gpu;
-    core->config.max_gpu_bytes = gpu->device.budget;
-    core->config.device = DAMACY_GPU(gpu->device.ordinal);
-    return DAMACY_OK;
-}
 
 /* ---- memory ---- */
 
@@ -28218,11 +28281,21 @@ static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot,
     return DAMACY_OK;
 }
 
+/* Waits for the pinned memory that is made in the background. */
+static void damacy__gpu_join_pin(damacy__gpu* gpu)
+{
+    if (gpu->has_pin_thread) {
+        pthread_join(gpu->pin_thread, NULL);
+        gpu->has_pin_thread = false;
+    }
+}
+
 /* Waves and slots, once the shape of batches is known. Scheduler thread. */
 static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_size,
                                              uint64_t slots_size, damacy_error* err)
 {
     damacy__core* core = gpu->core;
+    const uint64_t begin = damacy__now_ns();
     damacy_status status = damacy__device_enter(&gpu->device, err);
 
     if (status != DAMACY_OK) {
@@ -28231,7 +28304,11 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
     for (uint32_t i = 0; i < core->config.batch_slots; i++) {
         core->slots[i].size = slot_size;
     }
-    if (slots_size > gpu->device.budget) {
+    damacy__gpu_join_pin(gpu);
+    if (gpu->pin_status != DAMACY_OK) {
+        *err = gpu->pin_error;
+        status = gpu->pin_status;
+    } else if (slots_size > gpu->device.budget) {
         status = damacy__fail(err, DAMACY_BUDGET,
                               "max_gpu_bytes %" PRIu64 ": %u batch slots of %" PRIu64
                               " bytes do not fit",
@@ -28244,6 +28321,39 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
         status = damacy__gpu_make_slot(gpu, &core->slots[i], slot_size, err);
     }
     damacy__device_leave(&gpu->device);
+    core->staging = gpu->staging.ptr;
+    damacy__core_log(core, DAMACY_LOG_DEBUG,
+                     "time: first batch: pinned %.1f ms (aside), device memory %.1f ms",
+                     (double)gpu->pin_ns * 1e-6, (double)(damacy__now_ns() - begin) * 1e-6);
+    return status;
+}
+
+/* Makes later work of `waiter` wait for what is queued in `stream` now, a stream of any context;
+ * the default streams (NULL, 1, 2) are those of the device's context. */
+static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
+                                           damacy__stream stream, damacy_error* err)
+{
+    const damacy__driver* driver = device->driver;
+    damacy__context context = device->context;
+    damacy__event event = NULL;
+    damacy_status status;
+
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if ((uintptr_t)stream > 2) {
+        DAMACY__TRY(damacy__device_check(device, driver->stream_context(stream, &context), err,
+                                         "the consumer's stream (cuStreamGetCtx)"));
+    }
+    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
+                                     "the context of the consumer's stream"));
+    status = damacy__event_open(device, false, &event, err);
+    if (status == DAMACY_OK) {
+        status = damacy__event_record(device, event, stream, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__stream_await(device, waiter, event, err);
+    }
+    damacy__device_leave(device);
+    damacy__event_close(device, event); /* what waits for it keeps it */
     return status;
 }
 
@@ -28338,6 +28448,7 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         pthread_join(gpu->thread, NULL);
         gpu->has_thread = false;
     }
+    damacy__gpu_join_pin(gpu);
     entered = gpu->device.driver && damacy__device_enter_to_free(&gpu->device);
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
         damacy__gpu_free_wave(gpu, &gpu->waves[i]);
@@ -28846,7 +28957,8 @@ static void damacy__wave_clear_list(damacy__gpu* gpu, damacy__wave* wave)
                                gpu->max_axes, gpu->core->out_dtype);
 }
 
-/* Adds one copy; a full list is sent and waited for, which is rare. */
+/* Adds one copy; a full list is sent and waited for, which is rare: however long, since a consumer
+ * may hold the slot. */
 static damacy_status damacy__wave_copy(damacy__gpu* gpu, damacy__wave* wave,
                                        const damacy__copy* copy, const damacy__axis* axes,
                                        damacy_error* err)
@@ -28856,7 +28968,7 @@ static damacy_status damacy__wave_copy(damacy__gpu* gpu, damacy__wave* wave,
     }
     DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
-    DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
+    DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, 0, err));
     damacy__wave_clear_list(gpu, wave);
     damacy__assemble_begin(&wave->list, (damacy_dtype)copy->src_dtype);
     if (!damacy__assemble_add(&wave->list, copy, axes)) {
@@ -29217,54 +29329,71 @@ static void damacy__gpu_poll(damacy__gpu* gpu)
 /* Waits for the kernels once, before the first wave. */
 static damacy_status damacy__gpu_load(damacy__gpu* gpu, damacy_error* err)
 {
-    if (gpu->is_compiled) {
+    const uint64_t begin = damacy__now_ns();
+
+    if (gpu->is_loaded) {
         return DAMACY_OK;
     }
     DAMACY__TRY(damacy__zstd_kernels_finish(&gpu->zstd, &gpu->device, err));
     DAMACY__TRY(damacy__lz_kernels_finish(&gpu->lz, &gpu->device, err));
     DAMACY__TRY(damacy__program_finish(&gpu->assemble, &gpu->device, err));
-    gpu->is_compiled = true;
+    gpu->is_loaded = true;
+    damacy__core_log(gpu->core, DAMACY_LOG_DEBUG, "time: kernels loaded in %.1f ms",
+                     (double)(damacy__now_ns() - begin) * 1e-6);
     return DAMACY_OK;
 }
 
 /* ---- the last work of a batch ---- */
 
-/* Fills and moves samples as the error policy says; waits for it, since errors are rare. */
-static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, damacy_error* err)
+/* Overwrites the samples that failed, one source type after another. The wave is idle; it runs
+ * until this is done, which may be long when a consumer holds the slot. */
+static damacy_status damacy__gpu_fill_failed(damacy__gpu* gpu, damacy__slot* slot,
+                                             damacy__wave* wave, damacy_error* err)
 {
-    damacy__core* core = gpu->core;
-    const uint64_t size = slot->size / core->config.samples_per_batch;
     const uint64_t base = (uint64_t)(uintptr_t)slot->ptr;
-    damacy__wave* wave = &gpu->waves[0];
+
+    wave->start_ns = damacy__now_ns();
+    wave->is_running = wave->is_sent = true;
+    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
+    damacy__wave_clear_list(gpu, wave);
+    for (uint32_t type = 0; type < DAMACY_NATIVE; type++) {
+        bool has_begun = false;
+        for (uint32_t i = 0; i < slot->n_samples; i++) {
+            damacy__axis axis;
+            damacy__copy copy;
+            if (slot->crops[i].error.status == DAMACY_OK) {
+                continue;
+            }
+            copy = damacy__slot_fill_copy(slot, i).copy;
+            if (copy.src_dtype != type) {
+                continue;
+            }
+            axis.src_stride = 0;
+            axis.dst_stride = 1;
+            axis.extent = copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
+            copy.dst += base;
+            if (!has_begun) {
+                damacy__assemble_begin(&wave->list, (damacy_dtype)type);
+                has_begun = true;
+            }
+            DAMACY__TRY(damacy__wave_copy(gpu, wave, &copy, &axis, err));
+        }
+    }
+    DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
+    return damacy__stream_await(&gpu->device, gpu->stream, wave->done, err);
+}
+
+/* Fills or moves samples as the error policy says, without waiting for it. */
+static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, damacy__wave* wave,
+                                        damacy_error* err)
+{
+    const uint64_t size = slot->size / gpu->core->config.samples_per_batch;
+    const uint64_t base = (uint64_t)(uintptr_t)slot->ptr;
 
     DAMACY__TRY(damacy__gpu_load(gpu, err));
-    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
-        if (!gpu->waves[i].is_running) {
-            wave = &gpu->waves[i];
-        }
-    }
-    if (wave->is_running) { /* its list is in use until the stream is empty */
-        DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
-    }
-    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
-    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, gpu->stream, err));
-    for (uint32_t i = 0; i < slot->n_samples; i++) {
-        damacy__axis axis;
-        damacy__copy copy;
-        if (slot->crops[i].error.status == DAMACY_OK) {
-            continue;
-        }
-        copy = damacy__slot_fill_copy(slot, i).copy;
-        axis.src_stride = 0;
-        axis.dst_stride = 1;
-        axis.extent = copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
-        copy.dst += base;
-        damacy__wave_clear_list(gpu, wave);
-        damacy__assemble_begin(&wave->list, (damacy_dtype)copy.src_dtype);
-        DAMACY__TRY(damacy__wave_copy(gpu, wave, &copy, &axis, err));
-        DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
-        DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
-        DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
+    if (gpu->core->config.on_error == DAMACY_ON_ERROR_FILL) {
+        return damacy__gpu_fill_failed(gpu, slot, wave, err);
     }
     for (uint32_t i = 0; i < slot->n_delivered; i++) {
         if (slot->delivered[i] != i) {
@@ -29276,8 +29405,15 @@ static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, da
     return DAMACY_OK;
 }
 
+/* Whether the last work of a batch needs a wave of its own. */
+static bool damacy__gpu_needs_repair(const damacy__gpu* gpu, const damacy__slot* slot)
+{
+    return !gpu->has_failed && slot->n_failed > 0 &&
+           gpu->core->config.on_error != DAMACY_ON_ERROR_STOP;
+}
+
 /* Every task of the batch has ended: policies, the ready event, and out to the poppers. */
-static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot)
+static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy__wave* wave)
 {
     const damacy_on_error policy = gpu->core->config.on_error;
     damacy_error error;
@@ -29292,8 +29428,8 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot)
             slot->delivered[slot->n_delivered++] = i;
         }
     }
-    if (!gpu->has_failed && slot->n_failed > 0 && policy != DAMACY_ON_ERROR_STOP) {
-        status = damacy__gpu_repair(gpu, slot, &error);
+    if (damacy__gpu_needs_repair(gpu, slot)) {
+        status = damacy__gpu_repair(gpu, slot, wave, &error);
     }
     if (!gpu->has_failed && status == DAMACY_OK) {
         status = damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event,
@@ -29394,7 +29530,14 @@ static bool damacy__gpu_gather(damacy__gpu* gpu, damacy__unit** held)
             break;
         }
         if (unit->kind == DAMACY__UNIT_FINISH) {
-            damacy__gpu_finish_slot(gpu, unit->slot);
+            if (wave->n_units > 0 && damacy__gpu_needs_repair(gpu, unit->slot)) {
+                *held = unit;
+                break;
+            }
+            damacy__gpu_finish_slot(gpu, unit->slot, wave);
+            if (wave->is_running) {
+                return true;
+            }
         } else if (gpu->has_failed) {
             damacy__unit_abandon(gpu, unit);
         } else if (!damacy__wave_add(gpu, wave, unit)) {
@@ -29467,6 +29610,170 @@ static void* damacy__gpu_main(void* context)
     return NULL;
 }
 DAMACY__WARM_END
+
+/* ==== src/stage/gpu_open.h ==== */
+DAMACY__COLD_BEGIN
+/* Opens the GPU of a pipeline: driver, context, streams, and what is made aside while the caller
+ * goes on: compiled kernels and pinned memory.
+ *
+ * Whether the kernels can be had is known before create returns: they lie in the cache, or NVRTC is
+ * there. DAMACY_AUTO goes further and waits for what has to be compiled, so that a compiler that
+ * fails means the CPU and not an error later. */
+
+static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err);
+
+static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
+{
+    static const char* const entries[] = {"damacy_assemble"};
+    damacy__program_spec spec;
+
+    DAMACY__TRY(damacy__compiler_init(&gpu->compiler, &gpu->core->alloc, &gpu->driver,
+                                      gpu->device.architecture, damacy__sources,
+                                      DAMACY__COUNT(damacy__sources), cache_dir, err));
+    gpu->has_compiler = true;
+    DAMACY__TRY(damacy__zstd_kernels_start(&gpu->zstd, &gpu->device, &gpu->compiler, err));
+    gpu->has_zstd = true;
+    DAMACY__TRY(damacy__lz_kernels_start(&gpu->lz, &gpu->compiler, err));
+    gpu->has_lz = true;
+    memset(&spec, 0, sizeof spec);
+    spec.name = "kernels/assemble.cu";
+    spec.entries = entries;
+    spec.n_entries = 1;
+    return damacy__program_start(&gpu->assemble, &gpu->compiler, &spec, err);
+}
+
+/* Scale and offset of the channels, on the device; waits for them, since every stream reads them.
+ */
+static damacy_status damacy__gpu_send_affine(damacy__gpu* gpu, damacy_error* err)
+{
+    const damacy__affine* affine = &gpu->core->affine;
+    const uint64_t size = affine->n_channels * sizeof(float);
+    damacy__event event = NULL;
+    damacy_status status;
+
+    if (affine->n_channels == 0) {
+        return DAMACY_OK;
+    }
+    gpu->affine_size = 2 * damacy__align_up(size, 256);
+    DAMACY__TRY(damacy__device_alloc(&gpu->device, gpu->affine_size, "scale and offset",
+                                     &gpu->affine, err));
+    DAMACY__TRY(
+        damacy__copy_to_device(&gpu->device, gpu->affine, affine->scale, size, gpu->stream, err));
+    DAMACY__TRY(damacy__copy_to_device(&gpu->device, gpu->affine + gpu->affine_size / 2,
+                                       affine->offset, size, gpu->stream, err));
+    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
+    status = damacy__event_record(&gpu->device, event, gpu->stream, err);
+    if (status == DAMACY_OK) {
+        status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
+    }
+    damacy__event_close(&gpu->device, event);
+    return status;
+}
+
+static void* damacy__gpu_pin_main(void* context)
+{
+    damacy__gpu* gpu = (damacy__gpu*)context;
+    const uint64_t begin = damacy__now_ns();
+
+    gpu->pin_status = damacy__device_enter(&gpu->device, &gpu->pin_error);
+    if (gpu->pin_status == DAMACY_OK) {
+        gpu->pin_status = damacy__pinned_alloc(&gpu->device, gpu->staging_size, "staging",
+                                               &gpu->staging, &gpu->pin_error);
+        damacy__device_leave(&gpu->device);
+    }
+    gpu->pin_ns = damacy__now_ns() - begin;
+    return NULL;
+}
+
+/* Streams, and the start of compiling and pinning. The context is current. */
+static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
+{
+    damacy__core* core = gpu->core;
+
+    DAMACY__TRY(damacy__gpu_compile(gpu, cache_dir, err));
+    gpu->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
+    DAMACY__TRY(
+        damacy__thread_start(&gpu->pin_thread, "damacy-pin", damacy__gpu_pin_main, gpu, err));
+    gpu->has_pin_thread = true;
+    DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
+    DAMACY__TRY(damacy__copies_init(&gpu->copies, &core->alloc, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->read_stream, err));
+    return damacy__gpu_send_affine(gpu, err);
+}
+
+/* Waits until it is known where the kernels come from; for DAMACY_AUTO, until new ones work. */
+static damacy_status damacy__gpu_settle_kernels(damacy__gpu* gpu, bool* is_compiling,
+                                                damacy_error* err)
+{
+    DAMACY__TRY(damacy__compiler_decided(&gpu->compiler, is_compiling, err));
+    if (*is_compiling && gpu->core->config.device == DAMACY_AUTO) {
+        return damacy__gpu_load(gpu, err);
+    }
+    return DAMACY_OK;
+}
+
+static damacy_status damacy__gpu_init(damacy__gpu* gpu, damacy_error* err)
+{
+    damacy__core* core = gpu->core;
+    damacy__device_config config;
+    uint64_t at[4];
+    bool is_compiling = false;
+    damacy_status status;
+
+    memset(&config, 0, sizeof config);
+    config.device = core->config.device;
+    config.context = core->config.cuda_context;
+    config.stream = core->config.cuda_stream;
+    config.max_bytes = core->config.max_gpu_bytes;
+    DAMACY__TRY(damacy__mutex_init(&gpu->mutex, err));
+    DAMACY__TRY(damacy__condition_init(&gpu->wake, err));
+    at[0] = damacy__now_ns();
+    DAMACY__TRY(damacy__driver_load(&gpu->driver, err));
+    at[1] = damacy__now_ns();
+    DAMACY__TRY(damacy__device_open(&gpu->device, &gpu->driver, &gpu->core->alloc, &config, err));
+    at[2] = damacy__now_ns();
+    DAMACY__TRY(damacy__device_enter(&gpu->device, err));
+    status = damacy__gpu_prepare(gpu, core->config.cache_dir, err);
+    at[3] = damacy__now_ns();
+    if (status == DAMACY_OK) {
+        status = damacy__gpu_settle_kernels(gpu, &is_compiling, err);
+    }
+    damacy__device_leave(&gpu->device);
+    damacy__core_log(
+        core, DAMACY_LOG_DEBUG,
+        "time: create: driver %.1f ms, context %.1f ms, streams %.1f ms, kernels %.1f ms%s",
+        (double)(at[1] - at[0]) * 1e-6, (double)(at[2] - at[1]) * 1e-6,
+        (double)(at[3] - at[2]) * 1e-6, (double)(damacy__now_ns() - at[3]) * 1e-6,
+        is_compiling ? " (NVRTC compiles)" : "");
+    return status;
+}
+
+/* Opens the device that the configuration names. On failure core->gpu stays NULL. */
+static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
+{
+    damacy__gpu* gpu = damacy__new(&core->alloc, 1, damacy__gpu);
+    damacy_status status;
+
+    if (!gpu) {
+        return damacy__fail(err, DAMACY_OOM, "GPU records");
+    }
+    gpu->core = core;
+    gpu->pin_error.sample = gpu->pin_error.offset = UINT64_MAX;
+    status = damacy__gpu_init(gpu, err);
+    if (status != DAMACY_OK) {
+        damacy__gpu_close(gpu);
+        return status;
+    }
+    core->gpu = gpu;
+    core->staging_size = gpu->staging_size;
+    core->decoded_size = DAMACY__MIN(core->decoded_size, UINT64_C(1) << 30);
+    core->plan_options.max_read = DAMACY__MIN(core->config.max_read_bytes, core->staging_size / 4);
+    core->config.max_gpu_bytes = gpu->device.budget;
+    core->config.device = DAMACY_GPU(gpu->device.ordinal);
+    return DAMACY_OK;
+}
+DAMACY__COLD_END
 
 /* ==== src/stage/batch.h ==== */
 DAMACY__WARM_BEGIN
@@ -30476,8 +30783,8 @@ static damacy_status damacy__core_make_memory(damacy__core* core, damacy_error* 
     core->queue = damacy__new(alloc, core->config.lookahead_samples, damacy__crop);
     core->slots = damacy__new(alloc, n_slots, damacy__slot);
     core->decoders = damacy__new(alloc, core->config.decode_threads, damacy__decoder);
-    if ((!core->staging && core->staging_size) || !core->decoded || !core->queue || !core->slots ||
-        !core->decoders) {
+    if ((!core->gpu && !core->staging && core->staging_size) || !core->decoded || !core->queue ||
+        !core->slots || !core->decoders) {
         return damacy__fail(err, DAMACY_OOM,
                             "%" PRIu64 " + %" PRIu64 " bytes of buffers and records of %u samples",
                             core->staging_size, core->decoded_size, core->config.lookahead_samples);

@@ -72,6 +72,16 @@ static const char* value_of(const char* argument, const char* name)
     return strncmp(argument, name, len) == 0 && argument[len] == '=' ? argument + len + 1 : NULL;
 }
 
+/* What create and the first batch spend their time on. */
+static void print_times(void* user, damacy_log_level level, const char* message)
+{
+    (void)user;
+    if (level >= DAMACY_LOG_WARN || strncmp(message, "time: ", 6) == 0 ||
+        strncmp(message, "device: ", 8) == 0) {
+        (void)fprintf(stderr, "%s\n", message);
+    }
+}
+
 static bool parse_dtype(const char* text, damacy_dtype* dtype)
 {
     for (int i = 0; i <= DAMACY_NATIVE; i++) {
@@ -351,6 +361,7 @@ int main(int argc, char** argv)
     if (!parse(&b, argc, argv) || !choose(&b)) {
         return 2;
     }
+    b.config.logger.log = print_times;
     begin = now();
     if (damacy_create(&b.config, &d, &err) != DAMACY_OK) {
         (void)fprintf(stderr, "pipeline: %s\n", err.message);

@@ -5,7 +5,7 @@
 #pragma once
 #include "pipeline.h"
 #include "stage/batch.h"
-#include "stage/gpu_run.h"
+#include "stage/gpu_open.h"
 #include "stage/numa.h"
 
 static damacy_status damacy__core_create(const damacy_config* config, uint8_t* external,
@@ -77,8 +77,8 @@ static damacy_status damacy__core_make_memory(damacy__core* core, damacy_error* 
     core->queue = damacy__new(alloc, core->config.lookahead_samples, damacy__crop);
     core->slots = damacy__new(alloc, n_slots, damacy__slot);
     core->decoders = damacy__new(alloc, core->config.decode_threads, damacy__decoder);
-    if ((!core->staging && core->staging_size) || !core->decoded || !core->queue || !core->slots ||
-        !core->decoders) {
+    if ((!core->gpu && !core->staging && core->staging_size) || !core->decoded || !core->queue ||
+        !core->slots || !core->decoders) {
         return damacy__fail(err, DAMACY_OOM,
                             "%" PRIu64 " + %" PRIu64 " bytes of buffers and records of %u samples",
                             core->staging_size, core->decoded_size, core->config.lookahead_samples);

@@ -2,11 +2,11 @@
  *
  * The code is for the exact architecture. Where NVRTC does not know it, for the newest one before
  * it that the device can run: machine code of the same major version, else PTX, which the driver
- * translates. Needs no GPU. */
+ * translates. Needs no GPU. Opening NVRTC takes longer than all else: a note in the cache says
+ * which file it was that made the code, and while that file is as it was, it is not opened. */
 #pragma once
 #include "base/sync.h"
-#include "gpu/cache.h"
-#include "gpu/driver.h"
+#include "gpu/note.h"
 
 enum { DAMACY__COMPILE_SOURCES = 64, DAMACY__COMPILE_DEFINES = 24 };
 
@@ -31,6 +31,8 @@ typedef struct damacy__compiler {
     damacy__cache cache;
 
     damacy__mutex mutex;
+    damacy__condition changed;
+    uint32_t n_undecided;       /* guarded by mutex: programs that may turn out to need NVRTC */
     bool is_looked_for;         /* guarded by mutex: NVRTC */
     damacy_status nvrtc_status; /* guarded by mutex */
     damacy_error nvrtc_error;   /* guarded by mutex */
@@ -63,6 +65,8 @@ static void damacy__compiler_deinit(damacy__compiler* compiler);
 static damacy_status damacy__compile(damacy__compiler* compiler,
                                      const damacy__compilation_spec* spec, damacy__image* out,
                                      damacy_error* err);
+static bool damacy__compile_from_note(damacy__compiler* compiler,
+                                      const damacy__compilation_spec* spec, damacy__image* out);
 static void damacy__image_free(damacy__compiler* compiler, damacy__image* image);
 
 /* cache_dir: as damacy_config.cache_dir. Quick: NVRTC is opened by the first compilation. */
@@ -74,6 +78,10 @@ static damacy_status damacy__compiler_init(damacy__compiler* compiler, damacy__a
     memset(compiler, 0, sizeof *compiler);
     assert(n_sources <= DAMACY__COMPILE_SOURCES);
     DAMACY__TRY(damacy__mutex_init(&compiler->mutex, err));
+    if (damacy__condition_init(&compiler->changed, err) != DAMACY_OK) {
+        damacy__mutex_deinit(&compiler->mutex);
+        return err->status;
+    }
     compiler->alloc = alloc;
     compiler->driver = driver;
     compiler->architecture = architecture;
@@ -88,6 +96,7 @@ static void damacy__compiler_deinit(damacy__compiler* compiler)
 {
     if (compiler->alloc) {
         damacy__cache_close(&compiler->cache);
+        damacy__condition_deinit(&compiler->changed);
         damacy__mutex_deinit(&compiler->mutex);
     }
     memset(compiler, 0, sizeof *compiler);
@@ -108,6 +117,34 @@ static damacy_status damacy__compiler_prepare(damacy__compiler* compiler, damacy
     status = compiler->nvrtc_status;
     if (status != DAMACY_OK) {
         (void)damacy__fail(err, status, "%s", compiler->nvrtc_error.message);
+    }
+    damacy__unlock(&compiler->mutex);
+    return status;
+}
+
+/* Counts programs that have not found out yet whether they need NVRTC. */
+static void damacy__compiler_undecided(damacy__compiler* compiler, bool is_one_more)
+{
+    damacy__lock(&compiler->mutex);
+    compiler->n_undecided += is_one_more ? 1u : 0u - 1u;
+    damacy__broadcast(&compiler->changed);
+    damacy__unlock(&compiler->mutex);
+}
+
+/* Waits until every program that was started has found its code in the cache or has NVRTC, and says
+ * whether NVRTC had to be opened. UNSUPPORTED: it is needed and cannot be. */
+static damacy_status damacy__compiler_decided(damacy__compiler* compiler, bool* is_needed,
+                                              damacy_error* err)
+{
+    damacy_status status = DAMACY_OK;
+
+    damacy__lock(&compiler->mutex);
+    while (compiler->n_undecided > 0) {
+        damacy__wait(&compiler->changed, &compiler->mutex);
+    }
+    *is_needed = compiler->is_looked_for;
+    if (compiler->is_looked_for && compiler->nvrtc_status != DAMACY_OK) {
+        status = damacy__fail(err, compiler->nvrtc_status, "%s", compiler->nvrtc_error.message);
     }
     damacy__unlock(&compiler->mutex);
     return status;
@@ -248,13 +285,16 @@ static void damacy__key_add(damacy__cache_key* key, const void* bytes, size_t si
     key->word[1] = damacy__hash(bytes, size, key->word[1] * UINT64_C(0x9e3779b97f4a7c15) + len + 1);
 }
 
-/* Every source counts, not only those included: parsing for #include would save nothing. */
+/* Every source counts, not only those included: parsing for #include would save nothing. is_note:
+ * the key of the note about the code, which NVRTC has no part in. */
 static damacy__cache_key damacy__compiler_key(const damacy__compiler* compiler,
                                               const damacy__texts* texts, const char* name,
-                                              const char* const* options, uint32_t n_options)
+                                              const char* const* options, uint32_t n_options,
+                                              bool is_note)
 {
-    const int versions[] = {compiler->driver->version, compiler->driver->nvrtc_major,
-                            compiler->driver->nvrtc_minor, (int)compiler->architecture};
+    const int versions[] = {compiler->driver->version, is_note ? -1 : compiler->driver->nvrtc_major,
+                            is_note ? -1 : compiler->driver->nvrtc_minor,
+                            (int)compiler->architecture};
     damacy__cache_key key = {{1, 2}};
 
     damacy__key_add(&key, versions, sizeof versions);
@@ -379,14 +419,62 @@ static uint32_t damacy__compile_options(const damacy__compiler* compiler,
     return n;
 }
 
+/* How code of exactly the architecture is asked for. */
+static damacy__target damacy__compiler_exact(const damacy__compiler* compiler)
+{
+    damacy__target target;
+
+    target.architecture = compiler->architecture;
+    target.is_ptx = false;
+    return target;
+}
+
+/* Takes the code from the cache without NVRTC, if a note says that it is what NVRTC would make. */
+static bool damacy__compile_from_note(damacy__compiler* compiler,
+                                      const damacy__compilation_spec* spec, damacy__image* out)
+{
+    const damacy__target exact = damacy__compiler_exact(compiler);
+    char text[DAMACY__COMPILE_DEFINES + 1][80];
+    const char* options[DAMACY__COMPILE_DEFINES + 4];
+    damacy__cache_key note_key;
+    damacy__texts texts;
+    damacy__image image;
+    damacy_error ignored;
+    uint32_t n_options;
+    bool is_there;
+
+    damacy__lock(&compiler->mutex);
+    is_there = compiler->is_looked_for; /* then its version is known, and better than a note */
+    damacy__unlock(&compiler->mutex);
+    memset(&image, 0, sizeof image);
+    if (is_there || spec->ignores_cache || compiler->cache.folder < 0 ||
+        damacy__texts_collect(compiler, spec->name, &texts, &ignored) != DAMACY_OK) {
+        return false;
+    }
+    n_options = damacy__compile_options(compiler, spec, &exact, text, options);
+    note_key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options, true);
+    damacy__texts_free(compiler, &texts);
+    is_there = damacy__note_load(&compiler->cache, compiler->alloc, &note_key, &image.key) &&
+               damacy__cache_load(&compiler->cache, compiler->alloc, &image.key, &image.bytes,
+                                  &image.size);
+    if (is_there) {
+        image.is_cached = true;
+        __atomic_add_fetch(&compiler->n_cached, 1, __ATOMIC_RELAXED);
+        *out = image;
+    }
+    return is_there;
+}
+
 /* Any thread. CUDA: the message holds the start of the compiler's log. UNSUPPORTED: no NVRTC, or it
  * is too old for the device. */
 static damacy_status damacy__compile(damacy__compiler* compiler,
                                      const damacy__compilation_spec* spec, damacy__image* out,
                                      damacy_error* err)
 {
+    const damacy__target exact = damacy__compiler_exact(compiler);
     char text[DAMACY__COMPILE_DEFINES + 1][80];
     const char* options[DAMACY__COMPILE_DEFINES + 4];
+    damacy__cache_key note_key;
     uint32_t n_options;
     damacy__target target;
     damacy__texts texts;
@@ -398,8 +486,10 @@ static damacy_status damacy__compile(damacy__compiler* compiler,
     DAMACY__TRY(damacy__compiler_prepare(compiler, err));
     DAMACY__TRY(damacy__compiler_target(compiler, &target, err));
     DAMACY__TRY(damacy__texts_collect(compiler, spec->name, &texts, err));
+    n_options = damacy__compile_options(compiler, spec, &exact, text, options);
+    note_key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options, true);
     n_options = damacy__compile_options(compiler, spec, &target, text, options);
-    image.key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options);
+    image.key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options, false);
     if (!spec->ignores_cache && damacy__cache_load(&compiler->cache, compiler->alloc, &image.key,
                                                    &image.bytes, &image.size)) {
         image.is_cached = true;
@@ -411,6 +501,9 @@ static damacy_status damacy__compile(damacy__compiler* compiler,
         if (status == DAMACY_OK) {
             (void)damacy__cache_store(&compiler->cache, &image.key, image.bytes, image.size);
         }
+    }
+    if (status == DAMACY_OK && !target.is_ptx) {
+        damacy__note_store(&compiler->cache, compiler->driver, &note_key, &image.key);
     }
     damacy__texts_free(compiler, &texts);
     if (status == DAMACY_OK) {

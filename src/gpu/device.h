@@ -85,9 +85,6 @@ DAMACY__UNUSED static damacy_status damacy__fill_device(damacy__device* device, 
                                                         uint8_t value, uint64_t size,
                                                         damacy__stream stream, damacy_error* err);
 
-static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
-                                           damacy__stream stream, damacy_error* err);
-
 /* ---- errors ---- */
 
 /* The driver says so once and for ever: nothing works on the context, or at all, afterwards. */
@@ -528,35 +525,6 @@ static damacy_status damacy__stream_await(damacy__device* device, damacy__stream
     DAMACY__TRY(damacy__device_alive(device, err));
     return damacy__device_check(device, device->driver->stream_wait(stream, event, 0), err,
                                 "cuStreamWaitEvent");
-}
-
-/* Makes later work of `waiter` wait for what is queued in `stream` now, a stream of any context;
- * the default streams (NULL, 1, 2) are those of the device's context. */
-static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
-                                           damacy__stream stream, damacy_error* err)
-{
-    const damacy__driver* driver = device->driver;
-    damacy__context context = device->context;
-    damacy__event event = NULL;
-    damacy_status status;
-
-    DAMACY__TRY(damacy__device_alive(device, err));
-    if ((uintptr_t)stream > 2) {
-        DAMACY__TRY(damacy__device_check(device, driver->stream_context(stream, &context), err,
-                                         "the consumer's stream (cuStreamGetCtx)"));
-    }
-    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
-                                     "the context of the consumer's stream"));
-    status = damacy__event_open(device, false, &event, err);
-    if (status == DAMACY_OK) {
-        status = damacy__event_record(device, event, stream, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__stream_await(device, waiter, event, err);
-    }
-    damacy__device_leave(device);
-    damacy__event_close(device, event); /* what waits for it keeps it */
-    return status;
 }
 
 /* ---- copies: queued on the stream, in order ---- */

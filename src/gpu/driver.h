@@ -269,6 +269,13 @@ static bool damacy__driver_resolve_nvrtc(damacy__driver* driver, void* library)
 /* Opens libnvrtc. One that the process has loaded already comes first, then those that this driver
  * can run (machine code of a newer major version is refused by an older driver), newest first.
  * UNSUPPORTED: none found. Call it from one thread at a time, before the table is shared. */
+#ifdef DAMACY__NVRTC_LOAD
+/* As DAMACY__DRIVER_LOAD. */
+static damacy_status damacy__driver_load_nvrtc(damacy__driver* driver, damacy_error* err)
+{
+    return DAMACY__NVRTC_LOAD(driver, err);
+}
+#else
 static damacy_status damacy__driver_load_nvrtc(damacy__driver* driver, damacy_error* err)
 {
     static const struct {
@@ -308,3 +315,4 @@ static damacy_status damacy__driver_load_nvrtc(damacy__driver* driver, damacy_er
         err, DAMACY_UNSUPPORTED,
         "no kernel compiler: none of libnvrtc.so.13, .12, .11.2 was found (CUDA's NVRTC)");
 }
+#endif

@@ -89,10 +89,11 @@ static inline damacy__grid damacy__grid_of(uint32_t blocks, uint32_t threads, ui
     return grid;
 }
 
-static damacy_status damacy__program_compile(damacy__program* program, bool ignores_cache,
-                                             damacy_error* err)
+/* What to compile; defines is room for the pointers. */
+static damacy__compilation_spec
+damacy__program_compilation(const damacy__program* program, bool ignores_cache,
+                            const char* defines[DAMACY__COMPILE_DEFINES])
 {
-    const char* defines[DAMACY__COMPILE_DEFINES];
     damacy__compilation_spec spec;
 
     for (uint32_t i = 0; i < program->n_defines; i++) {
@@ -102,14 +103,24 @@ static damacy_status damacy__program_compile(damacy__program* program, bool igno
     spec.defines = defines;
     spec.n_defines = program->n_defines;
     spec.ignores_cache = ignores_cache;
-    return damacy__compile(program->compiler, &spec, &program->image, err);
+    return spec;
 }
 
 static void* damacy__program_main(void* context)
 {
     damacy__program* program = (damacy__program*)context;
+    damacy__compiler* compiler = program->compiler;
+    const char* defines[DAMACY__COMPILE_DEFINES];
+    const damacy__compilation_spec spec = damacy__program_compilation(program, false, defines);
+    const bool is_there = damacy__compile_from_note(compiler, &spec, &program->image);
 
-    program->status = damacy__program_compile(program, false, &program->error);
+    if (!is_there) {
+        program->status = damacy__compiler_prepare(compiler, &program->error);
+    }
+    damacy__compiler_undecided(compiler, false);
+    if (!is_there && program->status == DAMACY_OK) {
+        program->status = damacy__compile(compiler, &spec, &program->image, &program->error);
+    }
     __atomic_store_n(&program->is_compiled, 1, __ATOMIC_RELEASE);
     return NULL;
 }
@@ -135,9 +146,11 @@ static damacy_status damacy__program_start(damacy__program* program, damacy__com
         assert(strlen(spec->defines[i]) < sizeof program->defines[i]);
         (void)snprintf(program->defines[i], sizeof program->defines[i], "%s", spec->defines[i]);
     }
+    damacy__compiler_undecided(compiler, true);
     status = damacy__thread_start(&program->thread, "damacy-compile", damacy__program_main, program,
                                   err);
     if (status != DAMACY_OK) {
+        damacy__compiler_undecided(compiler, false);
         memset(program, 0, sizeof *program);
         return status;
     }
@@ -209,13 +222,16 @@ static damacy_status damacy__program_resolve(damacy__program* program, damacy__d
 static damacy_status damacy__program_load(damacy__program* program, damacy__device* device,
                                           damacy_error* err)
 {
+    const char* defines[DAMACY__COMPILE_DEFINES];
+    damacy__compilation_spec spec;
     int code = device->driver->module_load(&program->module, program->image.bytes);
 
     if (code != DAMACY__CUDA_OK && !damacy__cuda_is_sticky(code) &&
         code != DAMACY__CUDA_OUT_OF_MEMORY && program->image.is_cached) {
         damacy__cache_remove(&program->compiler->cache, &program->image.key);
         damacy__image_free(program->compiler, &program->image);
-        DAMACY__TRY(damacy__program_compile(program, true, err));
+        spec = damacy__program_compilation(program, true, defines);
+        DAMACY__TRY(damacy__compile(program->compiler, &spec, &program->image, err));
         code = device->driver->module_load(&program->module, program->image.bytes);
     }
     DAMACY__TRY(

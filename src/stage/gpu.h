@@ -83,12 +83,18 @@ typedef struct damacy__gpu {
     bool has_lz;
     damacy__program assemble; /* of any pair of types */
     damacy__assembler assemblers[DAMACY__ASSEMBLERS];
-    bool is_compiled; /* GPU thread only */
+    bool is_loaded; /* create, then GPU thread only */
     damacy__stream copy_stream;
     damacy__copies copies; /* GPU thread only: those of the wave that is being sent */
     damacy__stream stream;
     damacy__stream read_stream; /* of damacy_batch_read */
-    damacy__pinned staging;
+    damacy__pinned staging;     /* made by pin_thread */
+    uint64_t staging_size;
+    pthread_t pin_thread;
+    bool has_pin_thread;      /* create, then scheduler, then stop */
+    damacy_status pin_status; /* pin_thread; read once it was joined, as is all that follows */
+    damacy_error pin_error;
+    uint64_t pin_ns;
     uint64_t affine; /* device address of scale and offset */
     uint64_t affine_size;
     uint64_t slot_size;
@@ -117,129 +123,12 @@ typedef struct damacy__gpu {
     damacy_error failure; /* GPU thread only */
 } damacy__gpu;
 
-static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err);
 static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,
                                             damacy_error* err);
 static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot, uint64_t size,
                                            damacy_error* err);
 static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot);
 static void damacy__gpu_close(damacy__gpu* gpu);
-
-/* ---- opening ---- */
-
-static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
-{
-    static const char* const entries[] = {"damacy_assemble"};
-    damacy__program_spec spec;
-
-    DAMACY__TRY(damacy__compiler_init(&gpu->compiler, &gpu->core->alloc, &gpu->driver,
-                                      gpu->device.architecture, damacy__sources,
-                                      DAMACY__COUNT(damacy__sources), cache_dir, err));
-    gpu->has_compiler = true;
-    DAMACY__TRY(damacy__zstd_kernels_start(&gpu->zstd, &gpu->device, &gpu->compiler, err));
-    gpu->has_zstd = true;
-    DAMACY__TRY(damacy__lz_kernels_start(&gpu->lz, &gpu->compiler, err));
-    gpu->has_lz = true;
-    memset(&spec, 0, sizeof spec);
-    spec.name = "kernels/assemble.cu";
-    spec.entries = entries;
-    spec.n_entries = 1;
-    return damacy__program_start(&gpu->assemble, &gpu->compiler, &spec, err);
-}
-
-/* Scale and offset of the channels, on the device; waits for them, since every stream reads them.
- */
-static damacy_status damacy__gpu_send_affine(damacy__gpu* gpu, damacy_error* err)
-{
-    const damacy__affine* affine = &gpu->core->affine;
-    const uint64_t size = affine->n_channels * sizeof(float);
-    damacy__event event = NULL;
-    damacy_status status;
-
-    if (affine->n_channels == 0) {
-        return DAMACY_OK;
-    }
-    gpu->affine_size = 2 * damacy__align_up(size, 256);
-    DAMACY__TRY(damacy__device_alloc(&gpu->device, gpu->affine_size, "scale and offset",
-                                     &gpu->affine, err));
-    DAMACY__TRY(
-        damacy__copy_to_device(&gpu->device, gpu->affine, affine->scale, size, gpu->stream, err));
-    DAMACY__TRY(damacy__copy_to_device(&gpu->device, gpu->affine + gpu->affine_size / 2,
-                                       affine->offset, size, gpu->stream, err));
-    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
-    status = damacy__event_record(&gpu->device, event, gpu->stream, err);
-    if (status == DAMACY_OK) {
-        status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
-    }
-    damacy__event_close(&gpu->device, event);
-    return status;
-}
-
-/* Streams, pinned staging, and the start of all compilations. The context is current. */
-static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
-{
-    damacy__core* core = gpu->core;
-
-    DAMACY__TRY(damacy__gpu_compile(gpu, cache_dir, err));
-    DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
-    DAMACY__TRY(damacy__copies_init(&gpu->copies, &core->alloc, err));
-    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
-    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->read_stream, err));
-    core->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
-    core->decoded_size = DAMACY__MIN(core->decoded_size, UINT64_C(1) << 30);
-    core->plan_options.max_read = DAMACY__MIN(core->config.max_read_bytes, core->staging_size / 4);
-    DAMACY__TRY(
-        damacy__pinned_alloc(&gpu->device, core->staging_size, "staging", &gpu->staging, err));
-    core->staging = gpu->staging.ptr;
-    return damacy__gpu_send_affine(gpu, err);
-}
-
-/* Opens the device that the configuration names. On failure core->gpu stays NULL. */
-static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
-{
-    damacy__device_config config;
-    damacy__gpu* gpu = damacy__new(&core->alloc, 1, damacy__gpu);
-    damacy_status status;
-
-    if (!gpu) {
-        return damacy__fail(err, DAMACY_OOM, "GPU records");
-    }
-    gpu->core = core;
-    memset(&config, 0, sizeof config);
-    config.device = core->config.device;
-    config.context = core->config.cuda_context;
-    config.stream = core->config.cuda_stream;
-    config.max_bytes = core->config.max_gpu_bytes;
-    status = damacy__mutex_init(&gpu->mutex, err);
-    if (status == DAMACY_OK) {
-        status = damacy__condition_init(&gpu->wake, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__driver_load(&gpu->driver, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__driver_load_nvrtc(&gpu->driver, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__device_open(&gpu->device, &gpu->driver, &core->alloc, &config, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__device_enter(&gpu->device, err);
-        if (status == DAMACY_OK) {
-            status = damacy__gpu_prepare(gpu, core->config.cache_dir, err);
-            damacy__device_leave(&gpu->device);
-        }
-    }
-    if (status != DAMACY_OK) {
-        core->staging = NULL;
-        damacy__gpu_close(gpu);
-        return status;
-    }
-    core->gpu = gpu;
-    core->config.max_gpu_bytes = gpu->device.budget;
-    core->config.device = DAMACY_GPU(gpu->device.ordinal);
-    return DAMACY_OK;
-}
 
 /* ---- memory ---- */
 
@@ -382,11 +271,21 @@ static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot,
     return DAMACY_OK;
 }
 
+/* Waits for the pinned memory that is made in the background. */
+static void damacy__gpu_join_pin(damacy__gpu* gpu)
+{
+    if (gpu->has_pin_thread) {
+        pthread_join(gpu->pin_thread, NULL);
+        gpu->has_pin_thread = false;
+    }
+}
+
 /* Waves and slots, once the shape of batches is known. Scheduler thread. */
 static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_size,
                                              uint64_t slots_size, damacy_error* err)
 {
     damacy__core* core = gpu->core;
+    const uint64_t begin = damacy__now_ns();
     damacy_status status = damacy__device_enter(&gpu->device, err);
 
     if (status != DAMACY_OK) {
@@ -395,7 +294,11 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
     for (uint32_t i = 0; i < core->config.batch_slots; i++) {
         core->slots[i].size = slot_size;
     }
-    if (slots_size > gpu->device.budget) {
+    damacy__gpu_join_pin(gpu);
+    if (gpu->pin_status != DAMACY_OK) {
+        *err = gpu->pin_error;
+        status = gpu->pin_status;
+    } else if (slots_size > gpu->device.budget) {
         status = damacy__fail(err, DAMACY_BUDGET,
                               "max_gpu_bytes %" PRIu64 ": %u batch slots of %" PRIu64
                               " bytes do not fit",
@@ -408,6 +311,39 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
         status = damacy__gpu_make_slot(gpu, &core->slots[i], slot_size, err);
     }
     damacy__device_leave(&gpu->device);
+    core->staging = gpu->staging.ptr;
+    damacy__core_log(core, DAMACY_LOG_DEBUG,
+                     "time: first batch: pinned %.1f ms (aside), device memory %.1f ms",
+                     (double)gpu->pin_ns * 1e-6, (double)(damacy__now_ns() - begin) * 1e-6);
+    return status;
+}
+
+/* Makes later work of `waiter` wait for what is queued in `stream` now, a stream of any context;
+ * the default streams (NULL, 1, 2) are those of the device's context. */
+static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
+                                           damacy__stream stream, damacy_error* err)
+{
+    const damacy__driver* driver = device->driver;
+    damacy__context context = device->context;
+    damacy__event event = NULL;
+    damacy_status status;
+
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if ((uintptr_t)stream > 2) {
+        DAMACY__TRY(damacy__device_check(device, driver->stream_context(stream, &context), err,
+                                         "the consumer's stream (cuStreamGetCtx)"));
+    }
+    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
+                                     "the context of the consumer's stream"));
+    status = damacy__event_open(device, false, &event, err);
+    if (status == DAMACY_OK) {
+        status = damacy__event_record(device, event, stream, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__stream_await(device, waiter, event, err);
+    }
+    damacy__device_leave(device);
+    damacy__event_close(device, event); /* what waits for it keeps it */
     return status;
 }
 
@@ -502,6 +438,7 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         pthread_join(gpu->thread, NULL);
         gpu->has_thread = false;
     }
+    damacy__gpu_join_pin(gpu);
     entered = gpu->device.driver && damacy__device_enter_to_free(&gpu->device);
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
         damacy__gpu_free_wave(gpu, &gpu->waves[i]);

@@ -271,54 +271,71 @@ static void damacy__gpu_poll(damacy__gpu* gpu)
 /* Waits for the kernels once, before the first wave. */
 static damacy_status damacy__gpu_load(damacy__gpu* gpu, damacy_error* err)
 {
-    if (gpu->is_compiled) {
+    const uint64_t begin = damacy__now_ns();
+
+    if (gpu->is_loaded) {
         return DAMACY_OK;
     }
     DAMACY__TRY(damacy__zstd_kernels_finish(&gpu->zstd, &gpu->device, err));
     DAMACY__TRY(damacy__lz_kernels_finish(&gpu->lz, &gpu->device, err));
     DAMACY__TRY(damacy__program_finish(&gpu->assemble, &gpu->device, err));
-    gpu->is_compiled = true;
+    gpu->is_loaded = true;
+    damacy__core_log(gpu->core, DAMACY_LOG_DEBUG, "time: kernels loaded in %.1f ms",
+                     (double)(damacy__now_ns() - begin) * 1e-6);
     return DAMACY_OK;
 }
 
 /* ---- the last work of a batch ---- */
 
-/* Fills and moves samples as the error policy says; waits for it, since errors are rare. */
-static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, damacy_error* err)
+/* Overwrites the samples that failed, one source type after another. The wave is idle; it runs
+ * until this is done, which may be long when a consumer holds the slot. */
+static damacy_status damacy__gpu_fill_failed(damacy__gpu* gpu, damacy__slot* slot,
+                                             damacy__wave* wave, damacy_error* err)
 {
-    damacy__core* core = gpu->core;
-    const uint64_t size = slot->size / core->config.samples_per_batch;
     const uint64_t base = (uint64_t)(uintptr_t)slot->ptr;
-    damacy__wave* wave = &gpu->waves[0];
+
+    wave->start_ns = damacy__now_ns();
+    wave->is_running = wave->is_sent = true;
+    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
+    damacy__wave_clear_list(gpu, wave);
+    for (uint32_t type = 0; type < DAMACY_NATIVE; type++) {
+        bool has_begun = false;
+        for (uint32_t i = 0; i < slot->n_samples; i++) {
+            damacy__axis axis;
+            damacy__copy copy;
+            if (slot->crops[i].error.status == DAMACY_OK) {
+                continue;
+            }
+            copy = damacy__slot_fill_copy(slot, i).copy;
+            if (copy.src_dtype != type) {
+                continue;
+            }
+            axis.src_stride = 0;
+            axis.dst_stride = 1;
+            axis.extent = copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
+            copy.dst += base;
+            if (!has_begun) {
+                damacy__assemble_begin(&wave->list, (damacy_dtype)type);
+                has_begun = true;
+            }
+            DAMACY__TRY(damacy__wave_copy(gpu, wave, &copy, &axis, err));
+        }
+    }
+    DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
+    return damacy__stream_await(&gpu->device, gpu->stream, wave->done, err);
+}
+
+/* Fills or moves samples as the error policy says, without waiting for it. */
+static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, damacy__wave* wave,
+                                        damacy_error* err)
+{
+    const uint64_t size = slot->size / gpu->core->config.samples_per_batch;
+    const uint64_t base = (uint64_t)(uintptr_t)slot->ptr;
 
     DAMACY__TRY(damacy__gpu_load(gpu, err));
-    for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
-        if (!gpu->waves[i].is_running) {
-            wave = &gpu->waves[i];
-        }
-    }
-    if (wave->is_running) { /* its list is in use until the stream is empty */
-        DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
-    }
-    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
-    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, gpu->stream, err));
-    for (uint32_t i = 0; i < slot->n_samples; i++) {
-        damacy__axis axis;
-        damacy__copy copy;
-        if (slot->crops[i].error.status == DAMACY_OK) {
-            continue;
-        }
-        copy = damacy__slot_fill_copy(slot, i).copy;
-        axis.src_stride = 0;
-        axis.dst_stride = 1;
-        axis.extent = copy.n_voxels_low | (uint64_t)copy.n_voxels_high << 32;
-        copy.dst += base;
-        damacy__wave_clear_list(gpu, wave);
-        damacy__assemble_begin(&wave->list, (damacy_dtype)copy.src_dtype);
-        DAMACY__TRY(damacy__wave_copy(gpu, wave, &copy, &axis, err));
-        DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
-        DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
-        DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
+    if (gpu->core->config.on_error == DAMACY_ON_ERROR_FILL) {
+        return damacy__gpu_fill_failed(gpu, slot, wave, err);
     }
     for (uint32_t i = 0; i < slot->n_delivered; i++) {
         if (slot->delivered[i] != i) {
@@ -330,8 +347,15 @@ static damacy_status damacy__gpu_repair(damacy__gpu* gpu, damacy__slot* slot, da
     return DAMACY_OK;
 }
 
+/* Whether the last work of a batch needs a wave of its own. */
+static bool damacy__gpu_needs_repair(const damacy__gpu* gpu, const damacy__slot* slot)
+{
+    return !gpu->has_failed && slot->n_failed > 0 &&
+           gpu->core->config.on_error != DAMACY_ON_ERROR_STOP;
+}
+
 /* Every task of the batch has ended: policies, the ready event, and out to the poppers. */
-static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot)
+static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy__wave* wave)
 {
     const damacy_on_error policy = gpu->core->config.on_error;
     damacy_error error;
@@ -346,8 +370,8 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot)
             slot->delivered[slot->n_delivered++] = i;
         }
     }
-    if (!gpu->has_failed && slot->n_failed > 0 && policy != DAMACY_ON_ERROR_STOP) {
-        status = damacy__gpu_repair(gpu, slot, &error);
+    if (damacy__gpu_needs_repair(gpu, slot)) {
+        status = damacy__gpu_repair(gpu, slot, wave, &error);
     }
     if (!gpu->has_failed && status == DAMACY_OK) {
         status = damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event,
@@ -448,7 +472,14 @@ static bool damacy__gpu_gather(damacy__gpu* gpu, damacy__unit** held)
             break;
         }
         if (unit->kind == DAMACY__UNIT_FINISH) {
-            damacy__gpu_finish_slot(gpu, unit->slot);
+            if (wave->n_units > 0 && damacy__gpu_needs_repair(gpu, unit->slot)) {
+                *held = unit;
+                break;
+            }
+            damacy__gpu_finish_slot(gpu, unit->slot, wave);
+            if (wave->is_running) {
+                return true;
+            }
         } else if (gpu->has_failed) {
             damacy__unit_abandon(gpu, unit);
         } else if (!damacy__wave_add(gpu, wave, unit)) {

@@ -454,7 +454,8 @@ static void damacy__wave_clear_list(damacy__gpu* gpu, damacy__wave* wave)
                                gpu->max_axes, gpu->core->out_dtype);
 }
 
-/* Adds one copy; a full list is sent and waited for, which is rare. */
+/* Adds one copy; a full list is sent and waited for, which is rare: however long, since a consumer
+ * may hold the slot. */
 static damacy_status damacy__wave_copy(damacy__gpu* gpu, damacy__wave* wave,
                                        const damacy__copy* copy, const damacy__axis* axes,
                                        damacy_error* err)
@@ -464,7 +465,7 @@ static damacy_status damacy__wave_copy(damacy__gpu* gpu, damacy__wave* wave,
     }
     DAMACY__TRY(damacy__wave_flush(gpu, wave, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
-    DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err));
+    DAMACY__TRY(damacy__event_await(&gpu->device, wave->done, 0, err));
     damacy__wave_clear_list(gpu, wave);
     damacy__assemble_begin(&wave->list, (damacy_dtype)copy->src_dtype);
     if (!damacy__assemble_add(&wave->list, copy, axes)) {

@@ -1,26 +1,640 @@
-// The whole library with its GPU side, on the fake driver: the same voxels as were written.
+// The whole library with its GPU side, on the fake driver: budgets, gates of slots, DLPack,
+// contexts, damaged chunks, and where the kernels come from.
 #include "tests/pipeline/gpu_scene.h"
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
 
-TEST(every_voxel_is_right_through_the_kernels)
+// Messages of a pipeline.
+struct log_state {
+    std::mutex mutex;
+    std::string text;
+    bool has(const char* part)
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        return text.find(part) != std::string::npos;
+    }
+};
+
+static void log_line(void* user, damacy_log_level, const char* message)
 {
-    scene s(32);
+    log_state* const log = (log_state*)user;
+    std::lock_guard<std::mutex> lock(log->mutex);
+    log->text += std::string(message) + "\n";
+}
+
+static damacy* create(scene& s)
+{
     damacy* d = NULL;
-    fake_counts counts;
-    CHECK_EQ(damacy_create(&s.config, &d, &s.err), DAMACY_OK);
-    CHECK_EQ(damacy_device(d), DAMACY_GPU(0));
+    const damacy_status status = damacy_create(&s.config, &d, &s.err);
+    if (status != DAMACY_OK)
+        printf("# %s\n", s.err.message);
+    CHECK_EQ(status, DAMACY_OK);
+    return d;
+}
+
+// The whole epoch, right to the last voxel.
+static void check_epoch(scene& s, damacy* d)
+{
     const epoch e = run_epoch(s, d);
     if (e.status != DAMACY_END)
         printf("# %s\n", s.err.message);
     CHECK_EQ(e.status, DAMACY_END);
     CHECK_EQ(e.n_bad, 0);
     CHECK_EQ(e.n_failed, 0);
-    CHECK_EQ(e.n_popped, 32);
+    CHECK_EQ(e.n_popped, s.samples.size());
+}
+
+static damacy_batch pop(scene& s, damacy* d)
+{
+    damacy_batch batch = {NULL, 0};
+    const damacy_status status = damacy_pop_timeout(d, UINT64_C(60000000000), &batch, &s.err);
+    if (status != DAMACY_OK)
+        printf("# %s\n", s.err.message);
+    CHECK_EQ(status, DAMACY_OK);
+    return batch;
+}
+
+static damacy_batch_info_t info_of(damacy_batch batch)
+{
+    damacy_batch_info_t info;
+    CHECK_EQ(damacy_batch_info(batch, &info), DAMACY_OK);
+    return info;
+}
+
+static void push_all(scene& s, damacy* d)
+{
+    CHECK_EQ(damacy_push(d, s.samples.data(), s.samples.size(), NULL, &s.err), DAMACY_OK);
+    CHECK_EQ(damacy_finish(d), DAMACY_OK);
+}
+
+TEST(every_voxel_is_right_through_the_kernels)
+{
+    scene s(IS_SLOW ? 18 : 36);
+    damacy* d = create(s);
+    fake_counts counts;
+    CHECK_EQ(damacy_device(d), DAMACY_GPU(0));
+    check_epoch(s, d);
     fake_count(&counts);
     printf("# %llu calls, %llu launches, %llu bytes at most\n", (unsigned long long)counts.n_calls,
            (unsigned long long)counts.n_launches, (unsigned long long)counts.most_bytes);
-    CHECK(counts.most_bytes <= s.config.max_gpu_bytes);
     damacy_destroy(d);
     check_no_leftovers(s);
+}
+
+// ---- budgets
+// -------------------------------------------------------------------------------------
+
+TEST(device_memory_stays_within_the_budget_and_is_what_statistics_say)
+{
+    for (uint64_t mib : {40, 64, 150, 400}) {
+        if (IS_SLOW && mib != 64)
+            continue;
+        scene s(16);
+        s.config.max_gpu_bytes = mib << 20;
+        s.config.max_host_bytes = 128u << 20;
+        s.config.samples_per_batch = 3;
+        damacy* d = create(s);
+        damacy_stats stats;
+        fake_counts counts;
+        check_epoch(s, d);
+        damacy_stats_get(d, &stats);
+        fake_count(&counts);
+        CHECK_EQ(stats.gpu_bytes_committed, counts.live_bytes);
+        CHECK(counts.most_bytes <= s.config.max_gpu_bytes);
+        CHECK(stats.host_bytes_committed <= s.config.max_host_bytes);
+        damacy_destroy(d);
+        check_no_leftovers(s);
+    }
+}
+
+TEST(budget_that_is_too_small_is_told_with_the_sum)
+{
+    for (uint64_t bytes : {UINT64_C(1), UINT64_C(1) << 20, UINT64_C(20) << 20}) {
+        scene s(4);
+        s.config.max_gpu_bytes = bytes;
+        damacy* d = create(s);
+        damacy_batch batch;
+        char number[32];
+        push_all(s, d);
+        CHECK_EQ(damacy_pop(d, &batch, &s.err), DAMACY_BUDGET);
+        snprintf(number, sizeof number, "%llu", (unsigned long long)bytes);
+        CHECK_HAS(s.err.message, number);
+        CHECK_HAS(s.err.message, "3 batch slots");
+        damacy_destroy(d);
+        check_no_leftovers(s);
+    }
+}
+
+TEST(device_that_is_full_is_told_and_harms_nothing)
+{
+    scene s(4);
+    machine.device_bytes = 30u << 20; // less than the budget
+    damacy* d = create(s);
+    damacy_batch batch;
+    push_all(s, d);
+    CHECK_EQ(damacy_pop(d, &batch, &s.err), DAMACY_OOM);
+    CHECK_HAS(s.err.message, "are free");
+    damacy_destroy(d);
+    check_no_leftovers(s);
+}
+
+// ---- gates
+// ---------------------------------------------------------------------------------------
+
+// Work of the consumer's that runs once a test says so.
+struct latch {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_open = false;
+    void open()
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        is_open = true;
+        changed.notify_all();
+    }
+};
+
+static void await_latch(void* user)
+{
+    latch* const l = (latch*)user;
+    std::unique_lock<std::mutex> lock(l->mutex);
+    l->changed.wait(lock, [&] { return l->is_open; });
+}
+
+// A stream of the consumer's in a context; calls are the test's own.
+static damacy__stream open_stream(damacy__context context)
+{
+    damacy__stream stream = NULL;
+    damacy__context popped;
+    fake_exempt(1);
+    CHECK_EQ(fake::context_push(context), 0);
+    CHECK_EQ(fake::stream_create(&stream, 1, 0), 0);
+    fake::context_pop(&popped);
+    return stream;
+}
+
+static damacy__context primary_context()
+{
+    damacy__context context = NULL;
+    fake_exempt(1);
+    CHECK_EQ(fake::primary_retain(&context, 0), 0);
+    return context;
+}
+
+static void hold_stream(damacy__context context, damacy__stream stream, latch* l)
+{
+    damacy__context popped;
+    CHECK_EQ(fake::context_push(context), 0);
+    CHECK_EQ(fake::launch_host(stream, await_latch, l), 0);
+    fake::context_pop(&popped);
+}
+
+static void close_stream(damacy__context context, damacy__stream stream)
+{
+    damacy__context popped;
+    CHECK_EQ(fake::context_push(context), 0);
+    CHECK_EQ(fake::stream_synchronize(stream), 0);
+    CHECK_EQ(fake::stream_destroy(stream), 0);
+    fake::context_pop(&popped);
+    fake_exempt(0);
+}
+
+enum { BY_EVENT, BY_STREAM, BY_TENSOR, BY_FOREIGN_STREAM, N_WAYS_BACK };
+
+// Gives a batch back while a stream of the consumer's still reads it.
+static void give_back(damacy_batch batch, int way, damacy__context context, damacy__stream stream)
+{
+    damacy_error err;
+    if (way == BY_EVENT) {
+        damacy__event event = NULL;
+        damacy__context popped;
+        CHECK_EQ(fake::context_push(context), 0);
+        CHECK_EQ(fake::event_create(&event, 2), 0);
+        CHECK_EQ(fake::event_record(event, stream), 0);
+        CHECK_EQ(damacy_release_event(batch, event), DAMACY_OK);
+        CHECK_EQ(fake::event_destroy(event), 0);
+        fake::context_pop(&popped);
+    } else if (way == BY_TENSOR) {
+        damacy_dl_managed_versioned* tensor = NULL;
+        CHECK_EQ(damacy_batch_dlpack(batch, stream, &tensor, &err), DAMACY_OK);
+        CHECK_EQ(damacy_release(batch), DAMACY_OK);
+        tensor->deleter(tensor);
+    } else {
+        CHECK_EQ(damacy_release_stream(batch, stream), DAMACY_OK);
+    }
+}
+
+TEST(slot_waits_for_what_the_consumer_has_queued_and_others_go_on)
+{
+    for (int way = 0; way < N_WAYS_BACK; way++) {
+        scene s(24);
+        latch l;
+        damacy* d = create(s);
+        push_all(s, d);
+        const damacy_batch first = pop(s, d);
+        const damacy_batch_info_t info = info_of(first);
+        CHECK_EQ(wait_for(info), 0);
+        const std::vector<char> before((char*)info.ptr, (char*)info.ptr + info.size);
+        damacy__context context = way == BY_FOREIGN_STREAM ? fake_context(0) : primary_context();
+        damacy__stream stream = open_stream(context);
+        hold_stream(context, stream, &l);
+        give_back(first, way, context, stream);
+        for (int i = 0; i < 2; i++) { // those in the other slots come
+            const damacy_batch batch = pop(s, d);
+            CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
+            CHECK_EQ(damacy_release(batch), DAMACY_OK);
+        }
+        CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
+        l.open();
+        for (int i = 0; i < 3; i++) {
+            const damacy_batch batch = pop(s, d);
+            CHECK_EQ(wait_for(info_of(batch)), 0);
+            CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
+            CHECK_EQ(damacy_release(batch), DAMACY_OK);
+        }
+        fake_exempt(1);
+        close_stream(context, stream);
+        if (way != BY_FOREIGN_STREAM)
+            fake::primary_release(0);
+        damacy_destroy(d);
+        check_no_leftovers(s);
+    }
+}
+
+TEST(two_consumers_of_a_batch_are_both_waited_for)
+{
+    for (int second : {(int)BY_EVENT, (int)BY_STREAM}) {
+        scene s(8);
+        latch slow, quick;
+        s.config.batch_slots = 2;
+        s.config.samples_per_batch = 2;
+        damacy* d = create(s);
+        push_all(s, d);
+        const damacy_batch batch = pop(s, d);
+        const damacy_batch_info_t info = info_of(batch);
+        CHECK_EQ(wait_for(info), 0);
+        const std::vector<char> before((char*)info.ptr, (char*)info.ptr + info.size);
+        damacy__context context = primary_context();
+        damacy__stream a = open_stream(context), b = open_stream(context);
+        hold_stream(context, a, &slow);
+        hold_stream(context, b, &quick);
+        CHECK_EQ(damacy_batch_retain(batch), DAMACY_OK);
+        give_back(batch, BY_STREAM, context, a);
+        give_back(batch, second, context, b);
+        quick.open(); // the last gate opens, the first does not
+        const damacy_batch other = pop(s, d);
+        CHECK_EQ(damacy_release(other), DAMACY_OK);
+        fake_slow(1000000);
+        fake_slow(0);
+        CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
+        slow.open();
+        for (int i = 0; i < 2; i++) {
+            const damacy_batch next = pop(s, d);
+            CHECK_EQ(n_wrong(s, next, info_of(next)), 0);
+            CHECK_EQ(damacy_release(next), DAMACY_OK);
+        }
+        fake_exempt(1);
+        close_stream(context, a);
+        fake_exempt(1);
+        close_stream(context, b);
+        fake::primary_release(0);
+        damacy_destroy(d);
+        check_no_leftovers(s);
+    }
+}
+
+TEST(batch_without_one_good_sample_waits_for_the_gate_before_it_is_filled)
+{
+    scene s(8);
+    latch l;
+    s.config.on_error = DAMACY_ON_ERROR_FILL;
+    s.config.samples_per_batch = 1;
+    s.config.batch_slots = 2;
+    for (size_t i = 2; i < s.samples.size(); i += 2) {
+        s.samples[i].box[0].begin += 1000;
+        s.samples[i].box[0].end += 1000;
+    }
+    damacy* d = create(s);
+    push_all(s, d);
+    const damacy_batch first = pop(s, d); // slot 0; sample 2 will follow it there
+    const damacy_batch_info_t info = info_of(first);
+    CHECK_EQ(wait_for(info), 0);
+    const std::vector<char> before((char*)info.ptr, (char*)info.ptr + info.size);
+    damacy__context context = primary_context();
+    damacy__stream stream = open_stream(context);
+    hold_stream(context, stream, &l);
+    give_back(first, BY_STREAM, context, stream);
+    const damacy_batch second = pop(s, d);
+    CHECK_EQ(n_wrong(s, second, info_of(second)), 0);
+    CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
+    l.open();
+    CHECK_EQ(damacy_release(second), DAMACY_OK);
+    for (int i = 2; i < 8; i++) {
+        const damacy_batch batch = pop(s, d);
+        CHECK_EQ(wait_for(info_of(batch)), 0); // it may still be filled
+        CHECK_EQ(info_of(batch).n_failed, i % 2 == 0);
+        CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
+        CHECK_EQ(damacy_release(batch), DAMACY_OK);
+    }
+    fake_exempt(1);
+    close_stream(context, stream);
+    fake::primary_release(0);
+    damacy_destroy(d);
+    check_no_leftovers(s);
+}
+
+// ---- DLPack
+// --------------------------------------------------------------------------------------
+
+TEST(tensor_is_ordered_after_the_batch_on_every_kind_of_stream)
+{
+    scene s(24);
+    damacy* d = create(s);
+    push_all(s, d);
+    damacy__context context = primary_context();
+    damacy__stream own = open_stream(context);
+    void* const streams[] = {NULL, (void*)1, (void*)2, own, DAMACY_STREAM_NONE};
+    fake_exempt(0);
+    for (void* stream : streams) {
+        const damacy_batch batch = pop(s, d);
+        const damacy_batch_info_t info = info_of(batch);
+        damacy_dl_managed_versioned* tensor = NULL;
+        damacy_dl_managed* legacy = NULL;
+        CHECK_EQ(damacy_batch_dlpack(batch, stream, &tensor, &s.err), DAMACY_OK);
+        CHECK_EQ(damacy_batch_dlpack_legacy(batch, stream, &legacy, &s.err), DAMACY_OK);
+        CHECK(tensor->version.major == 1 && tensor->dl_tensor.data == info.ptr);
+        CHECK(legacy->dl_tensor.data == info.ptr && legacy->dl_tensor.device.device_type == 2);
+        CHECK_EQ(tensor->dl_tensor.device.device_id, 0);
+        CHECK_EQ(tensor->dl_tensor.ndim, 4);
+        CHECK_EQ(tensor->dl_tensor.shape[1], CROP);
+        CHECK_EQ(tensor->dl_tensor.strides[0], VOXELS);
+        CHECK(tensor->dl_tensor.dtype.code == 2 && tensor->dl_tensor.dtype.bits == 32);
+        CHECK_EQ(n_wrong(s, batch, info), 0);
+        CHECK_EQ(damacy_release(batch), DAMACY_OK);
+        legacy->deleter(legacy);
+        tensor->deleter(tensor);
+        CHECK_EQ(damacy_batch_info(batch, NULL), DAMACY_INVAL);
+    }
+    const damacy_batch batch = pop(s, d);
+    damacy_dl_managed_versioned* tensor = NULL;
+    fake_fail("stream_wait", 0, 400);
+    CHECK_EQ(damacy_batch_dlpack(batch, own, &tensor, &s.err), DAMACY_CUDA);
+    CHECK(tensor == NULL);
+    CHECK_EQ(damacy_release(batch), DAMACY_OK);
+    CHECK_EQ(damacy_release(batch), DAMACY_INVAL);
+    fake_exempt(1);
+    close_stream(context, own);
+    fake::primary_release(0);
+    damacy_destroy(d);
+    check_no_leftovers(s);
+}
+
+TEST(tensors_outlive_their_pipeline)
+{
+    scene s(12);
+    damacy* d = create(s);
+    push_all(s, d);
+    damacy_dl_managed_versioned* tensors[3];
+    uint64_t first = 0;
+    for (int i = 0; i < 3; i++) {
+        const damacy_batch batch = pop(s, d);
+        CHECK_EQ(damacy_batch_dlpack(batch, i ? NULL : DAMACY_STREAM_NONE, &tensors[i], &s.err),
+                 DAMACY_OK);
+        CHECK_EQ(damacy_release(batch), DAMACY_OK);
+    }
+    damacy_destroy(d);
+    CHECK(s.heap.live > 0);
+    for (int i = 0; i < 3; i++) {
+        const float* voxels = (const float*)tensors[i]->dl_tensor.data;
+        for (int k = 0; k < 4; k++)
+            CHECK(s.voxels_are_right(first++, voxels + k * VOXELS));
+        std::thread([&] { tensors[i]->deleter(tensors[i]); }).join(); // on any thread
+    }
+    check_no_leftovers(s);
+}
+
+// ---- contexts
+// ------------------------------------------------------------------------------------
+
+TEST(no_call_changes_the_callers_context)
+{
+    scene s(8);
+    damacy* d = create(s); // opens the machine
+    damacy__context own = fake_context(0), popped = NULL;
+    CHECK_EQ(fake::context_push(own), 0);
+#define STAYS(call)                                                      \
+    do {                                                                 \
+        call;                                                            \
+        CHECK(fake::current.size() == 1 && fake::current.back() == own); \
+    } while (0)
+    damacy* other = NULL;
+    damacy_config wrong = s.config;
+    wrong.device = DAMACY_GPU(7);
+    STAYS(CHECK_EQ(damacy_create(&wrong, &other, &s.err), DAMACY_UNSUPPORTED));
+    fake_fail("stream_create", 1, 2);
+    STAYS(CHECK_EQ(damacy_create(&s.config, &other, &s.err), DAMACY_OOM));
+    STAYS(push_all(s, d));
+    damacy_batch batch;
+    STAYS(batch = pop(s, d));
+    damacy_batch_info_t info;
+    STAYS(info = info_of(batch));
+    std::vector<char> bytes(info.size);
+    STAYS(CHECK_EQ(damacy_batch_read(batch, bytes.data(), bytes.size(), &s.err), DAMACY_OK));
+    fake_fail("copy_to_host", 0, 1);
+    STAYS(CHECK_EQ(damacy_batch_read(batch, bytes.data(), bytes.size(), &s.err), DAMACY_CUDA));
+    damacy_dl_managed_versioned* tensor = NULL;
+    STAYS(CHECK_EQ(damacy_batch_dlpack(batch, NULL, &tensor, &s.err), DAMACY_OK));
+    STAYS(tensor->deleter(tensor));
+    fake_fail("event_record", 0, 1);
+    STAYS(CHECK_EQ(damacy_release_stream(batch, NULL), DAMACY_CUDA)); // it is still held
+    STAYS(CHECK_EQ(damacy_release_stream(batch, NULL), DAMACY_OK));
+    STAYS(batch = pop(s, d));
+    STAYS(CHECK_EQ(damacy_release(batch), DAMACY_OK));
+    STAYS(damacy_destroy(d));
+    fake::context_pop(&popped);
+    check_no_leftovers(s);
+}
+
+TEST(pipelines_work_side_by_side_in_several_contexts)
+{
+    scene s(16);
+    damacy* d[2] = {create(s), NULL};
+    damacy__context own = fake_context(0);
+
+    std::vector<std::thread> threads;
+    s.config.cuda_context = own;
+    d[1] = create(s);
+    std::vector<std::vector<char>> bytes(2);
+    std::vector<damacy_status> statuses(2);
+    for (int i = 0; i < 2; i++)
+        threads.emplace_back([&, i] {
+            damacy_error err;
+            damacy_batch batch;
+            damacy_batch_info_t info;
+            statuses[i] = damacy_push(d[i], s.samples.data(), s.samples.size(), NULL, &err);
+            damacy_finish(d[i]);
+            while (statuses[i] == DAMACY_OK &&
+                   (statuses[i] = damacy_pop(d[i], &batch, &err)) == DAMACY_OK) {
+                damacy_batch_info(batch, &info);
+                const size_t at = bytes[i].size();
+                bytes[i].resize(at + info.size);
+                statuses[i] = damacy_batch_read(batch, &bytes[i][at], info.size, &err);
+                damacy_release(batch);
+            }
+        });
+    for (auto& t : threads)
+        t.join();
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(statuses[i], DAMACY_END);
+        CHECK_EQ(bytes[i].size(), s.samples.size() * VOXELS * sizeof(float));
+        for (size_t k = 0; k < s.samples.size(); k++)
+            CHECK(s.voxels_are_right(k, &bytes[i][k * VOXELS * sizeof(float)]));
+        damacy_destroy(d[i]);
+    }
+    check_no_leftovers(s);
+}
+
+// ---- damaged chunks
+// ------------------------------------------------------------------------------
+
+static bool touches_first_chunk(const damacy_sample& sample)
+{
+    return sample.box[0].begin < CHUNK && sample.box[1].begin < CHUNK &&
+           sample.box[2].begin < CHUNK;
+}
+
+TEST(damaged_chunk_fails_its_samples_alone_under_every_policy)
+{
+    for (int way : {1, 3, 4, 5, 6, 7, 8}) {
+        for (int policy = 0; policy <= DAMACY_ON_ERROR_SKIP; policy++) {
+            if (IS_SLOW && (way + policy) % 4)
+                continue;
+            scene s(27);
+            s.config.on_error = (damacy_on_error)policy;
+            for (size_t i = 0; i < s.samples.size(); i++) {
+                if (s.array_of[i] != way)
+                    continue;
+                for (int k = 0; k < 3; k++) { // one of three touches the first chunk
+                    s.samples[i].box[k].begin = i / WAYS == 1 ? 0 : CHUNK;
+                    s.samples[i].box[k].end = s.samples[i].box[k].begin + CROP;
+                }
+            }
+            mem_object* o = mem_find(s.store, (std::string(ways[way].uri) + "/c/0/0/0").c_str());
+            CHECK(o != NULL);
+            if (way == 8) {
+                o->bytes[0] ^= 1; // the size in front: nothing else of it is checked
+            } else {
+                o->bytes[o->size - 1] ^= 0x55; // a checksum, or the end of a stream
+                memset(o->bytes + o->size / 2, 0xff, o->size / 4);
+            }
+            damacy* d = create(s);
+            const epoch e = run_epoch(s, d);
+            CHECK_EQ(e.n_bad, 0);
+            if (policy == DAMACY_ON_ERROR_STOP) {
+                CHECK_EQ(e.status, DAMACY_DECODE);
+                CHECK_EQ(e.n_popped, (uint32_t)(WAYS + way) / 4 * 4);
+                CHECK_EQ(s.err.sample, WAYS + way);
+                CHECK_STR(s.err.uri, ways[way].uri);
+                CHECK_STR(s.err.chunk, "c/0/0/0");
+            } else {
+                CHECK_EQ(e.status, DAMACY_END);
+                CHECK_EQ(e.n_failed, 1);
+                CHECK_EQ(e.n_popped, s.samples.size() - (policy == DAMACY_ON_ERROR_SKIP));
+            }
+            damacy_destroy(d);
+            check_no_leftovers(s);
+        }
+    }
+}
+
+// ---- where kernels come from
+// ---------------------------------------------------------------------
+
+TEST(without_a_kernel_compiler_auto_is_the_cpu_and_a_gpu_is_refused)
+{
+    scene s(8);
+    log_state log;
+    machine.has_no_nvrtc = 1;
+    s.config.logger.user = &log;
+    s.config.logger.log = log_line;
+    s.config.device = DAMACY_AUTO;
+    damacy* d = create(s);
+    CHECK_EQ(damacy_device(d), DAMACY_CPU);
+    CHECK(log.has("device: CPU, since no kernel compiler here"));
+    damacy_destroy(d);
+    s.config.device = DAMACY_GPU(0);
+    CHECK_EQ(damacy_create(&s.config, &d, &s.err), DAMACY_UNSUPPORTED);
+    CHECK_HAS(s.err.message, "no kernel compiler here");
+    CHECK(d == NULL);
+    check_no_leftovers(s);
+}
+
+TEST(compiler_that_fails_means_the_cpu_for_auto_and_an_error_for_a_gpu)
+{
+    for (const char* call : {"nvrtc_compile", "nvrtc_archs", "module_load", "nvrtc_cubin"}) {
+        scene s(4);
+        log_state log;
+        s.config.logger.user = &log;
+        s.config.logger.log = log_line;
+        s.config.device = DAMACY_AUTO;
+        fake_fail_at_open(call, 0, 218);
+        damacy* d = create(s);
+        CHECK_EQ(damacy_device(d), DAMACY_CPU);
+        CHECK(log.has("device: CPU, since "));
+        damacy_destroy(d);
+        CHECK_EQ(s.heap.live, 0);
+        check_no_leftovers(s);
+        n_loads = 0;
+        s.config.device = DAMACY_GPU(0);
+        fake_fail_at_open(call, 0, 218);
+        d = create(s);
+        const epoch e = run_epoch(s, d);
+        CHECK_EQ(e.status, DAMACY_CUDA);
+        CHECK(s.err.message[0] != '\0');
+        damacy_destroy(d);
+        check_no_leftovers(s);
+    }
+}
+
+TEST(kernels_in_the_cache_need_no_compiler)
+{
+    char folder[] = "/tmp/damacy-fake-XXXXXX";
+    Dl_info where;
+    void* address = NULL;
+    int (*function)(int*, int*) = fake::nvrtc_version;
+    memcpy(&address, &function, sizeof address);
+    CHECK(dladdr(address, &where) != 0);
+    if (where.dli_fname[0] != '/')
+        SKIP("the program was not started by its whole path");
+    CHECK(mkdtemp(folder) != NULL);
+    for (int run = 0; run < 4; run++) {
+        scene s(8);
+        fake_counts counts;
+        machine.has_no_nvrtc = run == 2; // warm, it does not even have to be there
+        s.config.cache_dir = folder;
+        n_nvrtc_loads = 0;
+        if (run == 3) { // a note that is cut short
+            const std::string shorten =
+                std::string("for f in ") + folder + "/*; do truncate -s 100 \"$f\"; done";
+            CHECK_EQ(system(shorten.c_str()), 0);
+        }
+        damacy* d = create(s);
+        const bool is_cold = run == 0 || run == 3;
+        CHECK_EQ(n_nvrtc_loads, is_cold);
+        s.config.cache_dir = "";
+        const epoch e = run_epoch(s, d);
+        CHECK_EQ(e.status, DAMACY_END);
+        CHECK_EQ(e.n_bad, 0);
+        fake_count(&counts);
+        if (is_cold)
+            CHECK(counts.n_compiled >= 7);
+        damacy_destroy(d);
+        check_no_leftovers(s);
+    }
+    const std::string remove = std::string("rm -r ") + folder;
+    CHECK_EQ(system(remove.c_str()), 0);
 }
 
 TEST_MAIN

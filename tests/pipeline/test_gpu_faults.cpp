@@ -5,18 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_THREAD__)
-#define IS_SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define IS_SLOW 1
-#endif
-#endif
-#ifdef IS_SLOW
-enum { SAMPLED = 16 };
-#else
-enum { SAMPLED = 80 };
-#endif
+enum { SAMPLED = IS_SLOW ? 12 : 80 };
 
 struct failing {
     std::string function;
