@@ -6,6 +6,12 @@
 #include <string>
 #include <zstd.h>
 
+#ifdef __SANITIZE_THREAD__
+static const bool is_slow = true;
+#else
+static const bool is_slow = false;
+#endif
+
 // ---- a scene: arrays in files -------------------------------------------------------------------
 
 enum { RAW, SHARDED, SHARDED_ZSTD, ZSTD, OF_ZSTD, OF_LZ4, OF_ZLIB, CRC, KINDS };
@@ -262,6 +268,8 @@ static uint32_t n_mapped(scene& s)
 TEST(every_codec_gives_the_same_voxels_mapped_and_read)
 {
     for (int kind = 0; kind < KINDS; kind++) {
+        if (is_slow && (kind == OF_ZSTD || kind == OF_LZ4)) // minutes of simulated kernels
+            continue;
         for (int is_off = 0; is_off < 2; is_off++) {
             scene s;
             s.add_random(kind, kind == SHARDED || kind == SHARDED_ZSTD
@@ -298,7 +306,7 @@ TEST(copies_go_in_one_call_where_the_driver_has_it_and_singly_where_not)
         for (int is_off = 0; is_off < 2; is_off++) {
             scene s;
             s.add_random(RAW, 8);
-            s.add_random(SHARDED_ZSTD, 8);
+            s.add_random(SHARDED, 8);
             s.config.mapping = is_off ? DAMACY_MAPPING_OFF : DAMACY_MAPPING_ON;
             machine.lacks_new_functions = way == 1;
             machine.has_no_batches = way == 2;
@@ -624,7 +632,7 @@ TEST(a_device_that_cannot_read_mapped_files_is_not_asked)
 
 TEST(destroying_with_copies_from_mapped_files_in_flight_leaves_nothing)
 {
-    for (int round = 0; round < 8; round++) {
+    for (int round = 0; round < (is_slow ? 2 : 8); round++) {
         scene s;
         size_t n = 0;
         for (int i = 0; i < 4; i++)
