@@ -273,6 +273,9 @@ DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shar
     }
     if (count == 0)
         return 0;
+    const uint32_t source = x + q.n_literals - q.offset;
+    if (is_taken && q.n_match != 0 && source < s->begin)
+        damacy__prefetch_l2(s->origin + source);
     if (!is_taken)
         q.n_literals = q.n_match = q.offset = 0;
     damacy__lz4_map(s, shared, &q, x, count, reciprocal, lane);

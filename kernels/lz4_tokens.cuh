@@ -11,7 +11,7 @@
 #include "kernels/lz4_abi.h"
 
 #ifndef DAMACY__LZ4_SEGMENT
-#define DAMACY__LZ4_SEGMENT 256u // bytes of the source, a multiple of 32
+#define DAMACY__LZ4_SEGMENT 128u // bytes of the source, a multiple of 32
 #endif
 #define DAMACY__LZ4_PART  (32 * DAMACY__LZ4_SEGMENT)
 #define DAMACY__LZ4_WORDS (DAMACY__LZ4_SEGMENT / 32)
