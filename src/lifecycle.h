@@ -110,16 +110,6 @@ static void damacy__core_mapping_refused(void* context, const damacy_error* why)
                      why->message);
 }
 
-/* DAMACY_MAPPING_AUTO: what was measured to be the faster. The copies are as fast as those of bytes
- * that eight threads have read, and leave the threads to others. */
-static bool damacy__core_maps_files(const damacy__core* core)
-{
-    const bool pays = true;
-
-    return core->config.mapping == DAMACY_MAPPING_ON ||
-           (core->config.mapping == DAMACY_MAPPING_AUTO && pays);
-}
-
 /* The room for mapped files is what staging, decoding, the catalog and an eighth for records leave,
  * at most half. */
 static damacy_status damacy__core_make_mapped(damacy__core* core, damacy_error* err)
@@ -128,8 +118,8 @@ static damacy_status damacy__core_make_mapped(damacy__core* core, damacy_error* 
     const uint64_t taken =
         core->staging_size + core->decoded_size + core->catalog.max_bytes + budget / 8;
 
-    if (!core->gpu || !core->gpu->device.can_register_files || !damacy__core_maps_files(core) ||
-        damacy__store_is_custom(&core->store)) {
+    if (!core->gpu || !core->gpu->device.can_register_files ||
+        core->config.mapping != DAMACY_MAPPING_ON || damacy__store_is_custom(&core->store)) {
         return DAMACY_OK;
     }
     DAMACY__TRY(damacy__mapped_init(&core->mapped, &core->gpu->device, &core->store,
