@@ -18833,9 +18833,8 @@ static damacy_status damacy__copy_to_host(damacy__device* device, void* dst, uin
 static damacy_status damacy__copy_on_device(damacy__device* device, uint64_t dst_dev,
                                             uint64_t src_dev, uint64_t size, damacy__stream stream,
                                             damacy_error* err);
-DAMACY__UNUSED static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev,
-                                                        uint8_t value, uint64_t size,
-                                                        damacy__stream stream, damacy_error* err);
+static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev, uint8_t value,
+                                         uint64_t size, damacy__stream stream, damacy_error* err);
 
 /* ---- errors ---- */
 
@@ -28032,7 +28031,6 @@ DAMACY__COLD_BEGIN
 
 enum {
     DAMACY__WAVES = 3,
-    DAMACY__WAVES_OVERLAP = 0, /* 1: decoding of several waves at a time, on streams of their own */
     DAMACY__WAVE_UNITS = 8192, /* chunks and runs of fills, at most; fewer in small waves */
     DAMACY__ASSEMBLERS = 16    /* pairs of types that have a program of their own */
 };
@@ -28194,11 +28192,7 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
         damacy__device_alloc(device, gpu->tables.size, "tables of a wave", &wave->tables, err));
     DAMACY__TRY(
         damacy__pinned_alloc(device, gpu->tables.size, "tables of a wave", &wave->host, err));
-    if (DAMACY__WAVES_OVERLAP) {
-        DAMACY__TRY(damacy__stream_open(device, false, &wave->stream, err));
-    } else {
-        wave->stream = gpu->stream;
-    }
+    wave->stream = gpu->stream;
     DAMACY__TRY(damacy__event_open(device, false, &wave->sent, err));
     DAMACY__TRY(damacy__event_open(device, false, &wave->done, err));
     damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, gpu->max_copies,
@@ -28421,9 +28415,6 @@ static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
     }
     if (wave->done) {
         damacy__event_close(device, wave->done);
-    }
-    if (wave->stream && wave->stream != gpu->stream) {
-        damacy__stream_close(device, wave->stream);
     }
     damacy__pinned_free(device, &wave->host);
     if (wave->tables) {
@@ -28810,7 +28801,6 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
     call.stream = wave->stream;
-    call.is_alone = call.has_company = DAMACY__WAVES_OVERLAP != 0;
     return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
 }
 

@@ -81,9 +81,8 @@ static damacy_status damacy__copy_to_host(damacy__device* device, void* dst, uin
 static damacy_status damacy__copy_on_device(damacy__device* device, uint64_t dst_dev,
                                             uint64_t src_dev, uint64_t size, damacy__stream stream,
                                             damacy_error* err);
-DAMACY__UNUSED static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev,
-                                                        uint8_t value, uint64_t size,
-                                                        damacy__stream stream, damacy_error* err);
+static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_dev, uint8_t value,
+                                         uint64_t size, damacy__stream stream, damacy_error* err);
 
 /* ---- errors ---- */
 

@@ -16,7 +16,6 @@
 
 enum {
     DAMACY__WAVES = 3,
-    DAMACY__WAVES_OVERLAP = 0, /* 1: decoding of several waves at a time, on streams of their own */
     DAMACY__WAVE_UNITS = 8192, /* chunks and runs of fills, at most; fewer in small waves */
     DAMACY__ASSEMBLERS = 16    /* pairs of types that have a program of their own */
 };
@@ -178,11 +177,7 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
         damacy__device_alloc(device, gpu->tables.size, "tables of a wave", &wave->tables, err));
     DAMACY__TRY(
         damacy__pinned_alloc(device, gpu->tables.size, "tables of a wave", &wave->host, err));
-    if (DAMACY__WAVES_OVERLAP) {
-        DAMACY__TRY(damacy__stream_open(device, false, &wave->stream, err));
-    } else {
-        wave->stream = gpu->stream;
-    }
+    wave->stream = gpu->stream;
     DAMACY__TRY(damacy__event_open(device, false, &wave->sent, err));
     DAMACY__TRY(damacy__event_open(device, false, &wave->done, err));
     damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, gpu->max_copies,
@@ -405,9 +400,6 @@ static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
     }
     if (wave->done) {
         damacy__event_close(device, wave->done);
-    }
-    if (wave->stream && wave->stream != gpu->stream) {
-        damacy__stream_close(device, wave->stream);
     }
     damacy__pinned_free(device, &wave->host);
     if (wave->tables) {

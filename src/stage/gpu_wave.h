@@ -301,7 +301,6 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
     call.stream = wave->stream;
-    call.is_alone = call.has_company = DAMACY__WAVES_OVERLAP != 0;
     return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
 }
 

@@ -497,6 +497,10 @@ TEST(fifty_pipelines_leave_no_device_memory_taken)
         }
     }
     after = free_device_bytes();
+    for (int i = 0; i < 100 && after + (2u << 20) < before; i++) {
+        usleep(100000); /* other programs' memory comes and goes, too */
+        after = free_device_bytes();
+    }
     leave();
     printf("# %zu bytes free before, %zu after\n", before, after);
     CHECK(after + (2u << 20) >= before);
