@@ -251,4 +251,56 @@ TEST(file_no_descriptor_is_left_behind)
     teardown();
 }
 
+/* A new file of a megabyte, written to storage; a descriptor, and the file has no name any more. */
+static int big_file(const char* folder)
+{
+    static char bytes[1 << 20];
+    char path[64];
+    int fd;
+
+    memset(bytes, 7, sizeof bytes);
+    (void)snprintf(path, sizeof path, "%s/damacy-file-XXXXXX", folder);
+    fd = mkstemp(path);
+    CHECK(fd >= 0);
+    CHECK(unlink(path) == 0);
+    CHECK(write(fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes);
+    CHECK(fsync(fd) == 0);
+    return fd;
+}
+
+TEST(a_file_is_in_memory_after_it_was_written_and_not_after_it_was_dropped)
+{
+    const int fd = big_file("/tmp");
+    char byte;
+
+    damacy__os_init(&os);
+    CHECK(os.cached(os.user, fd, 1 << 20));
+    CHECK(os.cached(os.user, fd, 1));
+    CHECK(!os.cached(os.user, fd, 0));
+    CHECK(!os.cached(os.user, -1, 1 << 20));
+    CHECK(!os.cached(os.user, fd, 2 << 20)); /* it ends before */
+    if (posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0 || damacy__os_probe(fd, 1 << 19) != 0) {
+        CHECK(close(fd) == 0);
+        SKIP("the file system of /tmp keeps what it is told to drop");
+    }
+    CHECK(!os.cached(os.user, fd, 1 << 20));
+    CHECK(posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM) == 0);
+    CHECK(pread(fd, &byte, 1, 0) == 1); /* a part of it */
+    CHECK(!os.cached(os.user, fd, 1 << 20));
+    CHECK(close(fd) == 0);
+}
+
+TEST(a_file_of_a_file_system_in_memory_is_in_memory)
+{
+    int fd;
+
+    if (access("/dev/shm", W_OK) != 0) {
+        SKIP("no /dev/shm");
+    }
+    damacy__os_init(&os);
+    fd = big_file("/dev/shm");
+    CHECK(os.cached(os.user, fd, 1 << 20));
+    CHECK(close(fd) == 0);
+}
+
 TEST_MAIN
