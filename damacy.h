@@ -699,7 +699,8 @@ DAMACY_API void damacy_codec_destroy(damacy_codec* codec);
 DAMACY_API int32_t damacy_codec_device(const damacy_codec* codec);
 
 /* Bytes of scratch for batches within the limits: without measured ones about 2.5 per decoded byte
- * for Zstandard, 5 for a single frame; 3.7 for blosc; 72 per frame for LZ4. Calls no driver. INVAL:
+ * for Zstandard, 6.6 for up to eight frames, which are faster with it, 9 and more for a small one
+ * alone; 3.7 for blosc; 72 per frame for LZ4. Calls no driver. INVAL:
  * max_frame_size is 0 or above 2^31 - 1, or sizes that no device has. */
 DAMACY_API damacy_status damacy_codec_scratch_size(damacy_codec_kind kind,
                                                    const damacy_codec_limits* limits,
@@ -26681,7 +26682,7 @@ typedef struct damacy__zstd_limits {
     uint64_t dst_size;     /* output bytes of all jobs together */
     uint64_t largest_size; /* output bytes of the largest job */
     uint64_t scratch_size; /* bytes of scratch; 0: as much as typical data needs */
-    bool has_links;        /* room for links, 4 bytes per output byte: for EXECUTE_LINKS */
+    bool has_links;        /* room for links, 4 bytes per output byte: faster for up to 8 jobs */
     uint32_t max_blocks;   /* blocks, and frames, of all jobs; 0: as many as typical data have */
     uint64_t pool_size;    /* bytes of literals and records; 0: as typical data need */
 } damacy__zstd_limits;
@@ -27087,10 +27088,10 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     damacy__zstd_options* o = &run->options;
     const bool has_links = run->wave.links_size != 0;
 
-    /* SPLIT128 and LINKS, meant for a few large frames, run on request alone: the one case on an
-     * H200 that took them, a lone frame of 256 KiB, was wrong, and the cause is not known. */
     if (o->literals == 0) {
-        o->literals = run->n_blocks >= 4000 ? DAMACY__ZSTD_LANES : DAMACY__ZSTD_SPLIT32;
+        o->literals = run->n_blocks >= 4000  ? DAMACY__ZSTD_LANES
+                      : run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT32
+                                             : DAMACY__ZSTD_SPLIT128;
     }
     if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
         o->literals = DAMACY__ZSTD_SPLIT32;
@@ -27099,6 +27100,9 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
         o->execute = run->n_jobs > 1000  ? DAMACY__ZSTD_EXECUTE_128X2
                      : run->n_jobs > 200 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2
                                          : DAMACY__ZSTD_EXECUTE_1024X2;
+        if (run->n_jobs <= 8 && has_links) {
+            o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
+        }
     }
     o->execute &= run->kernels->tiles | (has_links ? DAMACY__ZSTD_EXECUTE_LINKS : 0);
     /* Links take what fits; every frame has to find some kernel. */
@@ -31980,6 +31984,9 @@ static damacy_status damacy__codec_step(const damacy__codec_call* call, uint32_t
 
 /* ---- scratch ---- */
 
+/* Links (stage/zstd_launch.h) are worth their room for no more frames than these. */
+enum { DAMACY__CODEC_LINK_FRAMES = 8 };
+
 /* The limits with their defaults. */
 static damacy_status damacy__codec_limits_fill(const damacy_codec_limits* limits,
                                                damacy_codec_limits* out, damacy_error* err)
@@ -32011,8 +32018,8 @@ static damacy_status damacy__codec_limits_fill(const damacy_codec_limits* limits
 
 /* The Zstandard decoder's share, from layout->work on. room 0: as much as it likes. */
 static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits, uint32_t n_jobs,
-                                               uint64_t room, damacy__codec_layout* layout,
-                                               damacy_error* err)
+                                               uint64_t room, bool has_links,
+                                               damacy__codec_layout* layout, damacy_error* err)
 {
     damacy__zstd_limits zstd;
 
@@ -32022,9 +32029,13 @@ static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits
     zstd.largest_size = limits->max_frame_size;
     zstd.max_blocks = limits->max_blocks;
     zstd.pool_size = limits->work_size;
+    zstd.has_links = has_links;
     DAMACY__TRY(damacy__zstd_layout_of(&zstd, &layout->zstd, err));
     if (room == 0) {
         return DAMACY_OK;
+    }
+    if (has_links && layout->zstd.size > room) {
+        zstd.has_links = false;
     }
     zstd.scratch_size = room;
     return damacy__zstd_layout_of(&zstd, &layout->zstd, err);
@@ -32066,9 +32077,10 @@ static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec
                             "scratch of %" PRIu64 " bytes: the tables of %u frames take %" PRIu64,
                             room, limits->max_frames, out->work);
     }
-    DAMACY__TRY(damacy__codec_layout_zstd(limits,
-                                          is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
-                                          room ? room - out->work : 0, out, err));
+    DAMACY__TRY(damacy__codec_layout_zstd(
+        limits, is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
+        room ? room - out->work : 0, is_zstd && limits->max_frames <= DAMACY__CODEC_LINK_FRAMES,
+        out, err));
     out->size = out->work + out->zstd.size;
     return DAMACY_OK;
 }

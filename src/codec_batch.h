@@ -65,6 +65,9 @@ static damacy_status damacy__codec_step(const damacy__codec_call* call, uint32_t
 
 /* ---- scratch ---- */
 
+/* Links (stage/zstd_launch.h) are worth their room for no more frames than these. */
+enum { DAMACY__CODEC_LINK_FRAMES = 8 };
+
 /* The limits with their defaults. */
 static damacy_status damacy__codec_limits_fill(const damacy_codec_limits* limits,
                                                damacy_codec_limits* out, damacy_error* err)
@@ -96,8 +99,8 @@ static damacy_status damacy__codec_limits_fill(const damacy_codec_limits* limits
 
 /* The Zstandard decoder's share, from layout->work on. room 0: as much as it likes. */
 static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits, uint32_t n_jobs,
-                                               uint64_t room, damacy__codec_layout* layout,
-                                               damacy_error* err)
+                                               uint64_t room, bool has_links,
+                                               damacy__codec_layout* layout, damacy_error* err)
 {
     damacy__zstd_limits zstd;
 
@@ -107,9 +110,13 @@ static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits
     zstd.largest_size = limits->max_frame_size;
     zstd.max_blocks = limits->max_blocks;
     zstd.pool_size = limits->work_size;
+    zstd.has_links = has_links;
     DAMACY__TRY(damacy__zstd_layout_of(&zstd, &layout->zstd, err));
     if (room == 0) {
         return DAMACY_OK;
+    }
+    if (has_links && layout->zstd.size > room) {
+        zstd.has_links = false;
     }
     zstd.scratch_size = room;
     return damacy__zstd_layout_of(&zstd, &layout->zstd, err);
@@ -151,9 +158,10 @@ static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec
                             "scratch of %" PRIu64 " bytes: the tables of %u frames take %" PRIu64,
                             room, limits->max_frames, out->work);
     }
-    DAMACY__TRY(damacy__codec_layout_zstd(limits,
-                                          is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
-                                          room ? room - out->work : 0, out, err));
+    DAMACY__TRY(damacy__codec_layout_zstd(
+        limits, is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
+        room ? room - out->work : 0, is_zstd && limits->max_frames <= DAMACY__CODEC_LINK_FRAMES,
+        out, err));
     out->size = out->work + out->zstd.size;
     return DAMACY_OK;
 }

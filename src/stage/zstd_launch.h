@@ -16,7 +16,7 @@ typedef struct damacy__zstd_limits {
     uint64_t dst_size;     /* output bytes of all jobs together */
     uint64_t largest_size; /* output bytes of the largest job */
     uint64_t scratch_size; /* bytes of scratch; 0: as much as typical data needs */
-    bool has_links;        /* room for links, 4 bytes per output byte: for EXECUTE_LINKS */
+    bool has_links;        /* room for links, 4 bytes per output byte: faster for up to 8 jobs */
     uint32_t max_blocks;   /* blocks, and frames, of all jobs; 0: as many as typical data have */
     uint64_t pool_size;    /* bytes of literals and records; 0: as typical data need */
 } damacy__zstd_limits;
@@ -422,10 +422,10 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     damacy__zstd_options* o = &run->options;
     const bool has_links = run->wave.links_size != 0;
 
-    /* SPLIT128 and LINKS, meant for a few large frames, run on request alone: the one case on an
-     * H200 that took them, a lone frame of 256 KiB, was wrong, and the cause is not known. */
     if (o->literals == 0) {
-        o->literals = run->n_blocks >= 4000 ? DAMACY__ZSTD_LANES : DAMACY__ZSTD_SPLIT32;
+        o->literals = run->n_blocks >= 4000  ? DAMACY__ZSTD_LANES
+                      : run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT32
+                                             : DAMACY__ZSTD_SPLIT128;
     }
     if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
         o->literals = DAMACY__ZSTD_SPLIT32;
@@ -434,6 +434,9 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
         o->execute = run->n_jobs > 1000  ? DAMACY__ZSTD_EXECUTE_128X2
                      : run->n_jobs > 200 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2
                                          : DAMACY__ZSTD_EXECUTE_1024X2;
+        if (run->n_jobs <= 8 && has_links) {
+            o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
+        }
     }
     o->execute &= run->kernels->tiles | (has_links ? DAMACY__ZSTD_EXECUTE_LINKS : 0);
     /* Links take what fits; every frame has to find some kernel. */
