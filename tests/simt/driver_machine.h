@@ -21,19 +21,27 @@ struct context {
     bool is_primary = false;
 };
 
+// One record of an event. A wait holds the record that was the last when it was queued: one that
+// comes later, perhaps on another stream, neither delays nor ends it.
+struct mark {
+    bool is_done = false; // the stream has passed it
+    std::chrono::steady_clock::time_point time;
+};
+
 struct event {
-    uint64_t recorded = 0;  // number of the last record
-    uint64_t completed = 0; // number of the last record that the stream has passed
+    std::shared_ptr<mark> last; // NULL: never recorded, which counts as done
     bool has_time = false;
     context* home = nullptr;
-    std::chrono::steady_clock::time_point time;
+    bool is_done() const
+    {
+        return !last || last->is_done;
+    }
 };
 
 struct operation {
     std::function<void()> run;
-    std::shared_ptr<event> wait, record;
-    uint64_t number = 0; // of the wait or record
-    int fault = 0;       // sticky code that the operation ends with
+    std::shared_ptr<mark> wait, record;
+    int fault = 0; // sticky code that the operation ends with
 };
 
 struct stream {
@@ -142,7 +150,7 @@ inline bool can_run(const stream& s)
     if (s.queue.empty() || s.is_busy || m->is_held)
         return false;
     const operation& head = s.queue.front();
-    return m->sticky || !head.wait || head.wait->completed >= head.number;
+    return m->sticky || !head.wait || head.wait->is_done;
 }
 
 // Runs the first operation, without the lock. After a sticky error nothing runs any more.
@@ -166,7 +174,7 @@ inline void run_one(guard& lock, const std::shared_ptr<stream>& s)
             m->sticky = head.fault;
     }
     if (head.record) {
-        head.record->completed = std::max(head.record->completed, head.number);
+        head.record->is_done = true;
         head.record->time = std::chrono::steady_clock::now();
     }
     s->is_busy = false;

@@ -166,8 +166,7 @@ inline int stream_wait(damacy__stream h, damacy__event e, unsigned)
     if (!s || at == m->events.end())
         return misuse(400, "no such stream or event", called);
     operation op;
-    op.wait = at->second;
-    op.number = at->second->recorded;
+    op.wait = at->second->last;
     enqueue(s, std::move(op));
     return 0;
 }
@@ -222,8 +221,7 @@ inline int event_record(damacy__event e, damacy__stream h)
     if ((s == m->legacy ? current.back() : s->home) != at->second->home)
         return misuse(400, "an event of another context than the stream's", called);
     operation op;
-    op.record = at->second;
-    op.number = ++at->second->recorded;
+    op.record = at->second->last = std::make_shared<mark>();
     enqueue(s, std::move(op));
     return 0;
 }
@@ -237,7 +235,7 @@ inline int event_query(damacy__event e)
     const std::shared_ptr<event> x = at->second;
     if (m->config.is_stepped)
         step(lock);
-    return m->sticky ? m->sticky : x->completed >= x->recorded ? 0 : 600;
+    return m->sticky ? m->sticky : x->is_done() ? 0 : 600;
 }
 
 inline int event_synchronize(damacy__event e)
@@ -247,8 +245,8 @@ inline int event_synchronize(damacy__event e)
     if (at == m->events.end())
         return misuse(400, "no such event", called);
     const std::shared_ptr<event> x = at->second;
-    const uint64_t number = x->recorded;
-    wait_until(lock, [&] { return x->completed >= number || m->sticky; });
+    const std::shared_ptr<mark> last = x->last;
+    wait_until(lock, [&] { return !last || last->is_done || m->sticky; });
     return m->sticky;
 }
 
@@ -257,12 +255,13 @@ inline int event_elapsed(float* milliseconds, damacy__event a, damacy__event b)
     ENTER("event_elapsed", CONTEXT)
     auto x = m->events.find(a), y = m->events.find(b);
     if (x == m->events.end() || y == m->events.end() || !x->second->has_time ||
-        !y->second->has_time || !x->second->recorded || !y->second->recorded)
+        !y->second->has_time || !x->second->last || !y->second->last)
         return misuse(400, "no such event, or one without time", called);
-    if (x->second->completed < x->second->recorded || y->second->completed < y->second->recorded)
+    if (!x->second->is_done() || !y->second->is_done())
         return 600;
     *milliseconds =
-        std::chrono::duration<float, std::milli>(y->second->time - x->second->time).count();
+        std::chrono::duration<float, std::milli>(y->second->last->time - x->second->last->time)
+            .count();
     return 0;
 }
 
