@@ -39,8 +39,9 @@ typedef struct alignas(16) damacy__u32x4 {
 #define damacy__sync_count(p) __syncthreads_count((p))
 // Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32.
 #ifdef __CUDACC__
-#define damacy__sync_some(id, threads) \
-    asm volatile("bar.sync %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) : "memory")
+#define damacy__sync_some(id, threads)                                                            \
+    asm volatile("barrier.sync %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) : "memor" \
+                                                                                          "y")
 #else
 #define damacy__sync_some(id, threads) simt::named_barrier((id), (threads), __LINE__)
 #endif
