@@ -421,6 +421,25 @@ def tool(tmp):
         code, text, error = damacy(f"--array_path={store}")
         must(code == 0 and len(text.splitlines()) == math.prod(metadata["shape"]), f"{code}: {error}")
 
+    def whole_or_not_at_all():
+        folder = pathlib.Path(tmp) / "whole"
+        broken = folder / "broken"
+        shutil.copytree(store, broken)
+        chunk = max((path for path in broken.rglob("*") if path.is_file() and path.name != "zarr.json"), key=lambda path: path.stat().st_size)
+        chunk.write_bytes(chunk.read_bytes()[:-1])
+        (folder / "old").write_text("old")
+        os.symlink("old", folder / "link")
+        before = sorted(folder.iterdir())
+        for name in ("new", "old", "link", "none/new"):
+            code, output, error = damacy("cat", broken if name != "none/new" else store, "--device", "cpu", "-o", folder / name)
+            must(code == 1 and not output and re.fullmatch(r"damacy: [^\n]+\n", error), f"{name}: {code}: {error}")
+            must(sorted(folder.iterdir()) == before and (folder / "old").read_text() == "old", f"{name} leaves {list(folder.iterdir())}")
+        whole_bytes = damacy("cat", store, "--device", "cpu")[1]
+        must(damacy("cat", store, "--device", "cpu", "-o", folder / "link")[0] == 0, "cat -o LINK fails")
+        must((folder / "link").is_symlink() and (folder / "old").read_bytes() == whole_bytes, "a link is not followed")
+        must(damacy("cat", store, "--device", "cpu", "-o", "/dev/stdout")[1] == whole_bytes, "/dev/stdout is not written as it stands")
+        must(sorted(folder.iterdir()) == before, f"{list(folder.iterdir())} are left")
+
     def verify():
         code, output, error = damacy("verify", store)
         must(code == 0 and b" 0 bad" in output, f"{code}: {output} {error}")
@@ -433,17 +452,25 @@ def tool(tmp):
             must(code == 1 and not output and re.fullmatch(rf"damacy: {status}: [^\n]+\n", error), f"{arguments}: {code}: {error}")
 
     def misuse():
-        for arguments in ((), ("info",), ("bogus", store), ("cat", store, "--box", "1"), ("cat", store, "--dtype", "f7")):
+        for arguments, what in (((), "command is missing"), (("info",), "URI is missing"), (("bogus", store), "bogus"),
+                                (("cat", store, "--box", "1"), "--box"), (("cat", store, "--dtype", "f7"), "'f7'"),
+                                (("cat", store, "-o"), "missing after: -o"), (("cat", store, "--frob", "1"), "--frob"),
+                                (("info", store, store), "more than one"), (("info", store, "--level", "-1"), "'-1'")):
             code, output, error = damacy(*arguments)
-            must(code == 2 and not output and error.startswith("damacy: ") and "usage: " in error, f"{arguments}: {code}: {error}")
-        must(damacy("--help")[0] == 0 and re.fullmatch(rb"damacy [0-9.]+\n", damacy("--version")[1]), "--help or --version")
+            must(code == 2 and not output and re.fullmatch(r"damacy: [^\n]+ \(usage: damacy --help\)\n", error) and what in error,
+                 f"{arguments}: {code}: {error}")
+        for arguments in (("--help",), ("cat", "--help")):
+            code, output, error = damacy(*arguments)
+            must(code == 0 and output.startswith(b"usage: ") and not error, f"{arguments}: {code}: {error}")
+        must( re.fullmatch(rb"damacy [0-9.]+\n", damacy("--version")[1]), "--help or --version")
 
     yield "it compiles", builds
     yield "info", info
     yield "cat", cat
+    yield "cat -o leaves a whole file or none", whole_or_not_at_all
     yield "verify", verify
     yield "what fails is one line, and exit status 1", fails
-    yield "misuse is exit status 2", misuse
+    yield "misuse is one line, and exit status 2", misuse
 
 
 def subproject(tmp):
