@@ -197,29 +197,115 @@ typedef struct damacy__blosc_share {
     uint32_t first_move, n_moves;
 } damacy__blosc_share;
 
-// Reserves what the chunk needs, all or nothing. One lane calls it.
-DAMACY__INLINE bool damacy__blosc_reserve(const damacy__blosc_wave* wave,
-                                          const damacy__container* c, damacy__blosc_share* s)
+// What the chunks of a CTA need, and then where each one's part begins; NONE: the chunk takes its
+// own. Thousands of warps at one counter wait for each other; a CTA of chunks asks once.
+#define DAMACY__BLOSC_GROUP 32u
+#define DAMACY__BLOSC_NONE  0xffffffffffffffffull
+enum { DAMACY__BLOSC_SCRATCH = 0, DAMACY__BLOSC_ZSTD, DAMACY__BLOSC_LZ4, DAMACY__BLOSC_MOVES };
+typedef struct damacy__blosc_group {
+    uint64_t part[4][DAMACY__BLOSC_GROUP];
+} damacy__blosc_group;
+
+DAMACY__INLINE uint64_t damacy__blosc_image_size(const damacy__container* c)
+{
+    return c->filter != DAMACY__BLOSC_FILTER_NONE ? ((uint64_t)c->size + 255) & ~255ull : 0;
+}
+
+// Takes n bytes of the scratch if they are there. One lane calls it.
+DAMACY__INLINE bool damacy__blosc_take_scratch(const damacy__blosc_wave* wave, uint64_t n,
+                                               uint64_t* first)
+{
+    uint64_t* const count = &((damacy__blosc_counters*)(uintptr_t)wave->counters)->n_scratch_bytes;
+    uint64_t seen = *(volatile uint64_t*)count;
+    for (;;) {
+        if (seen > wave->scratch_size || n > wave->scratch_size - seen)
+            return false;
+        const uint64_t old = damacy__atomic_cas64(count, seen, seen + n);
+        if (old == seen)
+            break;
+        seen = old;
+    }
+    *first = seen;
+    return true;
+}
+
+// Takes n of table `which` for a whole group; NONE if that much is not left.
+DAMACY__INLINE uint64_t damacy__blosc_take_all(const damacy__blosc_wave* wave, uint32_t which,
+                                               uint64_t n)
 {
     damacy__blosc_counters* const counters = (damacy__blosc_counters*)(uintptr_t)wave->counters;
-    damacy__job* const jobs =
-        (damacy__job*)(uintptr_t)(c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->zstd_jobs
-                                                                      : wave->lz4_jobs);
-    uint32_t* const n_jobs =
-        (uint32_t*)(uintptr_t)(c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->n_zstd : wave->n_lz4);
-    const uint32_t max_jobs = c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->max_zstd : wave->max_lz4;
-    s->first_job = s->first_move = 0;
-    if (c->filter != DAMACY__BLOSC_FILTER_NONE) {
-        const uint64_t size = ((uint64_t)c->size + 255) & ~255ull;
-        const uint64_t at = damacy__atomic_add64(&counters->n_scratch_bytes, size);
-        if (at > wave->scratch_size || size > wave->scratch_size - at)
-            return false;
-        s->image = wave->scratch + at;
+    uint32_t first = 0;
+    uint64_t first64 = 0;
+    bool fits = n <= 0xffffffffu;
+    if (n == 0)
+        return 0;
+    if (which == DAMACY__BLOSC_SCRATCH)
+        return damacy__blosc_take_scratch(wave, n, &first64) ? first64 : DAMACY__BLOSC_NONE;
+    if (which == DAMACY__BLOSC_ZSTD)
+        fits = fits && damacy__blosc_take((uint32_t*)(uintptr_t)wave->n_zstd, (uint32_t)n,
+                                          wave->max_zstd, &first);
+    else if (which == DAMACY__BLOSC_LZ4)
+        fits = fits && damacy__blosc_take((uint32_t*)(uintptr_t)wave->n_lz4, (uint32_t)n,
+                                          wave->max_lz4, &first);
+    else
+        fits = fits && damacy__blosc_take(&counters->n_moves, (uint32_t)n, wave->max_moves, &first);
+    return fits ? first : DAMACY__BLOSC_NONE;
+}
+
+// Needs become places. Once a table lacks room for all, the chunks take what comes after
+// themselves: so none is left with jobs or moves that it cannot use. One whole warp calls it.
+DAMACY__INLINE void damacy__blosc_group_take(const damacy__blosc_wave* wave,
+                                             damacy__blosc_group* group)
+{
+    const uint32_t lane = damacy__lane();
+    bool fits = true;
+    for (uint32_t which = 0; which < 4; which++) {
+        const uint64_t n = group->part[which][lane];
+        uint64_t sum = n, first = DAMACY__BLOSC_NONE;
+        for (uint32_t d = 1; d < 32; d *= 2) {
+            const uint64_t other = damacy__shfl_up(sum, d);
+            if (lane >= d)
+                sum += other;
+        }
+        if (lane == 31 && fits)
+            first = damacy__blosc_take_all(wave, which, sum);
+        first = damacy__shfl(first, 31);
+        fits = first != DAMACY__BLOSC_NONE;
+        group->part[which][lane] = fits ? first + sum - n : DAMACY__BLOSC_NONE;
     }
-    if (s->n_jobs && !damacy__blosc_take(n_jobs, s->n_jobs, max_jobs, &s->first_job))
+}
+
+// Reserves what the chunk needs and its group has not given it, all or nothing. One lane calls it.
+DAMACY__INLINE bool damacy__blosc_reserve(const damacy__blosc_wave* wave,
+                                          const damacy__container* c,
+                                          const damacy__blosc_group* group, uint32_t member,
+                                          damacy__blosc_share* s)
+{
+    damacy__blosc_counters* const counters = (damacy__blosc_counters*)(uintptr_t)wave->counters;
+    const bool is_zstd = c->codec == DAMACY__BLOSC_JOBS_ZSTD;
+    damacy__job* const jobs = (damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs);
+    uint32_t* const n_jobs = (uint32_t*)(uintptr_t)(is_zstd ? wave->n_zstd : wave->n_lz4);
+    const uint32_t max_jobs = is_zstd ? wave->max_zstd : wave->max_lz4;
+    const uint64_t size = damacy__blosc_image_size(c);
+    uint64_t scratch = group->part[DAMACY__BLOSC_SCRATCH][member];
+    const uint64_t job = group->part[is_zstd ? DAMACY__BLOSC_ZSTD : DAMACY__BLOSC_LZ4][member];
+    const uint64_t move = group->part[DAMACY__BLOSC_MOVES][member];
+    s->first_job = (uint32_t)job;
+    s->first_move = (uint32_t)move;
+    if (size) {
+        if (scratch == DAMACY__BLOSC_NONE && !damacy__blosc_take_scratch(wave, size, &scratch))
+            return false;
+        s->image = wave->scratch + scratch;
+    }
+    if (s->n_jobs == 0)
+        s->first_job = 0;
+    else if (job == DAMACY__BLOSC_NONE &&
+             !damacy__blosc_take(n_jobs, s->n_jobs, max_jobs, &s->first_job))
         return false;
-    if (s->n_moves &&
-        !damacy__blosc_take(&counters->n_moves, s->n_moves, wave->max_moves, &s->first_move)) {
+    if (s->n_moves == 0) {
+        s->first_move = 0;
+    } else if (move == DAMACY__BLOSC_NONE && !damacy__blosc_take(&counters->n_moves, s->n_moves,
+                                                                 wave->max_moves, &s->first_move)) {
         for (uint32_t i = 0; i < s->n_jobs; i++)
             jobs[s->first_job + i].flags = DAMACY__JOB_SKIP;
         return false;
@@ -316,29 +402,52 @@ extern "C" __global__ __launch_bounds__(32) void damacy_blosc_begin(damacy__blos
         *(uint32_t*)(uintptr_t)wave.n_zstd = wave.first_zstd;
 }
 
-// Warp per chunk, four a CTA.
-extern "C" __global__ __launch_bounds__(128) void damacy_blosc_parse(damacy__blosc_wave wave)
+// Warp per chunk, a group a CTA.
+extern "C" __global__
+    __launch_bounds__(32 * DAMACY__BLOSC_GROUP) void damacy_blosc_parse(damacy__blosc_wave wave)
 {
-    const uint32_t lane = damacy__lane(), index = blockIdx.x * 4 + (threadIdx.x >> 5);
-    if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))
-        return;
-    const damacy__job job = ((const damacy__job*)(uintptr_t)wave.jobs)[index];
+    DAMACY__SHARED(damacy__blosc_group, group);
+    const uint32_t lane = damacy__lane(), member = threadIdx.x >> 5;
+    const uint32_t index = blockIdx.x * DAMACY__BLOSC_GROUP + member;
+    const bool here = index < damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
+    const damacy__job* const job =
+        (const damacy__job*)(uintptr_t)wave.jobs + (here ? index : 0); // not read if not here
     damacy__container c;
     damacy__blosc_share share;
-    share.image = job.dst;
+    uint64_t error = DAMACY__BLOSC_NO_ERROR;
+    share.image = 0;
     share.first_job = share.n_jobs = share.first_move = share.n_moves = 0;
-    uint64_t error = damacy__blosc_open(&job, &c);
-    if (error == DAMACY__BLOSC_NO_ERROR)
-        error = damacy__blosc_count(&c, lane, &share);
+    if (here) {
+        share.image = job->dst;
+        error = damacy__blosc_open(job, &c);
+        if (error == DAMACY__BLOSC_NO_ERROR)
+            error = damacy__blosc_count(&c, lane, &share);
+    }
+    const bool asks = here && error == DAMACY__BLOSC_NO_ERROR;
+    if (lane < 4) {
+        const bool is_other =
+            asks &&
+            lane == (c.codec == DAMACY__BLOSC_JOBS_ZSTD ? DAMACY__BLOSC_LZ4 : DAMACY__BLOSC_ZSTD);
+        group.part[lane][member] = !asks || is_other               ? 0
+                                   : lane == DAMACY__BLOSC_SCRATCH ? damacy__blosc_image_size(&c)
+                                   : lane == DAMACY__BLOSC_MOVES   ? share.n_moves
+                                                                   : share.n_jobs;
+    }
+    damacy__sync_block();
+    if (member == 0)
+        damacy__blosc_group_take(&wave, &group);
+    damacy__sync_block();
+    if (!here)
+        return;
     if (error == DAMACY__BLOSC_NO_ERROR) {
         bool fits = true;
         if (lane == 0)
-            fits = damacy__blosc_reserve(&wave, &c, &share);
+            fits = damacy__blosc_reserve(&wave, &c, &group, member, &share);
         share.image = damacy__shfl(share.image, 0);
         share.first_job = damacy__shfl(share.first_job, 0);
         share.first_move = damacy__shfl(share.first_move, 0);
         if (damacy__all(fits))
-            damacy__blosc_write(&wave, &c, &share, job.flags & DAMACY__JOB_NO_CHECKSUM, index,
+            damacy__blosc_write(&wave, &c, &share, job->flags & DAMACY__JOB_NO_CHECKSUM, index,
                                 lane);
         else
             error = damacy__blosc_error(0, DAMACY__JOB_NEED_SCRATCH);

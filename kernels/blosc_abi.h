@@ -3,8 +3,8 @@
  * A wave turns a table of containers into jobs of other decoders. In this order, on one stream:
  *
  *   begin     zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and
- * first_zstd parse     warp per chunk: checks the container, appends its streams to the three
- * tables (the LZ4 and Zstandard decoders on their tables, damacy_copy on the table of copies)
+ * first_zstd parse     warp per chunk, 32 a CTA: checks the container, appends its streams to the
+ * three tables (the LZ4 and Zstandard decoders on their tables, damacy_copy on the table of copies)
  *   finish    warp per chunk: the status of a chunk is that of its first stream that failed
  *   unfilter  undoes byte and bit shuffle, scratch -> output
  *

@@ -255,7 +255,7 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     DAMACY__TRY(
         damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, parameters, err));
     return damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
-                           damacy__div_up(w.max_jobs, 4), 128, parameters, err);
+                           damacy__div_up(w.max_jobs, 32), 1024, parameters, err);
 }
 
 /* After the decoders: stored streams, results, filters. */

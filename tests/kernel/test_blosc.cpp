@@ -117,7 +117,7 @@ static void run(std::vector<chunk>& chunks, unsigned skew = 0, limits limit = li
     wave.parts = limit.parts;
 
     simt::launch(dim3(1), dim3(32), [&] { damacy_blosc_begin(wave); });
-    simt::launch(dim3((n + 3) / 4), dim3(128), [&] { damacy_blosc_parse(wave); });
+    simt::launch(dim3((n + 31) / 32), dim3(1024), [&] { damacy_blosc_parse(wave); });
     CHECK(n_lz4 <= limit.jobs && n_zstd <= limit.jobs && counters.n_moves <= limit.moves);
     if (n_lz4)
         lz4_run(lz4_jobs.data(), lz4_results.data(), &n_lz4, n_lz4);
