@@ -129,7 +129,7 @@ typedef enum damacy_dtype {
 
 /* Bytes per element; 0 for DAMACY_NATIVE and other values. */
 DAMACY_API size_t damacy_dtype_size(damacy_dtype dtype);
-/* "f32", "bf16", "u16", ..., "native". */
+/* The name in Zarr v3: "float32", "bfloat16", "uint16", ...; "native". */
 DAMACY_API const char* damacy_dtype_str(damacy_dtype dtype);
 
 /* ---- Hooks the caller may supply --------------------------------------------------------------

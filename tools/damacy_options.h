@@ -71,9 +71,19 @@ static int64_t number_of(const char* text)
 
 static int parse_dtype(const char* text, damacy_dtype* out)
 {
-    for (int i = 0; i < DAMACY_NATIVE; i++) {
-        if (strcmp(text, damacy_dtype_str((damacy_dtype)i)) == 0) {
-            *out = (damacy_dtype)i;
+    static const struct {
+        const char* name;
+        damacy_dtype dtype;
+    } names[] = {{"f32", DAMACY_F32},  {"bf16", DAMACY_BF16}, {"f16", DAMACY_F16},
+                 {"f64", DAMACY_F64},  {"u8", DAMACY_U8},     {"u16", DAMACY_U16},
+                 {"u32", DAMACY_U32},  {"u64", DAMACY_U64},   {"i8", DAMACY_I8},
+                 {"i16", DAMACY_I16},  {"i32", DAMACY_I32},   {"i64", DAMACY_I64},
+                 {"bool", DAMACY_BOOL}};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(text, names[i].name) == 0 ||
+            strcmp(text, damacy_dtype_str(names[i].dtype)) == 0) { /* float32: Zarr's name */
+            *out = names[i].dtype;
             return 1;
         }
     }

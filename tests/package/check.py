@@ -418,6 +418,10 @@ def tool(tmp):
         must(damacy("cat", store, "--device", "cpu", "-o", f"{tmp}/a.npy")[0] == 0, "cat -o fails")
         written = pathlib.Path(tmp, "a.npy").read_bytes()
         must(written.startswith(b"\x93NUMPY\x01") and written.endswith(output) and (len(written) - size) % 64 == 0, "not numpy's format")
+        for short, name in (("f32", "float32"), ("bf16", "bfloat16"), ("u8", "uint8")):
+            first, second = (damacy("cat", store, "--device", "cpu", "--dtype", dtype) for dtype in (short, name))
+            must(first[0] == second[0] == 0 and first[1] == second[1] and len(first[1]) == math.prod(metadata["shape"]) *
+                 {"f32": 4, "bf16": 2, "u8": 1}[short], f"--dtype {short}: {first[0]} {first[2]} {second[0]} {second[2]}")
         code, text, error = damacy(f"--array_path={store}")
         must(code == 0 and len(text.splitlines()) == math.prod(metadata["shape"]), f"{code}: {error}")
 
