@@ -681,6 +681,10 @@ typedef struct damacy_codec_limits {
     uint32_t max_streams;  /* blosc: streams of all chunks together; 0: one per 8 KiB */
     uint32_t n_concurrent; /* batches that run at the same time, on streams of their own: two or
                               more trade the time of one for that of all; 0: 1 */
+    uint32_t n_parts;      /* Zstandard: parts in which a batch is decoded, one after another in
+                              the same scratch, about 4.9 bytes per decoded byte of a part, where
+                              every frame of common blocks fits. Parts of thousands of frames cost
+                              little time. 0: 1 */
 } damacy_codec_limits;
 
 /* Makes ready to decompress frames of one kind. Of config (may be NULL) device, cuda_context,
@@ -9533,18 +9537,21 @@ DAMACY__COLD_END
 /* ==== kernels/zstd_abi.h ==== */
 /* Records of the Zstandard decoder (RFC 8878), shared by the host and the kernels of zstd.cu.
  *
- * One wave decodes a table of jobs. The entries run in this order, on one stream, with no
- * read-back; every count is on the device, so grids are persistent or sized by capacity:
+ * One wave decodes a table of jobs. The entries run in this order with no read-back; every count
+ * is on the device, so grids are persistent or sized by capacity. Neighbours that do not need each
+ * other may run at the same time: trees and tables, the early literals and fse, the late literals
+ * and place.
  *
  *   count     thread per job: checks every header, counts frames, blocks, literals, records
  *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
  *   fill      thread per job: walks the headers again, fills frames, blocks and trees
  *   trees     Huffman tree descriptions -> weights
  *   tables    FSE table descriptions -> their places and the place of the bit stream
- *   order     lists of blocks, most work first
+ *   order     lists of blocks and frames, most work first
+ *   literals  of blocks with sequences: Huffman streams -> scratch
  *   fse       sequences -> records, block sizes, outgoing repeat offsets
  *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
- *   literals  Huffman streams -> scratch, or straight to the output of a block without sequences
+ *   literals  again, with FLAG_LATE, of blocks without sequences: straight to their output
  *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets
  *   execute   records -> output
  *   finish    frame checksums, results
@@ -9612,7 +9619,7 @@ typedef struct damacy__zstd_frame {
     uint32_t n_blocks;          /* empty raw and RLE blocks leave no record and do not count */
     uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */
     uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */
-    uint32_t n_records;         /* resolve: records of all its blocks */
+    uint32_t n_records; /* records of all its blocks; before resolve the most that there may be */
 } damacy__zstd_frame;
 static_assert(sizeof(damacy__zstd_frame) == 48, "ABI");
 
@@ -9691,10 +9698,12 @@ typedef struct damacy__zstd_counters {
     uint64_t n_link_bytes;                /* for execute */
     uint32_t n_frames, n_blocks, n_trees; /* allocate */
     uint32_t n_sequence_blocks;           /* order: entries of sequence_order */
-    uint32_t n_literal_blocks[3]; /* order: entries of literal_order by table log: <= 9, 10, 11 */
-    uint32_t n_execute;           /* resolve: entries of execute_list */
+    uint32_t n_literal_blocks[3]; /* order: blocks with sequences in literal_order, by table log:
+                                     <= 9, 10, 11 */
+    uint32_t n_late_blocks[3];    /* order: blocks without, likewise */
+    uint32_t n_execute;           /* order: entries of execute_list */
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
-    uint32_t ticket[7];           /* for persistent grids: 0-3 fse and execute, 4-6 the others */
+    uint32_t ticket[4];           /* for persistent grids: 0 is fse's */
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
@@ -9714,6 +9723,9 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u
 #define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u
 #define DAMACY__ZSTD_FLAG_FSE_HALF       0x400u /* another kernel, damacy_zstd_fse_half */
+
+/* Literals of blocks without sequences, once they have a place, not of those with. */
+#define DAMACY__ZSTD_FLAG_LATE 0x800u
 
 /* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
@@ -9737,7 +9749,8 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* The one parameter of every entry, passed by value. */
 typedef struct damacy__zstd_wave {
     uint64_t jobs;     /* const damacy__job[max_jobs] */
-    uint64_t n_jobs;   /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
+    uint64_t n_jobs;   /* const uint32_t: jobs in the table; of those from first_job on, more than
+                          max_jobs count as max_jobs */
     uint64_t results;  /* damacy__job_result[max_jobs] */
     uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR */
     uint64_t spans;    /* damacy__zstd_span[max_jobs] */
@@ -9748,14 +9761,16 @@ typedef struct damacy__zstd_wave {
     uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most
                                 sequences first */
     uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by
-                                table log, largest first */
-    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences */
+                                table log, largest first; those with sequences from the front,
+                                the late ones up to the end */
+    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences, most records first */
     uint64_t literals;    /* scratch for literals and records together, 256-byte aligned: literals
                              from the front, records from the back; 64 spare bytes on both sides */
     uint64_t records;     /* uint64_t[max_records]: the same place */
     uint64_t links;       /* scratch of execute for few large frames, or 0 */
     uint64_t max_records; /* what that scratch could hold of records alone; a multiple of 16 */
-    uint64_t zero;
+    uint32_t first_job;   /* of the table that n_jobs counts; jobs and results begin there */
+    uint32_t zero;
     uint64_t links_size;
     uint32_t max_jobs, max_frames, max_blocks;
     uint32_t flags;
@@ -13713,9 +13728,12 @@ __extension__ static const char damacy__source_zstd_cu[] =
     "// Thread per job: checks headers, counts, resets the result.\n"
     "extern \"C\" __global__ __launch_bounds__(64) void damacy_zstd_count(damacy__zstd_wave w)\n"
     "{\n"
-    "    const uint32_t n = damacy__zstd_n_jobs(w);\n"
+    "    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_walk_spread(n);\n"
+    "    const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;\n"
     "\n"
-    "    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {\n"
+    "    if (thread % spread)\n"
+    "        return;\n"
+    "    for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread) {\n"
     "        uint64_t error;\n"
     "        damacy__zstd_spans(w)[i] = damacy__zstd_count_job(w, i, error);\n"
     "        damacy__zstd_errors(w)[i] = error;\n"
@@ -13733,9 +13751,12 @@ __extension__ static const char damacy__source_zstd_cu[] =
     "// Thread per job: fills the tables.\n"
     "extern \"C\" __global__ __launch_bounds__(64) void damacy_zstd_fill(damacy__zstd_wave w)\n"
     "{\n"
-    "    const uint32_t n = damacy__zstd_n_jobs(w);\n"
+    "    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_walk_spread(n);\n"
+    "    const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;\n"
     "\n"
-    "    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)\n"
+    "    if (thread % spread)\n"
+    "        return;\n"
+    "    for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread)\n"
     "        if (damacy__zstd_errors(w)[i] == DAMACY__ZSTD_NO_ERROR)\n"
     "            damacy__zstd_fill_job(w, i);\n"
     "}\n"
@@ -13818,18 +13839,21 @@ __extension__ static const char damacy__source_zstd_cu[] =
 __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Records of the Zstandard decoder (RFC 8878), shared by the host and the kernels of zstd.cu.\n"
     " *\n"
-    " * One wave decodes a table of jobs. The entries run in this order, on one stream, with no\n"
-    " * read-back; every count is on the device, so grids are persistent or sized by capacity:\n"
+    " * One wave decodes a table of jobs. The entries run in this order with no read-back; every count\n"
+    " * is on the device, so grids are persistent or sized by capacity. Neighbours that do not need each\n"
+    " * other may run at the same time: trees and tables, the early literals and fse, the late literals\n"
+    " * and place.\n"
     " *\n"
     " *   count     thread per job: checks every header, counts frames, blocks, literals, records\n"
     " *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters\n"
     " *   fill      thread per job: walks the headers again, fills frames, blocks and trees\n"
     " *   trees     Huffman tree descriptions -> weights\n"
     " *   tables    FSE table descriptions -> their places and the place of the bit stream\n"
-    " *   order     lists of blocks, most work first\n"
+    " *   order     lists of blocks and frames, most work first\n"
+    " *   literals  of blocks with sequences: Huffman streams -> scratch\n"
     " *   fse       sequences -> records, block sizes, outgoing repeat offsets\n"
     " *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes\n"
-    " *   literals  Huffman streams -> scratch, or straight to the output of a block without sequences\n"
+    " *   literals  again, with FLAG_LATE, of blocks without sequences: straight to their output\n"
     " *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets\n"
     " *   execute   records -> output\n"
     " *   finish    frame checksums, results\n"
@@ -13899,7 +13923,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t n_blocks;          /* empty raw and RLE blocks leave no record and do not count */\n"
     "    uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */\n"
     "    uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */\n"
-    "    uint32_t n_records;         /* resolve: records of all its blocks */\n"
+    "    uint32_t n_records; /* records of all its blocks; before resolve the most that there may be */\n"
     "} damacy__zstd_frame;\n"
     "static_assert(sizeof(damacy__zstd_frame) == 48, \"ABI\");\n"
     "\n"
@@ -13978,10 +14002,12 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint64_t n_link_bytes;                /* for execute */\n"
     "    uint32_t n_frames, n_blocks, n_trees; /* allocate */\n"
     "    uint32_t n_sequence_blocks;           /* order: entries of sequence_order */\n"
-    "    uint32_t n_literal_blocks[3]; /* order: entries of literal_order by table log: <= 9, 10, 11 */\n"
-    "    uint32_t n_execute;           /* resolve: entries of execute_list */\n"
+    "    uint32_t n_literal_blocks[3]; /* order: blocks with sequences in literal_order, by table log:\n"
+    "                                     <= 9, 10, 11 */\n"
+    "    uint32_t n_late_blocks[3];    /* order: blocks without, likewise */\n"
+    "    uint32_t n_execute;           /* order: entries of execute_list */\n"
     "    uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */\n"
-    "    uint32_t ticket[7];           /* for persistent grids: 0-3 fse and execute, 4-6 the others */\n"
+    "    uint32_t ticket[4];           /* for persistent grids: 0 is fse's */\n"
     "} damacy__zstd_counters;\n"
     "static_assert(sizeof(damacy__zstd_counters) == 88, \"ABI\");\n"
     "\n"
@@ -14001,6 +14027,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u\n"
     "#define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u\n"
     "#define DAMACY__ZSTD_FLAG_FSE_HALF       0x400u /* another kernel, damacy_zstd_fse_half */\n"
+    "\n"
+    "/* Literals of blocks without sequences, once they have a place, not of those with. */\n"
+    "#define DAMACY__ZSTD_FLAG_LATE 0x800u\n"
     "\n"
     "/* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */\n"
     "#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \\\n"
@@ -14024,7 +14053,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* The one parameter of every entry, passed by value. */\n"
     "typedef struct damacy__zstd_wave {\n"
     "    uint64_t jobs;     /* const damacy__job[max_jobs] */\n"
-    "    uint64_t n_jobs;   /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */\n"
+    "    uint64_t n_jobs;   /* const uint32_t: jobs in the table; of those from first_job on, more than\n"
+    "                          max_jobs count as max_jobs */\n"
     "    uint64_t results;  /* damacy__job_result[max_jobs] */\n"
     "    uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR */\n"
     "    uint64_t spans;    /* damacy__zstd_span[max_jobs] */\n"
@@ -14035,14 +14065,16 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most\n"
     "                                sequences first */\n"
     "    uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by\n"
-    "                                table log, largest first */\n"
-    "    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences */\n"
+    "                                table log, largest first; those with sequences from the front,\n"
+    "                                the late ones up to the end */\n"
+    "    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences, most records first */\n"
     "    uint64_t literals;    /* scratch for literals and records together, 256-byte aligned: literals\n"
     "                             from the front, records from the back; 64 spare bytes on both sides */\n"
     "    uint64_t records;     /* uint64_t[max_records]: the same place */\n"
     "    uint64_t links;       /* scratch of execute for few large frames, or 0 */\n"
     "    uint64_t max_records; /* what that scratch could hold of records alone; a multiple of 16 */\n"
-    "    uint64_t zero;\n"
+    "    uint32_t first_job;   /* of the table that n_jobs counts; jobs and results begin there */\n"
+    "    uint32_t zero;\n"
     "    uint64_t links_size;\n"
     "    uint32_t max_jobs, max_frames, max_blocks;\n"
     "    uint32_t flags;\n"
@@ -14233,7 +14265,8 @@ __extension__ static const char damacy__source_zstd_common_cuh[] =
     "// Jobs in the table of this wave.\n"
     "DAMACY__INLINE uint32_t damacy__zstd_n_jobs(const damacy__zstd_wave& w)\n"
     "{\n"
-    "    return damacy__min(*(const uint32_t*)(uintptr_t)w.n_jobs, w.max_jobs);\n"
+    "    const uint32_t n = *(const uint32_t*)(uintptr_t)w.n_jobs;\n"
+    "    return n > w.first_job ? damacy__min(n - w.first_job, w.max_jobs) : 0;\n"
     "}\n"
     "\n"
     "// Lowers the error word of a job. `at` is the address of the source byte at fault; one outside the\n"
@@ -16786,7 +16819,21 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "    c.log = tree.log;\n"
     "    c.lo = job.src;\n"
     "    c.hi = job.src + job.src_size;\n"
-    "    return b.dst != 0 && tree.log != 0;\n"
+    "    return c.dst != 0 && tree.log != 0;\n"
+    "}\n"
+    "\n"
+    "// The list of sections by table log (k: 0 is <= 9) that this launch decodes, and its length.\n"
+    "DAMACY__INLINE const uint32_t* damacy__zstd_section_list(const damacy__zstd_wave& w, uint32_t k,\n"
+    "                                                         uint32_t& n)\n"
+    "{\n"
+    "    const damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
+    "    const bool late = w.flags & DAMACY__ZSTD_FLAG_LATE;\n"
+    "    const uint64_t list = k == 0   ? w.literal_order[0]\n"
+    "                          : k == 1 ? w.literal_order[1]\n"
+    "                                   : w.literal_order[2];\n"
+    "\n"
+    "    n = late ? c->n_late_blocks[k] : c->n_literal_blocks[k];\n"
+    "    return (const uint32_t*)(uintptr_t)list + (late ? w.max_blocks - n : 0);\n"
     "}\n"
     "\n"
     "// Stream k of a section: its bytes [begin, end), its first output byte and its number of symbols.\n"
@@ -16959,15 +17006,16 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "template <int LOG, int WARPS>\n"
     "DAMACY__INLINE void damacy__zstd_literals_lanes(const damacy__zstd_wave& w, uint8_t* shared)\n"
     "{\n"
-    "    const uint32_t n = damacy__zstd_counts(w)->n_literal_blocks[LOG - 9], warp = threadIdx.x / 32;\n"
+    "    const uint32_t warp = threadIdx.x / 32;\n"
+    "    uint32_t n;\n"
+    "    const uint32_t* const list = damacy__zstd_section_list(w, LOG - 9, n);\n"
     "    const damacy__zstd_lanes lanes =\n"
     "        damacy__zstd_lanes_of(LOG, WARPS, n, damacy__shared_address(shared));\n"
     "\n"
     "    if (warp >= lanes.n_warps)\n"
     "        return;\n"
     "    for (uint32_t i = blockIdx.x; i < lanes.n_units; i += gridDim.x)\n"
-    "        damacy__zstd_literals_eight<LOG>(w, (const uint32_t*)(uintptr_t)w.literal_order[LOG - 9], n,\n"
-    "                                         8 * (i * lanes.n_warps + warp),\n"
+    "        damacy__zstd_literals_eight<LOG>(w, list, n, 8 * (i * lanes.n_warps + warp),\n"
     "                                         shared + lanes.tables + warp * (16u << LOG),\n"
     "                                         shared + warp * DAMACY__ZSTD_LANE_SIZE);\n"
     "}\n";
@@ -16976,25 +17024,32 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
 __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "// Walks the headers of a job: frames, blocks, literals and sequences sections (RFC 8878 section\n"
     "// 3.1), one thread per job. The walk runs twice, first to count and to check every rule that needs\n"
-    "// no entropy decoding, then to fill the tables. The surprising rule: blocks without output (empty\n"
-    "// raw and RLE blocks, compressed blocks without literals and sequences) leave no record, so that\n"
-    "// scratch is bounded by content and not by headers.\n"
+    "// no entropy decoding, then to fill the tables. It waits for memory and little else, so the header\n"
+    "// of the next block is under way while this one is looked at. The surprising rule: blocks without\n"
+    "// output (empty raw and RLE blocks, compressed blocks without literals and sequences) leave no\n"
+    "// record, so that scratch is bounded by content and not by headers.\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/zstd_common.cuh\"\n"
     "\n"
+    "// The 16 bytes around a place, from a multiple of 8 on.\n"
+    "typedef struct damacy__zstd_glance {\n"
+    "    uint64_t low, high;\n"
+    "} damacy__zstd_glance;\n"
+    "\n"
     "// State of a walk over one job.\n"
     "typedef struct damacy__zstd_walk {\n"
     "    const uint8_t* src;\n"
-    "    uint32_t size, at;   // bytes of the job, bytes walked\n"
-    "    uint64_t error;      // offset << 8 | status, or NO_ERROR\n"
-    "    damacy__zstd_span n; // counts so far; first_* say where they go\n"
-    "    uint64_t content;    // sum of the content sizes in frame headers\n"
-    "    uint32_t known;      // every frame so far had a content size\n"
-    "    uint32_t n_headers;  // of blocks, frames and skippable frames\n"
-    "    uint32_t max_size;   // block maximum of the current frame\n"
-    "    uint32_t tree;       // tree that the last Huffman literals of the frame defined, or NONE\n"
-    "    uint32_t tables[3];  // blocks that last defined LL, OF, ML, or NONE\n"
+    "    uint32_t size, at;         // bytes of the job, bytes walked\n"
+    "    uint64_t error;            // offset << 8 | status, or NO_ERROR\n"
+    "    damacy__zstd_span n;       // counts so far; first_* say where they go\n"
+    "    uint64_t content;          // sum of the content sizes in frame headers\n"
+    "    uint32_t known;            // every frame so far had a content size\n"
+    "    uint32_t n_headers;        // of blocks, frames and skippable frames\n"
+    "    uint32_t max_size;         // block maximum of the current frame\n"
+    "    uint32_t tree;             // tree that the last Huffman literals of the frame defined, or NONE\n"
+    "    uint32_t tables[3];        // blocks that last defined LL, OF, ML, or NONE\n"
+    "    damacy__zstd_glance ahead; // of the next block's header\n"
     "} damacy__zstd_walk;\n"
     "\n"
     "// Records the first error; the walk ends. Always false.\n"
@@ -17017,6 +17072,34 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "{\n"
     "    const uint64_t most = 2ull * w.max_blocks + 8192;\n"
     "    return ++k.n_headers <= most || damacy__zstd_stop(k, 0, DAMACY__JOB_NEED_SCRATCH);\n"
+    "}\n"
+    "\n"
+    "// Loads around byte `at` <= size; nothing waits for them here.\n"
+    "DAMACY__INLINE damacy__zstd_glance damacy__zstd_peek(const damacy__zstd_walk& k, uint32_t at)\n"
+    "{\n"
+    "    const uint64_t from = (uint64_t)(uintptr_t)k.src + at;\n"
+    "    const uint32_t skew = 8 * (uint32_t)(from & 7);\n"
+    "    damacy__zstd_glance g;\n"
+    "\n"
+    "    if (at >= 7 && k.size - at >= 16) {\n"
+    "        const uint64_t* const units = (const uint64_t*)(uintptr_t)(from & ~7ull);\n"
+    "        g.low = units[0];\n"
+    "        g.high = units[1];\n"
+    "        return g;\n"
+    "    }\n"
+    "    const uint64_t v = damacy__load_le(k.src + at, damacy__min(k.size - at, 8));\n"
+    "    g.low = v << skew;\n"
+    "    g.high = skew ? v >> (64 - skew) : 0;\n"
+    "    return g;\n"
+    "}\n"
+    "\n"
+    "// The 8 bytes at `at` of what was loaded there; those past the end are zero.\n"
+    "DAMACY__INLINE uint64_t damacy__zstd_pick(const damacy__zstd_glance& g, const damacy__zstd_walk& k,\n"
+    "                                          uint32_t at)\n"
+    "{\n"
+    "    const uint32_t skew = 8 * (uint32_t)(((uint64_t)(uintptr_t)k.src + at) & 7);\n"
+    "\n"
+    "    return skew ? g.low >> skew | g.high << (64 - skew) : g.low;\n"
     "}\n"
     "\n"
     "// A frame header after the magic number (RFC 8878 section 3.1.1.1).\n"
@@ -17059,14 +17142,16 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    if (single)\n"
     "        window = content;\n"
     "    k.max_size = window < DAMACY__ZSTD_BLOCK_MAX ? (uint32_t)window : DAMACY__ZSTD_BLOCK_MAX;\n"
+    "    k.ahead = damacy__zstd_peek(k, k.at);\n"
     "    return true;\n"
     "}\n"
     "\n"
-    "// A literals section (section 3.1.1.3.1) from k.at; `end` is the end of its block.\n"
+    "// A literals section (section 3.1.1.3.1) from k.at, where `bytes` are; `end` is the end of its\n"
+    "// block.\n"
     "static __device__ bool damacy__zstd_literals_header(damacy__zstd_walk& k, uint32_t end,\n"
-    "                                                    damacy__zstd_block& b)\n"
+    "                                                    uint64_t bytes, damacy__zstd_block& b)\n"
     "{\n"
-    "    const uint32_t type = k.src[k.at] & 3, format = k.src[k.at] >> 2 & 3;\n"
+    "    const uint32_t type = (uint32_t)bytes & 3, format = (uint32_t)bytes >> 2 & 3;\n"
     "    const bool coded = type >= DAMACY__ZSTD_LITERALS_HUFFMAN;\n"
     "    const uint32_t n_header = coded         ? (format < 2 ? 3 : format + 2)\n"
     "                              : format == 1 ? 2\n"
@@ -17074,7 +17159,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "                                            : 1;\n"
     "    if (n_header > end - k.at)\n"
     "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);\n"
-    "    const uint64_t header = damacy__load_le(k.src + k.at, n_header);\n"
+    "    const uint64_t header = bytes & ((1ull << 8 * n_header) - 1);\n"
     "    const uint32_t n_bits = format < 2 ? 10 : format == 2 ? 14 : 18, mask = (1u << n_bits) - 1;\n"
     "\n"
     "    b.literal_type = (uint8_t)type;\n"
@@ -17111,22 +17196,23 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    b.modes = 0;\n"
     "    if (room < 1)\n"
     "        return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);\n"
-    "    const uint32_t first = k.src[start], n_count = first < 128 ? 1 : first < 255 ? 2 : 3;\n"
+    "    const uint32_t bytes = (uint32_t)damacy__zstd_pick(damacy__zstd_peek(k, start), k, start);\n"
+    "    const uint32_t first = bytes & 255, n_count = first < 128 ? 1 : first < 255 ? 2 : 3;\n"
     "    if (n_count > room)\n"
     "        return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);\n"
     "    if (n_count == 1)\n"
     "        b.n_sequences = first;\n"
     "    else if (n_count == 2)\n"
-    "        b.n_sequences = (first - 128) << 8 | k.src[start + 1];\n"
+    "        b.n_sequences = (first - 128) << 8 | (bytes >> 8 & 255);\n"
     "    else\n"
-    "        b.n_sequences = (uint32_t)damacy__load_le(k.src + start + 1, 2) + 0x7f00;\n"
+    "        b.n_sequences = (bytes >> 8 & 0xffff) + 0x7f00;\n"
     "    k.at += n_count;\n"
     "    if (b.n_sequences == 0)\n"
     "        return k.at == end || damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);\n"
     "    if (b.n_sequences > DAMACY__ZSTD_SEQUENCES_MAX ||\n"
     "        3 * b.n_sequences + b.n_literals > k.max_size || k.at == end)\n"
     "        return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);\n"
-    "    const uint32_t modes = k.src[k.at];\n"
+    "    const uint32_t modes = bytes >> (8 * n_count) & 255;\n"
     "    if (modes & 3) // reserved\n"
     "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_SEQUENCES);\n"
     "    for (uint32_t t = 0; t < 3; t++) {\n"
@@ -17178,15 +17264,17 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    return true;\n"
     "}\n"
     "\n"
-    "// A compressed block from k.at to `end` (section 3.1.1.3). Leaves the record in b.\n"
-    "static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t end,\n"
+    "// A compressed block from k.at, where `bytes` are, to `end` (section 3.1.1.3). Leaves the record in\n"
+    "// b.\n"
+    "static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t end, uint64_t bytes,\n"
     "                                               damacy__zstd_block& b, bool& own_tree)\n"
     "{\n"
     "    const uint32_t index = k.n.first_block + k.n.n_blocks;\n"
     "\n"
     "    if (end - k.at < 2)\n"
     "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_BLOCK);\n"
-    "    if (!damacy__zstd_literals_header(k, end, b) || !damacy__zstd_sequences_header(k, end, b))\n"
+    "    if (!damacy__zstd_literals_header(k, end, bytes, b) ||\n"
+    "        !damacy__zstd_sequences_header(k, end, b))\n"
     "        return false;\n"
     "    own_tree = b.literal_type == DAMACY__ZSTD_LITERALS_HUFFMAN;\n"
     "    if (own_tree)\n"
@@ -17223,7 +17311,8 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "        return false;\n"
     "    if (!damacy__zstd_has(k, 3))\n"
     "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);\n"
-    "    const uint32_t header = (uint32_t)damacy__load_le(k.src + k.at, 3);\n"
+    "    const uint64_t bytes = damacy__zstd_pick(k.ahead, k, k.at);\n"
+    "    const uint32_t header = (uint32_t)bytes & 0xffffff;\n"
     "    const uint32_t type = header >> 1 & 3, size = header >> 3;\n"
     "    last = header & 1;\n"
     "    if (type == 3 || size > k.max_size)\n"
@@ -17231,12 +17320,13 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    k.at += 3;\n"
     "    if (!damacy__zstd_has(k, type == 1 ? 1 : size))\n"
     "        return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);\n"
+    "    k.ahead = damacy__zstd_peek(k, k.at + (type == 1 ? 1 : size));\n"
     "    if (type < 2) {\n"
     "        b.type = (uint8_t)type; // RAW, RLE\n"
     "        b.src = (uint64_t)(uintptr_t)(k.src + k.at);\n"
     "        b.size = size;\n"
     "        k.at += type == 1 ? 1 : size;\n"
-    "    } else if (!damacy__zstd_compressed(k, k.at + size, b, own_tree)) {\n"
+    "    } else if (!damacy__zstd_compressed(k, k.at + size, bytes >> 24, b, own_tree)) {\n"
     "        return false;\n"
     "    }\n"
     "    if (b.type != DAMACY__ZSTD_SEQUENCES && b.size == 0)\n"
@@ -17261,6 +17351,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "static __device__ bool damacy__zstd_frame_step(const damacy__zstd_wave& w, damacy__zstd_walk& k,\n"
     "                                               const damacy__zstd_span& room, uint32_t job)\n"
     "{\n"
+    "    const uint64_t n_records = k.n.n_records;\n"
     "    damacy__zstd_frame f = {};\n"
     "    bool has_checksum = false, last = false;\n"
     "\n"
@@ -17286,6 +17377,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    if (FILL) {\n"
     "        if (k.n.n_frames >= room.n_frames)\n"
     "            return damacy__zstd_stop(k, 0, DAMACY__JOB_BAD_HEADER);\n"
+    "        f.n_records = (uint32_t)(k.n.n_records - n_records);\n"
     "        damacy__zstd_frames(w)[k.n.first_frame + k.n.n_frames] = f;\n"
     "    }\n"
     "    k.n.n_frames++;\n"
@@ -17336,7 +17428,20 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    k.known = 1;\n"
     "    k.n_headers = 0;\n"
     "    k.max_size = 0;\n"
+    "    k.ahead = damacy__zstd_glance{};\n"
     "    k.n = damacy__zstd_span{};\n"
+    "}\n"
+    "\n"
+    "// Threads per job: as many as the grid has, at most a warp. One of them walks, because walks of\n"
+    "// different jobs in a warp would wait for each other.\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_walk_spread(uint32_t n)\n"
+    "{\n"
+    "    const uint64_t n_threads = (uint64_t)gridDim.x * blockDim.x;\n"
+    "    uint32_t spread = 32;\n"
+    "\n"
+    "    while (spread > 1 && (uint64_t)n * spread > n_threads)\n"
+    "        spread /= 2;\n"
+    "    return spread;\n"
     "}\n"
     "\n"
     "// Checks and counts one job. The counts of a broken job are 0.\n"
@@ -17679,10 +17784,18 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "\n"
     "// ---- order: one block of 1024 threads -----------------------------------------------------------\n"
     "\n"
-    "#define DAMACY__ZSTD_BUCKETS 72u\n"
+    "#define DAMACY__ZSTD_BUCKETS 80u\n"
+    "\n"
+    "enum { // lists\n"
+    "    DAMACY__ZSTD_LIST_SEQUENCES = 0,\n"
+    "    DAMACY__ZSTD_LIST_EXECUTE = 1,\n"
+    "    DAMACY__ZSTD_LIST_LITERALS = 2, // three, by table log\n"
+    "    DAMACY__ZSTD_LIST_LATE = 5,     // three, by table log\n"
+    "    DAMACY__ZSTD_LISTS = 8          // also: none\n"
+    "};\n"
     "\n"
     "typedef struct damacy__zstd_order_shared {\n"
-    "    uint32_t cursor[4][DAMACY__ZSTD_BUCKETS];\n"
+    "    uint32_t cursor[DAMACY__ZSTD_LISTS][DAMACY__ZSTD_BUCKETS];\n"
     "} damacy__zstd_order_shared;\n"
     "\n"
     "// Size class of n, four to an octave, largest first.\n"
@@ -17693,8 +17806,7 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    return DAMACY__ZSTD_BUCKETS - 1 - damacy__min(size_class, DAMACY__ZSTD_BUCKETS - 1);\n"
     "}\n"
     "\n"
-    "// Lists that a block belongs to (0 sequences, 1-3 literals by table log; 4 none), with its place\n"
-    "// in each.\n"
+    "// Lists that a block belongs to, and its size class in each.\n"
     "typedef struct damacy__zstd_order_key {\n"
     "    uint32_t list[2], bucket[2];\n"
     "} damacy__zstd_order_key;\n"
@@ -17703,62 +17815,110 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "                                                              uint32_t index)\n"
     "{\n"
     "    const damacy__zstd_block& b = damacy__zstd_blocks(w)[index];\n"
-    "    damacy__zstd_order_key key = {{4, 4}, {0, 0}};\n"
+    "    const bool late = b.type == DAMACY__ZSTD_LITERALS;\n"
+    "    damacy__zstd_order_key key = {{DAMACY__ZSTD_LISTS, DAMACY__ZSTD_LISTS}, {0, 0}};\n"
     "\n"
     "    if (damacy__zstd_errors(w)[damacy__zstd_frames(w)[b.frame].job] != DAMACY__ZSTD_NO_ERROR)\n"
     "        return key;\n"
     "    if (b.type == DAMACY__ZSTD_SEQUENCES) {\n"
-    "        key.list[0] = 0;\n"
+    "        key.list[0] = DAMACY__ZSTD_LIST_SEQUENCES;\n"
     "        key.bucket[0] = damacy__zstd_bucket(b.n_sequences);\n"
     "    }\n"
     "    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {\n"
     "        const uint32_t log = damacy__zstd_trees(w)[b.tree].log;\n"
-    "        key.list[1] = log <= 9 ? 1 : log - 8;\n"
+    "        key.list[1] =\n"
+    "            (late ? (uint32_t)DAMACY__ZSTD_LIST_LATE : (uint32_t)DAMACY__ZSTD_LIST_LITERALS) +\n"
+    "            (log <= 9 ? 0 : log - 9);\n"
     "        key.bucket[1] = damacy__zstd_bucket(b.n_literals);\n"
     "    }\n"
     "    return key;\n"
     "}\n"
     "\n"
+    "// The same of a frame; its list is the second.\n"
+    "DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_frame(const damacy__zstd_wave& w,\n"
+    "                                                               uint32_t index)\n"
+    "{\n"
+    "    const damacy__zstd_frame& f = damacy__zstd_frames(w)[index];\n"
+    "    damacy__zstd_order_key key = {{DAMACY__ZSTD_LISTS, DAMACY__ZSTD_LISTS}, {0, 0}};\n"
+    "\n"
+    "    if (f.n_sequence_blocks && damacy__zstd_errors(w)[f.job] == DAMACY__ZSTD_NO_ERROR) {\n"
+    "        key.list[1] = DAMACY__ZSTD_LIST_EXECUTE;\n"
+    "        key.bucket[1] = damacy__zstd_bucket(f.n_records);\n"
+    "    }\n"
+    "    return key;\n"
+    "}\n"
+    "\n"
+    "// Counts become places; one thread a list.\n"
+    "static __device__ void damacy__zstd_order_places(const damacy__zstd_wave& w, uint32_t* cursor,\n"
+    "                                                 uint32_t list)\n"
+    "{\n"
+    "    damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
+    "    uint32_t n = 0, at = 0;\n"
+    "\n"
+    "    for (uint32_t i = 0; i < DAMACY__ZSTD_BUCKETS; i++)\n"
+    "        n += cursor[i];\n"
+    "    if (list >= DAMACY__ZSTD_LIST_LATE) {\n"
+    "        c->n_late_blocks[list - DAMACY__ZSTD_LIST_LATE] = n;\n"
+    "        at = w.max_blocks - n;\n"
+    "    } else if (list >= DAMACY__ZSTD_LIST_LITERALS) {\n"
+    "        c->n_literal_blocks[list - DAMACY__ZSTD_LIST_LITERALS] = n;\n"
+    "    } else if (list == DAMACY__ZSTD_LIST_EXECUTE) {\n"
+    "        c->n_execute = n;\n"
+    "    } else {\n"
+    "        c->n_sequence_blocks = n;\n"
+    "    }\n"
+    "    for (uint32_t i = 0; i < DAMACY__ZSTD_BUCKETS; i++) {\n"
+    "        const uint32_t count = cursor[i];\n"
+    "        cursor[i] = at;\n"
+    "        at += count;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t* damacy__zstd_order_list(const damacy__zstd_wave& w, uint32_t list)\n"
+    "{\n"
+    "    const uint64_t at = list == DAMACY__ZSTD_LIST_SEQUENCES ? w.sequence_order\n"
+    "                        : list == DAMACY__ZSTD_LIST_EXECUTE\n"
+    "                            ? w.execute_list\n"
+    "                            : w.literal_order[(list - DAMACY__ZSTD_LIST_LITERALS) % 3];\n"
+    "    return (uint32_t*)(uintptr_t)at;\n"
+    "}\n"
+    "\n"
+    "// Item i, a block or a frame behind them, is counted or, with WRITE, put into its lists.\n"
+    "template <bool WRITE>\n"
+    "DAMACY__INLINE void damacy__zstd_order_item(const damacy__zstd_wave& w,\n"
+    "                                            damacy__zstd_order_shared& shared, uint32_t i,\n"
+    "                                            uint32_t n_blocks)\n"
+    "{\n"
+    "    const uint32_t index = i < n_blocks ? i : i - n_blocks;\n"
+    "    const damacy__zstd_order_key key =\n"
+    "        i < n_blocks ? damacy__zstd_order_keys(w, index) : damacy__zstd_order_frame(w, index);\n"
+    "\n"
+    "    for (uint32_t k = 0; k < 2; k++)\n"
+    "        if (key.list[k] < DAMACY__ZSTD_LISTS) {\n"
+    "            const uint32_t at = damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);\n"
+    "            if (WRITE)\n"
+    "                damacy__zstd_order_list(w, key.list[k])[at] = index;\n"
+    "        }\n"
+    "}\n"
+    "\n"
     "static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,\n"
     "                                          damacy__zstd_order_shared& shared)\n"
     "{\n"
-    "    const uint32_t n = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x;\n"
+    "    const uint32_t n_blocks = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x;\n"
+    "    const uint32_t n = n_blocks + damacy__zstd_counts(w)->n_frames;\n"
     "    uint32_t* const cursor = &shared.cursor[0][0];\n"
     "\n"
-    "    for (uint32_t i = tid; i < 4 * DAMACY__ZSTD_BUCKETS; i += blockDim.x)\n"
+    "    for (uint32_t i = tid; i < DAMACY__ZSTD_LISTS * DAMACY__ZSTD_BUCKETS; i += blockDim.x)\n"
     "        cursor[i] = 0;\n"
     "    damacy__sync_block();\n"
-    "    for (uint32_t i = tid; i < n; i += blockDim.x) {\n"
-    "        const damacy__zstd_order_key key = damacy__zstd_order_keys(w, i);\n"
-    "        for (uint32_t k = 0; k < 2; k++)\n"
-    "            if (key.list[k] < 4)\n"
-    "                damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);\n"
-    "    }\n"
+    "    for (uint32_t i = tid; i < n; i += blockDim.x)\n"
+    "        damacy__zstd_order_item<false>(w, shared, i, n_blocks);\n"
     "    damacy__sync_block();\n"
-    "    if (tid < 4) { // counts become places\n"
-    "        uint32_t at = 0;\n"
-    "        for (uint32_t i = 0; i < DAMACY__ZSTD_BUCKETS; i++) {\n"
-    "            const uint32_t count = shared.cursor[tid][i];\n"
-    "            shared.cursor[tid][i] = at;\n"
-    "            at += count;\n"
-    "        }\n"
-    "        if (tid == 0)\n"
-    "            damacy__zstd_counts(w)->n_sequence_blocks = at;\n"
-    "        else\n"
-    "            damacy__zstd_counts(w)->n_literal_blocks[tid - 1] = at;\n"
-    "    }\n"
+    "    if (tid < DAMACY__ZSTD_LISTS)\n"
+    "        damacy__zstd_order_places(w, shared.cursor[tid], tid);\n"
     "    damacy__sync_block();\n"
-    "    for (uint32_t i = tid; i < n; i += blockDim.x) {\n"
-    "        const damacy__zstd_order_key key = damacy__zstd_order_keys(w, i);\n"
-    "        for (uint32_t k = 0; k < 2; k++)\n"
-    "            if (key.list[k] < 4) {\n"
-    "                const uint32_t at =\n"
-    "                    damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);\n"
-    "                const uint64_t list =\n"
-    "                    key.list[k] ? w.literal_order[key.list[k] - 1] : w.sequence_order;\n"
-    "                ((uint32_t*)(uintptr_t)list)[at] = i;\n"
-    "            }\n"
-    "    }\n"
+    "    for (uint32_t i = tid; i < n; i += blockDim.x)\n"
+    "        damacy__zstd_order_item<true>(w, shared, i, n_blocks);\n"
     "}\n"
     "\n"
     "// ---- resolve: a warp per job --------------------------------------------------------------------\n"
@@ -17910,13 +18070,8 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "        damacy__zstd_frame* const f = damacy__zstd_frames(w) + span.first_frame + i;\n"
     "        damacy__zstd_resolve_frame(w, f, dst);\n"
     "        damacy__sync_warp();\n"
-    "        if (damacy__lane() == 0) {\n"
+    "        if (damacy__lane() == 0)\n"
     "            f->dst = dst;\n"
-    "            if (f->n_sequence_blocks) {\n"
-    "                const uint32_t at = damacy__atomic_add(&damacy__zstd_counts(w)->n_execute, 1);\n"
-    "                ((uint32_t*)(uintptr_t)w.execute_list)[at] = span.first_frame + i;\n"
-    "            }\n"
-    "        }\n"
     "        dst += f->size;\n"
     "    }\n"
     "}\n";
@@ -18193,16 +18348,15 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "    damacy__zstd_split_shared<S>& shared = *(\n"
     "        damacy__zstd_split_shared<S>*)(memory + DAMACY__ZSTD_SPLIT_SHARED(S) - 7168 - 32 * S - 16);\n"
     "    static_assert(sizeof shared <= 32 * S + 16 && DAMACY__ZSTD_STEP_LOG == 12, \"host's view\");\n"
-    "    const uint32_t* const n = damacy__zstd_counts(w)->n_literal_blocks;\n"
+    "    uint32_t n[3];\n"
+    "    const uint32_t* const lists[3] = {damacy__zstd_section_list(w, 0, n[0]),\n"
+    "                                      damacy__zstd_section_list(w, 1, n[1]),\n"
+    "                                      damacy__zstd_section_list(w, 2, n[2])};\n"
     "    const uint32_t n0 = n[0], n1 = n0 + n[1], n2 = n1 + n[2];\n"
     "\n"
     "    for (uint32_t i = blockIdx.x; i < n2; i += gridDim.x) {\n"
-    "        const uint32_t k = i < n0 ? 0 : i < n1 ? 1 : 2;\n"
-    "        const uint32_t at = i - (k == 0 ? 0 : k == 1 ? n0 : n1);\n"
-    "        const uint64_t list = k == 0   ? w.literal_order[0]\n"
-    "                              : k == 1 ? w.literal_order[1]\n"
-    "                                       : w.literal_order[2];\n"
-    "        damacy__zstd_split_block<11, S>(w, ((const uint32_t*)(uintptr_t)list)[at], memory, shared);\n"
+    "        const uint32_t index = i < n0 ? lists[0][i] : i < n1 ? lists[1][i - n0] : lists[2][i - n1];\n"
+    "        damacy__zstd_split_block<11, S>(w, index, memory, shared);\n"
     "        damacy__sync_block(); // shared memory is used again\n"
     "    }\n"
     "}\n";
@@ -26775,14 +26929,12 @@ static const damacy__source damacy__sources[] = {
 };
 DAMACY__COLD_END
 
-/* ==== src/stage/zstd_launch.h ==== */
+/* ==== src/stage/zstd_layout.h ==== */
 DAMACY__WARM_BEGIN
-/* Zstandard jobs on a device -> their output, by the kernels of kernels/zstd.cu and
- * kernels/zstd_sequences.cu: how much scratch a wave of jobs takes, and the launches.
+/* Limits of a wave of Zstandard jobs -> how much scratch it takes and what lies where in it.
  *
- * Nothing is read back and nothing is allocated, so a launch may be captured in a graph. The
- * surprising rule: scratch is sized for typical data, not for the worst; a job that does not fit is
- * reported as DAMACY__JOB_NEED_SCRATCH and costs the others nothing, and every job of up to
+ * The surprising rule: scratch is sized for typical data, not for the worst; a job that does not
+ * fit is reported as DAMACY__JOB_NEED_SCRATCH and costs the others nothing, and every job of up to
  * largest_size whose blocks average at least 1 KiB of output fits in a wave of its own. One that
  * does not, or has more empty blocks than a wave may have blocks, is for the host. */
 
@@ -26795,76 +26947,20 @@ typedef struct damacy__zstd_limits {
     bool has_links;        /* room for links, 4 bytes per output byte: faster for up to 8 jobs */
     uint32_t max_blocks;   /* blocks, and frames, of all jobs; 0: as many as typical data have */
     uint64_t pool_size;    /* bytes of literals and records; 0: as typical data need */
+    uint32_t n_parts;      /* waves in which the jobs are decoded, one after another in the same
+                              scratch, which then holds any of them; 0: one */
 } damacy__zstd_limits;
 
 /* A wave's records and where they lie. */
 typedef struct damacy__zstd_layout {
     uint64_t size;          /* bytes of scratch, a multiple of 256; needs no initial content */
     uint64_t dst_size;      /* of the limits */
+    uint32_t max_jobs;      /* of the limits; a part has those of the wave */
     damacy__zstd_wave wave; /* addresses count from the start of the scratch */
 } damacy__zstd_layout;
 
-/* Which kernels run; zero chooses by the number of jobs and bytes. Every choice gives the same
- * bytes. */
-enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT32 = 2, DAMACY__ZSTD_SPLIT128 = 3 };
-typedef struct damacy__zstd_options {
-    uint32_t literals; /* DAMACY__ZSTD_LANES ... */
-    uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
-    uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
-} damacy__zstd_options;
-
-/* One wave. The tables are read while the kernels run. */
-typedef struct damacy__zstd_call {
-    uint64_t jobs;        /* device address of damacy__job[] */
-    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table, at most max_jobs */
-    uint64_t results;     /* device address of damacy__job_result[max_jobs] */
-    uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
-    uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: max_jobs */
-    uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
-    damacy__stream stream;
-    bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
-    bool has_company; /* other waves run at the same time: takes no more of the device than helps */
-    const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES */
-    damacy__zstd_options options;
-} damacy__zstd_call;
-
-/* Stages in order, for marks. */
-enum {
-    DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
-    DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
-    DAMACY__ZSTD_STAGE_FSE = 2,
-    DAMACY__ZSTD_STAGE_RESOLVE = 3,
-    DAMACY__ZSTD_STAGE_LITERALS = 4,
-    DAMACY__ZSTD_STAGE_PLACE = 5,
-    DAMACY__ZSTD_STAGE_EXECUTE = 6,
-    DAMACY__ZSTD_STAGE_FINISH = 7,
-    DAMACY__ZSTD_STAGES = 8
-};
-
-/* The two programs, and what it takes to run kernels side by side. Zero: none. One thread at a time
- * launches; waves on several streams are fine. */
-typedef struct damacy__zstd_kernels {
-    damacy__program front, back;
-    bool has_split128; /* the device has the shared memory for it */
-    uint32_t tiles;    /* DAMACY__ZSTD_EXECUTE_*: shapes that it has the shared memory for */
-    damacy__stream side[2];
-    damacy__event fork;
-    damacy__event join[2];
-} damacy__zstd_kernels;
-
 static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
                                             damacy__zstd_layout* out, damacy_error* err);
-static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
-                                                const damacy__device* device,
-                                                damacy__compiler* compiler, damacy_error* err);
-static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
-                                                 damacy__device* device, damacy_error* err);
-static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device);
-static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
-                                         damacy__device* device, const damacy__zstd_layout* layout,
-                                         const damacy__zstd_call* call, damacy_error* err);
-
-/* ---- scratch ---- */
 
 /* Takes n records of `size` bytes at the next multiple of 256; false on overflow. */
 static bool damacy__zstd_reserve(uint64_t* at, uint64_t n, uint64_t size, uint64_t* out)
@@ -26915,9 +27011,8 @@ static uint64_t damacy__zstd_pool_typical(const damacy__zstd_limits* limits)
                              : DAMACY__MAX(typical, damacy__zstd_pool_least(limits));
 }
 
-/* INVAL: sizes that no device has. BUDGET: scratch_size does not hold the largest job. */
-static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
-                                            damacy__zstd_layout* out, damacy_error* err)
+static damacy_status damacy__zstd_layout_one(const damacy__zstd_limits* limits,
+                                             damacy__zstd_layout* out, damacy_error* err)
 {
     damacy__zstd_layout l;
     const uint64_t blocks = limits->max_blocks
@@ -26971,6 +27066,115 @@ static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
     return DAMACY_OK;
 }
 
+/* The limits of one of several parts. Nine halves of the output hold whatever its jobs are, see
+ * damacy__zstd_pool_least, and a block per KiB. */
+static damacy__zstd_limits damacy__zstd_limits_part(const damacy__zstd_limits* all)
+{
+    damacy__zstd_limits part = *all;
+
+    part.max_jobs = (uint32_t)damacy__div_up(all->max_jobs, all->n_parts);
+    part.dst_size = DAMACY__MIN(all->dst_size, part.max_jobs * all->largest_size);
+    part.pool_size = part.dst_size / 2 * 9 + 65536;
+    if (all->pool_size) {
+        part.pool_size = DAMACY__MIN(all->pool_size, part.pool_size);
+    }
+    if (all->max_blocks == 0) {
+        part.max_blocks =
+            (uint32_t)DAMACY__MIN(2ull * part.max_jobs + part.dst_size / 1024 + 256, 1ull << 30);
+    }
+    return part;
+}
+
+/* INVAL: sizes that no device has. BUDGET: scratch_size does not hold the largest job. */
+static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
+                                            damacy__zstd_layout* out, damacy_error* err)
+{
+    damacy__zstd_limits part;
+
+    if (limits->n_parts < 2 || limits->max_jobs < 2 || limits->dst_size >> 50 ||
+        limits->largest_size > DAMACY__JOB_SIZE_MAX || limits->max_jobs > (1u << 30)) {
+        part = *limits;
+    } else {
+        part = damacy__zstd_limits_part(limits);
+    }
+    DAMACY__TRY(damacy__zstd_layout_one(&part, out, err));
+    out->dst_size = limits->dst_size;
+    out->max_jobs = limits->max_jobs;
+    return DAMACY_OK;
+}
+DAMACY__WARM_END
+
+/* ==== src/stage/zstd_launch.h ==== */
+DAMACY__WARM_BEGIN
+/* Zstandard jobs on a device -> their output, by the kernels of kernels/zstd.cu and
+ * kernels/zstd_sequences.cu: the launches of a wave of jobs in scratch of stage/zstd_layout.h.
+ *
+ * Nothing is read back and nothing is allocated, so a launch may be captured in a graph. The
+ * surprising rule: stages that do not need each other run at the same time, on side streams that
+ * all waves share. */
+
+/* Which kernels run; zero chooses by the number of jobs and bytes. Every choice gives the same
+ * bytes. */
+enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT32 = 2, DAMACY__ZSTD_SPLIT128 = 3 };
+typedef struct damacy__zstd_options {
+    uint32_t literals; /* DAMACY__ZSTD_LANES ... */
+    uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
+    uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
+} damacy__zstd_options;
+
+/* One wave. The tables are read while the kernels run. */
+typedef struct damacy__zstd_call {
+    uint64_t jobs;        /* device address of damacy__job[] */
+    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table, at most max_jobs of the
+                             layout */
+    uint64_t results;     /* device address of damacy__job_result[max_jobs] */
+    uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
+    uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: max_jobs */
+    uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
+    damacy__stream stream;
+    bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
+    bool has_company; /* other waves run at the same time: takes no more of the device than helps */
+    const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
+                                   the last part */
+    damacy__zstd_options options;
+} damacy__zstd_call;
+
+/* Stages in order, for marks. */
+enum {
+    DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
+    DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
+    DAMACY__ZSTD_STAGE_FSE = 2,
+    DAMACY__ZSTD_STAGE_LITERALS = 3, /* what is left of them */
+    DAMACY__ZSTD_STAGE_RESOLVE = 4,
+    DAMACY__ZSTD_STAGE_PLACE = 5, /* and the late literals */
+    DAMACY__ZSTD_STAGE_EXECUTE = 6,
+    DAMACY__ZSTD_STAGE_FINISH = 7,
+    DAMACY__ZSTD_STAGES = 8
+};
+
+/* The two programs, and what it takes to run kernels side by side. Zero: none. One thread at a time
+ * launches; waves on several streams are fine. */
+typedef struct damacy__zstd_kernels {
+    damacy__program front, back;
+    bool has_split128; /* the device has the shared memory for it */
+    uint32_t tiles;    /* DAMACY__ZSTD_EXECUTE_*: shapes that it has the shared memory for */
+    damacy__stream side[2];
+    damacy__event fork;
+    damacy__event join[2];
+} damacy__zstd_kernels;
+
+static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
+                                                const damacy__device* device,
+                                                damacy__compiler* compiler, damacy_error* err);
+static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
+                                                 damacy__device* device, damacy_error* err);
+static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device);
+static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
+                                         damacy__device* device, const damacy__zstd_layout* layout,
+                                         const damacy__zstd_call* call, damacy_error* err);
+
+/* ---- kernels ---- */
+
 /* The wave with addresses of the device. */
 static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
                                               const damacy__zstd_call* call)
@@ -26998,8 +27202,6 @@ static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
     }
     return w;
 }
-
-/* ---- kernels ---- */
 
 enum { /* of the program front */
        DAMACY__ZSTD_COUNT = 0,
@@ -27150,8 +27352,6 @@ static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__d
     memset(kernels, 0, sizeof *kernels);
 }
 
-/* ---- launches ---- */
-
 /* What the launches of a wave have in common. */
 typedef struct damacy__zstd_pass {
     const damacy__zstd_kernels* kernels;
@@ -27161,6 +27361,7 @@ typedef struct damacy__zstd_pass {
     uint32_t n_jobs;   /* likely */
     uint32_t n_blocks; /* likely */
     damacy__zstd_options options;
+    bool is_beside[2]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
 
 static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream stream,
@@ -27190,6 +27391,48 @@ static damacy_status damacy__zstd_mark(damacy__zstd_pass* run, uint32_t stage, d
         return DAMACY_OK;
     }
     return damacy__event_record(run->device, run->call->marks[stage], run->call->stream, err);
+}
+
+/* Opens a part in which kernels may run side by side: what is queued beside waits for what the
+ * stream holds now, and what follows damacy__zstd_join waits for both. */
+static damacy_status damacy__zstd_fork(damacy__zstd_pass* run, damacy_error* err)
+{
+    if (run->call->is_alone) {
+        return DAMACY_OK;
+    }
+    return damacy__event_record(run->device, run->kernels->fork, run->call->stream, err);
+}
+
+/* A kernel on side stream `side`, or in line if the wave is to be alone. */
+static damacy_status damacy__zstd_step_beside(damacy__zstd_pass* run, uint32_t side,
+                                              const damacy__kernel* kernel, uint64_t n_blocks,
+                                              uint32_t threads, uint32_t shared, damacy_error* err)
+{
+    const damacy__stream stream = run->kernels->side[side];
+
+    if (run->call->is_alone) {
+        return damacy__zstd_step(run, kernel, n_blocks, threads, shared, err);
+    }
+    if (!run->is_beside[side]) {
+        DAMACY__TRY(damacy__stream_await(run->device, stream, run->kernels->fork, err));
+        run->is_beside[side] = true;
+    }
+    return damacy__zstd_step_on(run, stream, kernel, n_blocks, threads, shared, err);
+}
+
+/* The stream waits for what runs beside it. */
+static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err)
+{
+    const damacy__zstd_kernels* k = run->kernels;
+
+    for (uint32_t i = 0; i < DAMACY__COUNT(run->is_beside); i++) {
+        if (run->is_beside[i]) {
+            run->is_beside[i] = false;
+            DAMACY__TRY(damacy__event_record(run->device, k->join[i], k->side[i], err));
+            DAMACY__TRY(damacy__stream_await(run->device, run->call->stream, k->join[i], err));
+        }
+    }
+    return DAMACY_OK;
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
@@ -27226,72 +27469,55 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
-    const uint64_t jobs64 = damacy__div_up(run->wave.max_jobs, 64);
+    const uint64_t warps = damacy__div_up(run->wave.max_jobs, 2); /* a warp per job */
 
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], jobs64, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE], 1, 1024, 0, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], jobs64, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
+    DAMACY__TRY(damacy__zstd_fork(run, err));
+    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &back[DAMACY__ZSTD_TABLES],
+                                         damacy__div_up(run->n_blocks, 128), 128, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_TREES], damacy__div_up(run->n_blocks, 8),
                                   32, 0, err));
-    DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_TABLES],
-                                  damacy__div_up(run->n_blocks, 128), 128, 0, err));
+    DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err));
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err);
 }
 
-/* One of the kernels that run side by side: on a stream that has waited for `fork`. */
-static damacy_status damacy__zstd_launch_beside(damacy__zstd_pass* run, uint32_t entry,
-                                                uint64_t n_blocks, uint32_t threads,
-                                                uint32_t shared, uint32_t side, damacy_error* err)
-{
-    const damacy__zstd_kernels* k = run->kernels;
-
-    DAMACY__TRY(damacy__stream_await(run->device, k->side[side], k->fork, err));
-    DAMACY__TRY(damacy__zstd_step_on(run, k->side[side], &k->front.kernels[entry], n_blocks,
-                                     threads, shared, err));
-    return damacy__event_record(run->device, k->join[side], k->side[side], err);
-}
-
-static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
-{
-    const damacy__zstd_kernels* k = run->kernels;
-    const uint64_t n = run->n_blocks;
-
-    if (run->call->is_alone) {
-        DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
-                                      damacy__div_up(n, 16), 64,
-                                      damacy__zstd_lanes11_shared(run->device), err));
-        DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES10],
-                                      damacy__div_up(n, 8), 32, DAMACY__ZSTD_LANES10_SHARED, err));
-        return damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8),
-                                 32, DAMACY__ZSTD_LANES9_SHARED, err);
-    }
-    DAMACY__TRY(damacy__event_record(run->device, k->fork, run->call->stream, err));
-    DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
-                                  damacy__div_up(n, 16), 64,
-                                  damacy__zstd_lanes11_shared(run->device), err));
-    DAMACY__TRY(damacy__zstd_launch_beside(run, DAMACY__ZSTD_LANES10, damacy__div_up(n, 8), 32,
-                                           DAMACY__ZSTD_LANES10_SHARED, 0, err));
-    DAMACY__TRY(damacy__zstd_launch_beside(run, DAMACY__ZSTD_LANES9, damacy__div_up(n, 8), 32,
-                                           DAMACY__ZSTD_LANES9_SHARED, 1, err));
-    DAMACY__TRY(damacy__stream_await(run->device, run->call->stream, k->join[0], err));
-    return damacy__stream_await(run->device, run->call->stream, k->join[1], err);
-}
-
-static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, damacy_error* err)
+/* Literals of one kind, beside the stream. */
+static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, bool is_late,
+                                                  damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
+    const uint32_t flags = run->wave.flags, how = run->options.literals;
+    const uint64_t n = run->n_blocks;
+    damacy_status status;
 
-    if (run->options.literals == DAMACY__ZSTD_LANES) {
-        return damacy__zstd_launch_lanes(run, err);
+    run->wave.flags |= is_late ? DAMACY__ZSTD_FLAG_LATE : 0;
+    if (how == DAMACY__ZSTD_SPLIT32) {
+        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS32], n, 128,
+                                          DAMACY__ZSTD_SPLIT_SHARED(32), err);
+    } else if (how == DAMACY__ZSTD_SPLIT128) {
+        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS128], n, 512,
+                                          DAMACY__ZSTD_SPLIT_SHARED(128), err);
+    } else {
+        status =
+            damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES11], damacy__div_up(n, 16),
+                                     64, damacy__zstd_lanes11_shared(run->device), err);
+        if (status == DAMACY_OK) {
+            status =
+                damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES10], damacy__div_up(n, 8),
+                                         32, DAMACY__ZSTD_LANES10_SHARED, err);
+        }
+        if (status == DAMACY_OK) {
+            status =
+                damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8),
+                                         32, DAMACY__ZSTD_LANES9_SHARED, err);
+        }
     }
-    if (run->options.literals == DAMACY__ZSTD_SPLIT32) {
-        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks, 128,
-                                 DAMACY__ZSTD_SPLIT_SHARED(32), err);
-    }
-    return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS128], run->n_blocks, 512,
-                             DAMACY__ZSTD_SPLIT_SHARED(128), err);
+    run->wave.flags = flags;
+    return status;
 }
 
 /* A grid of the whole device finds each multiprocessor's share itself, and is done soonest. Beside
@@ -27315,61 +27541,111 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
                              run->device->shared_per_block, err);
 }
 
+/* Shapes for different frames run side by side: each has a tail of its own. */
 static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t most = 8ull * run->device->n_multiprocessors;
+    uint32_t n_tiles = 0;
 
     if (run->options.execute & DAMACY__ZSTD_EXECUTE_LINKS) {
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_LINK], most, 256, 0, err));
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_JUMP], most, 256, 0, err));
     }
+    DAMACY__TRY(damacy__zstd_fork(run, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
-        if (run->options.execute & tile.flag) {
-            DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_TILE + i], run->n_jobs,
-                                          tile.threads, tile.shared, err));
+        const damacy__kernel* kernel = &back[DAMACY__ZSTD_TILE + i];
+        if (!(run->options.execute & tile.flag)) {
+            continue;
+        }
+        if (n_tiles++ == 0) {
+            DAMACY__TRY(
+                damacy__zstd_step(run, kernel, run->n_jobs, tile.threads, tile.shared, err));
+        } else {
+            DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 2, kernel, run->n_jobs,
+                                                 tile.threads, tile.shared, err));
         }
     }
-    return DAMACY_OK;
+    return damacy__zstd_join(run, err);
 }
 
-/* Queues the wave on the stream. The context is current; nothing is waited for. What becomes of the
- * jobs is in the results, once the stream has got there. CUDA, DEVICE_LOST. */
-static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
-                                         damacy__device* device, const damacy__zstd_layout* layout,
-                                         const damacy__zstd_call* call, damacy_error* err)
+/* All stages. On failure kernels may be left beside the stream. */
+static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t size,
+                                                damacy_error* err)
 {
-    const damacy__kernel* front = kernels->front.kernels;
-    const uint64_t size = call->likely_size ? call->likely_size : layout->dst_size;
+    const damacy__kernel* front = run->kernels->front.kernels;
+
+    DAMACY__TRY(damacy__zstd_launch_parse(run, err));
+    DAMACY__TRY(damacy__zstd_fork(run, err));
+    DAMACY__TRY(damacy__zstd_launch_fse(run, size, err)); /* first: it takes longest */
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FSE, err));
+    DAMACY__TRY(damacy__zstd_launch_literals(run, false, err));
+    DAMACY__TRY(damacy__zstd_join(run, err));
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_LITERALS, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE],
+                                  damacy__div_up(run->wave.max_jobs, 4), 128, 0, err));
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_RESOLVE, err));
+    DAMACY__TRY(damacy__zstd_fork(run, err));
+    DAMACY__TRY(damacy__zstd_launch_literals(run, true, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_PLACE], run->n_blocks, 256, 0, err));
+    DAMACY__TRY(damacy__zstd_join(run, err));
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PLACE, err));
+    DAMACY__TRY(damacy__zstd_launch_execute(run, err));
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_EXECUTE, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH],
+                                  damacy__div_up(run->wave.max_jobs, 32), 128, 0, err));
+    return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FINISH, err);
+}
+
+/* A part of the jobs, from first_job on. */
+static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernels,
+                                              damacy__device* device,
+                                              const damacy__zstd_layout* layout,
+                                              const damacy__zstd_call* call, uint32_t first_job,
+                                              damacy_error* err)
+{
+    const uint32_t likely = call->likely_jobs ? call->likely_jobs : layout->max_jobs;
+    const uint32_t left = likely > first_job ? likely - first_job : 1;
+    uint64_t size = call->likely_size ? call->likely_size : layout->dst_size;
     damacy__zstd_pass run;
+    damacy_status status;
 
     memset(&run, 0, sizeof run);
     run.kernels = kernels;
     run.device = device;
     run.call = call;
     run.wave = damacy__zstd_wave_at(layout, call);
+    run.wave.first_job = first_job;
+    run.wave.jobs += first_job * sizeof(damacy__job);
+    run.wave.results += first_job * sizeof(damacy__job_result);
     run.options = call->options;
-    run.n_jobs = call->likely_jobs ? DAMACY__MIN(call->likely_jobs, layout->wave.max_jobs)
-                                   : layout->wave.max_jobs;
+    run.n_jobs = DAMACY__MIN(left, layout->wave.max_jobs);
+    if (likely > run.n_jobs) {
+        size = size / likely * run.n_jobs;
+    }
     run.n_blocks = (uint32_t)DAMACY__MIN(run.n_jobs + size / DAMACY__ZSTD_BLOCK_MAX,
                                          (uint64_t)layout->wave.max_blocks);
     damacy__zstd_choose(&run);
-    DAMACY__TRY(damacy__zstd_launch_parse(&run, err));
-    DAMACY__TRY(damacy__zstd_launch_fse(&run, size, err));
-    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_FSE, err));
-    DAMACY__TRY(damacy__zstd_step(&run, &front[DAMACY__ZSTD_RESOLVE],
-                                  damacy__div_up(run.wave.max_jobs, 4), 128, 0, err));
-    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_RESOLVE, err));
-    DAMACY__TRY(damacy__zstd_launch_literals(&run, err));
-    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_LITERALS, err));
-    DAMACY__TRY(damacy__zstd_step(&run, &front[DAMACY__ZSTD_PLACE], run.n_blocks, 256, 0, err));
-    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_PLACE, err));
-    DAMACY__TRY(damacy__zstd_launch_execute(&run, err));
-    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_EXECUTE, err));
-    DAMACY__TRY(damacy__zstd_step(&run, &front[DAMACY__ZSTD_FINISH],
-                                  damacy__div_up(run.wave.max_jobs, 32), 128, 0, err));
-    return damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_FINISH, err);
+    status = damacy__zstd_launch_stages(&run, size, err);
+    if (status != DAMACY_OK) { /* so that who waits for the stream has waited for all */
+        damacy_error ignored;
+        memset(&ignored, 0, sizeof ignored);
+        (void)damacy__zstd_join(&run, &ignored);
+    }
+    return status;
+}
+
+/* Queues the jobs on the stream. The context is current; nothing is waited for. What becomes of the
+ * jobs is in the results, once the stream has got there. CUDA, DEVICE_LOST. */
+static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
+                                         damacy__device* device, const damacy__zstd_layout* layout,
+                                         const damacy__zstd_call* call, damacy_error* err)
+{
+    for (uint64_t first = 0; first < layout->max_jobs; first += layout->wave.max_jobs) {
+        DAMACY__TRY(damacy__zstd_launch_part(kernels, device, layout, call, (uint32_t)first, err));
+    }
+    return DAMACY_OK;
 }
 DAMACY__WARM_END
 
@@ -32128,7 +32404,7 @@ static damacy_status damacy__codec_limits_fill(const damacy_codec_limits* limits
 
 /* The Zstandard decoder's share, from layout->work on. room 0: as much as it likes. */
 static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits, uint32_t n_jobs,
-                                               uint64_t room, bool has_links,
+                                               uint32_t n_parts, uint64_t room, bool has_links,
                                                damacy__codec_layout* layout, damacy_error* err)
 {
     damacy__zstd_limits zstd;
@@ -32139,6 +32415,7 @@ static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits
     zstd.largest_size = limits->max_frame_size;
     zstd.max_blocks = limits->max_blocks;
     zstd.pool_size = limits->work_size;
+    zstd.n_parts = n_parts;
     zstd.has_links = has_links;
     DAMACY__TRY(damacy__zstd_layout_of(&zstd, &layout->zstd, err));
     if (room == 0) {
@@ -32189,8 +32466,8 @@ static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec
     }
     DAMACY__TRY(damacy__codec_layout_zstd(
         limits, is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
-        room ? room - out->work : 0, is_zstd && limits->max_frames <= DAMACY__CODEC_LINK_FRAMES,
-        out, err));
+        is_zstd ? limits->n_parts : 1, room ? room - out->work : 0,
+        is_zstd && limits->max_frames <= DAMACY__CODEC_LINK_FRAMES, out, err));
     out->size = out->work + out->zstd.size;
     return DAMACY_OK;
 }
@@ -32362,7 +32639,8 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
     c.frames.results = scratch + l.results;
     DAMACY__TRY(damacy__codec_step(&c, DAMACY__CODEC_GATHER, err));
     if (c.kind == DAMACY_CODEC_ZSTD) {
-        l.zstd.wave.max_jobs = c.frames.n; /* grids of this batch, not of the largest */
+        l.zstd.max_jobs = c.frames.n; /* parts and grids of this batch, not of the largest */
+        l.zstd.wave.max_jobs = DAMACY__MIN(l.zstd.wave.max_jobs, c.frames.n);
         DAMACY__TRY(damacy__codec_launch_zstd(&c, &l.zstd, c.frames.jobs, c.frames.n_jobs,
                                               c.frames.results, scratch + l.work, c.frames.n, err));
     } else if (c.kind == DAMACY_CODEC_BLOSC) {
@@ -32680,8 +32958,8 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
         is_mine = !damacy__codec_is_capturing(codec, stream) &&
                   __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
     }
-    call.is_alone = !is_mine;
     call.has_company = limits->n_concurrent > 1;
+    call.is_alone = !is_mine || call.has_company; /* else batches would wait for each other there */
     status = damacy__codec_launch(&call, &layout, damacy__codec_address(scratch), err);
     if (is_mine) {
         __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);

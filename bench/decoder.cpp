@@ -113,7 +113,7 @@ struct bench {
     double batches(std::vector<wave>& waves, const std::function<void(wave&, damacy__stream)>& f);
     double stream_of(std::vector<wave>& waves, uint32_t n_streams,
                      const std::function<void(wave&, damacy__stream)>& f);
-    void stages(const row& r, const frames& f, const wave& w, uint64_t scratch_size);
+    void stages(const row& r, const frames& f, const wave& w, const damacy_codec_limits& of);
 };
 
 static damacy_codec_kind kind_of(const row& r)
@@ -290,10 +290,10 @@ double bench::stream_of(std::vector<wave>& waves, uint32_t n_streams,
 }
 
 // Milliseconds of each kernel of the Zstandard decoder.
-void bench::stages(const row& r, const frames& f, const wave& w, uint64_t scratch_size)
+void bench::stages(const row& r, const frames& f, const wave& w, const damacy_codec_limits& of)
 {
-    static const char* const names[] = {"parse", "prep",  "fse",  "resolve",
-                                        "lits",  "place", "exec", "finish"};
+    static const char* const names[] = {"parse",   "prep",  "fse",  "+lits",
+                                        "resolve", "place", "exec", "finish"};
     std::vector<damacy__job> jobs(r.n);
     damacy__zstd_limits limits = {};
     damacy__zstd_layout layout = {};
@@ -313,7 +313,10 @@ void bench::stages(const row& r, const frames& f, const wave& w, uint64_t scratc
     limits.max_jobs = r.n;
     limits.dst_size = w.dst_size;
     limits.largest_size = r.size;
-    if (damacy__zstd_layout_of(&limits, &layout, &err) != DAMACY_OK || layout.size > scratch_size) {
+    limits.max_blocks = of.max_blocks;
+    limits.pool_size = of.work_size;
+    if (damacy__zstd_layout_of(&limits, &layout, &err) != DAMACY_OK ||
+        layout.size > w.scratch_size) {
         return;
     }
     const uint64_t table = put(jobs), count = put(std::vector<uint32_t>(1, r.n));
@@ -430,7 +433,7 @@ void bench::run(const row& r)
         is_right &= verify(f, w, false, &need) && need == 0;
     }
     if (option.stages && kind == DAMACY_CODEC_ZSTD && !r.streams) {
-        stages(r, f, waves[0], waves[0].scratch_size);
+        stages(r, f, waves[0], limits);
     }
     const double scratch = (double)waves[0].scratch_size / (double)waves[0].dst_size;
     bool is_nvcomp_right = true;

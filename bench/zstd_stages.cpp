@@ -136,7 +136,7 @@ static void measure(zstd_device& g, const scenario& s, const std::vector<bytes>&
     const double gb = (double)dst_size / 1e6;
     printf("%-6s L%d %5u KiB x %5u ratio %.2f", s.kind.c_str(), s.level, s.kib, n,
            (double)dst_size / (double)src_size);
-    static const char* const names[] = {"parse", "prep", "fse",    "resolve", "lits",
+    static const char* const names[] = {"parse", "prep", "fse",    "+lits", "resolve",
                                         "place", "exec", "finish", "sum"};
     for (int k = 0; k <= DAMACY__ZSTD_STAGES; k++) {
         std::sort(times[k].begin(), times[k].end());

@@ -11,9 +11,12 @@
 // Thread per job: checks headers, counts, resets the result.
 extern "C" __global__ __launch_bounds__(64) void damacy_zstd_count(damacy__zstd_wave w)
 {
-    const uint32_t n = damacy__zstd_n_jobs(w);
+    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_walk_spread(n);
+    const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    if (thread % spread)
+        return;
+    for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread) {
         uint64_t error;
         damacy__zstd_spans(w)[i] = damacy__zstd_count_job(w, i, error);
         damacy__zstd_errors(w)[i] = error;
@@ -31,9 +34,12 @@ extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_allocate(damacy__
 // Thread per job: fills the tables.
 extern "C" __global__ __launch_bounds__(64) void damacy_zstd_fill(damacy__zstd_wave w)
 {
-    const uint32_t n = damacy__zstd_n_jobs(w);
+    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_walk_spread(n);
+    const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+    if (thread % spread)
+        return;
+    for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread)
         if (damacy__zstd_errors(w)[i] == DAMACY__ZSTD_NO_ERROR)
             damacy__zstd_fill_job(w, i);
 }

@@ -1,17 +1,20 @@
 /* Records of the Zstandard decoder (RFC 8878), shared by the host and the kernels of zstd.cu.
  *
- * One wave decodes a table of jobs. The entries run in this order, on one stream, with no
- * read-back; every count is on the device, so grids are persistent or sized by capacity:
+ * One wave decodes a table of jobs. The entries run in this order with no read-back; every count
+ * is on the device, so grids are persistent or sized by capacity. Neighbours that do not need each
+ * other may run at the same time: trees and tables, the early literals and fse, the late literals
+ * and place.
  *
  *   count     thread per job: checks every header, counts frames, blocks, literals, records
  *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
  *   fill      thread per job: walks the headers again, fills frames, blocks and trees
  *   trees     Huffman tree descriptions -> weights
  *   tables    FSE table descriptions -> their places and the place of the bit stream
- *   order     lists of blocks, most work first
+ *   order     lists of blocks and frames, most work first
+ *   literals  of blocks with sequences: Huffman streams -> scratch
  *   fse       sequences -> records, block sizes, outgoing repeat offsets
  *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
- *   literals  Huffman streams -> scratch, or straight to the output of a block without sequences
+ *   literals  again, with FLAG_LATE, of blocks without sequences: straight to their output
  *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets
  *   execute   records -> output
  *   finish    frame checksums, results
@@ -81,7 +84,7 @@ typedef struct damacy__zstd_frame {
     uint32_t n_blocks;          /* empty raw and RLE blocks leave no record and do not count */
     uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */
     uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */
-    uint32_t n_records;         /* resolve: records of all its blocks */
+    uint32_t n_records; /* records of all its blocks; before resolve the most that there may be */
 } damacy__zstd_frame;
 static_assert(sizeof(damacy__zstd_frame) == 48, "ABI");
 
@@ -160,10 +163,12 @@ typedef struct damacy__zstd_counters {
     uint64_t n_link_bytes;                /* for execute */
     uint32_t n_frames, n_blocks, n_trees; /* allocate */
     uint32_t n_sequence_blocks;           /* order: entries of sequence_order */
-    uint32_t n_literal_blocks[3]; /* order: entries of literal_order by table log: <= 9, 10, 11 */
-    uint32_t n_execute;           /* resolve: entries of execute_list */
+    uint32_t n_literal_blocks[3]; /* order: blocks with sequences in literal_order, by table log:
+                                     <= 9, 10, 11 */
+    uint32_t n_late_blocks[3];    /* order: blocks without, likewise */
+    uint32_t n_execute;           /* order: entries of execute_list */
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
-    uint32_t ticket[7];           /* for persistent grids: 0-3 fse and execute, 4-6 the others */
+    uint32_t ticket[4];           /* for persistent grids: 0 is fse's */
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
@@ -183,6 +188,9 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u
 #define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u
 #define DAMACY__ZSTD_FLAG_FSE_HALF       0x400u /* another kernel, damacy_zstd_fse_half */
+
+/* Literals of blocks without sequences, once they have a place, not of those with. */
+#define DAMACY__ZSTD_FLAG_LATE 0x800u
 
 /* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
@@ -206,7 +214,8 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* The one parameter of every entry, passed by value. */
 typedef struct damacy__zstd_wave {
     uint64_t jobs;     /* const damacy__job[max_jobs] */
-    uint64_t n_jobs;   /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
+    uint64_t n_jobs;   /* const uint32_t: jobs in the table; of those from first_job on, more than
+                          max_jobs count as max_jobs */
     uint64_t results;  /* damacy__job_result[max_jobs] */
     uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR */
     uint64_t spans;    /* damacy__zstd_span[max_jobs] */
@@ -217,14 +226,16 @@ typedef struct damacy__zstd_wave {
     uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most
                                 sequences first */
     uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by
-                                table log, largest first */
-    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences */
+                                table log, largest first; those with sequences from the front,
+                                the late ones up to the end */
+    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences, most records first */
     uint64_t literals;    /* scratch for literals and records together, 256-byte aligned: literals
                              from the front, records from the back; 64 spare bytes on both sides */
     uint64_t records;     /* uint64_t[max_records]: the same place */
     uint64_t links;       /* scratch of execute for few large frames, or 0 */
     uint64_t max_records; /* what that scratch could hold of records alone; a multiple of 16 */
-    uint64_t zero;
+    uint32_t first_job;   /* of the table that n_jobs counts; jobs and results begin there */
+    uint32_t zero;
     uint64_t links_size;
     uint32_t max_jobs, max_frames, max_blocks;
     uint32_t flags;

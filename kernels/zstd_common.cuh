@@ -36,7 +36,8 @@ DAMACY__INLINE uint64_t* damacy__zstd_errors(const damacy__zstd_wave& w)
 // Jobs in the table of this wave.
 DAMACY__INLINE uint32_t damacy__zstd_n_jobs(const damacy__zstd_wave& w)
 {
-    return damacy__min(*(const uint32_t*)(uintptr_t)w.n_jobs, w.max_jobs);
+    const uint32_t n = *(const uint32_t*)(uintptr_t)w.n_jobs;
+    return n > w.first_job ? damacy__min(n - w.first_job, w.max_jobs) : 0;
 }
 
 // Lowers the error word of a job. `at` is the address of the source byte at fault; one outside the

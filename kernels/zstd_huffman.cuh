@@ -313,7 +313,21 @@ DAMACY__INLINE bool damacy__zstd_section_of(const damacy__zstd_wave& w, uint32_t
     c.log = tree.log;
     c.lo = job.src;
     c.hi = job.src + job.src_size;
-    return b.dst != 0 && tree.log != 0;
+    return c.dst != 0 && tree.log != 0;
+}
+
+// The list of sections by table log (k: 0 is <= 9) that this launch decodes, and its length.
+DAMACY__INLINE const uint32_t* damacy__zstd_section_list(const damacy__zstd_wave& w, uint32_t k,
+                                                         uint32_t& n)
+{
+    const damacy__zstd_counters* const c = damacy__zstd_counts(w);
+    const bool late = w.flags & DAMACY__ZSTD_FLAG_LATE;
+    const uint64_t list = k == 0   ? w.literal_order[0]
+                          : k == 1 ? w.literal_order[1]
+                                   : w.literal_order[2];
+
+    n = late ? c->n_late_blocks[k] : c->n_literal_blocks[k];
+    return (const uint32_t*)(uintptr_t)list + (late ? w.max_blocks - n : 0);
 }
 
 // Stream k of a section: its bytes [begin, end), its first output byte and its number of symbols.
@@ -486,15 +500,16 @@ DAMACY__INLINE damacy__zstd_lanes damacy__zstd_lanes_of(uint32_t log, uint32_t m
 template <int LOG, int WARPS>
 DAMACY__INLINE void damacy__zstd_literals_lanes(const damacy__zstd_wave& w, uint8_t* shared)
 {
-    const uint32_t n = damacy__zstd_counts(w)->n_literal_blocks[LOG - 9], warp = threadIdx.x / 32;
+    const uint32_t warp = threadIdx.x / 32;
+    uint32_t n;
+    const uint32_t* const list = damacy__zstd_section_list(w, LOG - 9, n);
     const damacy__zstd_lanes lanes =
         damacy__zstd_lanes_of(LOG, WARPS, n, damacy__shared_address(shared));
 
     if (warp >= lanes.n_warps)
         return;
     for (uint32_t i = blockIdx.x; i < lanes.n_units; i += gridDim.x)
-        damacy__zstd_literals_eight<LOG>(w, (const uint32_t*)(uintptr_t)w.literal_order[LOG - 9], n,
-                                         8 * (i * lanes.n_warps + warp),
+        damacy__zstd_literals_eight<LOG>(w, list, n, 8 * (i * lanes.n_warps + warp),
                                          shared + lanes.tables + warp * (16u << LOG),
                                          shared + warp * DAMACY__ZSTD_LANE_SIZE);
 }

@@ -1,24 +1,31 @@
 // Walks the headers of a job: frames, blocks, literals and sequences sections (RFC 8878 section
 // 3.1), one thread per job. The walk runs twice, first to count and to check every rule that needs
-// no entropy decoding, then to fill the tables. The surprising rule: blocks without output (empty
-// raw and RLE blocks, compressed blocks without literals and sequences) leave no record, so that
-// scratch is bounded by content and not by headers.
+// no entropy decoding, then to fill the tables. It waits for memory and little else, so the header
+// of the next block is under way while this one is looked at. The surprising rule: blocks without
+// output (empty raw and RLE blocks, compressed blocks without literals and sequences) leave no
+// record, so that scratch is bounded by content and not by headers.
 #pragma once
 
 #include "kernels/zstd_common.cuh"
 
+// The 16 bytes around a place, from a multiple of 8 on.
+typedef struct damacy__zstd_glance {
+    uint64_t low, high;
+} damacy__zstd_glance;
+
 // State of a walk over one job.
 typedef struct damacy__zstd_walk {
     const uint8_t* src;
-    uint32_t size, at;   // bytes of the job, bytes walked
-    uint64_t error;      // offset << 8 | status, or NO_ERROR
-    damacy__zstd_span n; // counts so far; first_* say where they go
-    uint64_t content;    // sum of the content sizes in frame headers
-    uint32_t known;      // every frame so far had a content size
-    uint32_t n_headers;  // of blocks, frames and skippable frames
-    uint32_t max_size;   // block maximum of the current frame
-    uint32_t tree;       // tree that the last Huffman literals of the frame defined, or NONE
-    uint32_t tables[3];  // blocks that last defined LL, OF, ML, or NONE
+    uint32_t size, at;         // bytes of the job, bytes walked
+    uint64_t error;            // offset << 8 | status, or NO_ERROR
+    damacy__zstd_span n;       // counts so far; first_* say where they go
+    uint64_t content;          // sum of the content sizes in frame headers
+    uint32_t known;            // every frame so far had a content size
+    uint32_t n_headers;        // of blocks, frames and skippable frames
+    uint32_t max_size;         // block maximum of the current frame
+    uint32_t tree;             // tree that the last Huffman literals of the frame defined, or NONE
+    uint32_t tables[3];        // blocks that last defined LL, OF, ML, or NONE
+    damacy__zstd_glance ahead; // of the next block's header
 } damacy__zstd_walk;
 
 // Records the first error; the walk ends. Always false.
@@ -41,6 +48,34 @@ DAMACY__INLINE bool damacy__zstd_next(const damacy__zstd_wave& w, damacy__zstd_w
 {
     const uint64_t most = 2ull * w.max_blocks + 8192;
     return ++k.n_headers <= most || damacy__zstd_stop(k, 0, DAMACY__JOB_NEED_SCRATCH);
+}
+
+// Loads around byte `at` <= size; nothing waits for them here.
+DAMACY__INLINE damacy__zstd_glance damacy__zstd_peek(const damacy__zstd_walk& k, uint32_t at)
+{
+    const uint64_t from = (uint64_t)(uintptr_t)k.src + at;
+    const uint32_t skew = 8 * (uint32_t)(from & 7);
+    damacy__zstd_glance g;
+
+    if (at >= 7 && k.size - at >= 16) {
+        const uint64_t* const units = (const uint64_t*)(uintptr_t)(from & ~7ull);
+        g.low = units[0];
+        g.high = units[1];
+        return g;
+    }
+    const uint64_t v = damacy__load_le(k.src + at, damacy__min(k.size - at, 8));
+    g.low = v << skew;
+    g.high = skew ? v >> (64 - skew) : 0;
+    return g;
+}
+
+// The 8 bytes at `at` of what was loaded there; those past the end are zero.
+DAMACY__INLINE uint64_t damacy__zstd_pick(const damacy__zstd_glance& g, const damacy__zstd_walk& k,
+                                          uint32_t at)
+{
+    const uint32_t skew = 8 * (uint32_t)(((uint64_t)(uintptr_t)k.src + at) & 7);
+
+    return skew ? g.low >> skew | g.high << (64 - skew) : g.low;
 }
 
 // A frame header after the magic number (RFC 8878 section 3.1.1.1).
@@ -83,14 +118,16 @@ static __device__ bool damacy__zstd_frame_header(damacy__zstd_walk& k, uint64_t&
     if (single)
         window = content;
     k.max_size = window < DAMACY__ZSTD_BLOCK_MAX ? (uint32_t)window : DAMACY__ZSTD_BLOCK_MAX;
+    k.ahead = damacy__zstd_peek(k, k.at);
     return true;
 }
 
-// A literals section (section 3.1.1.3.1) from k.at; `end` is the end of its block.
+// A literals section (section 3.1.1.3.1) from k.at, where `bytes` are; `end` is the end of its
+// block.
 static __device__ bool damacy__zstd_literals_header(damacy__zstd_walk& k, uint32_t end,
-                                                    damacy__zstd_block& b)
+                                                    uint64_t bytes, damacy__zstd_block& b)
 {
-    const uint32_t type = k.src[k.at] & 3, format = k.src[k.at] >> 2 & 3;
+    const uint32_t type = (uint32_t)bytes & 3, format = (uint32_t)bytes >> 2 & 3;
     const bool coded = type >= DAMACY__ZSTD_LITERALS_HUFFMAN;
     const uint32_t n_header = coded         ? (format < 2 ? 3 : format + 2)
                               : format == 1 ? 2
@@ -98,7 +135,7 @@ static __device__ bool damacy__zstd_literals_header(damacy__zstd_walk& k, uint32
                                             : 1;
     if (n_header > end - k.at)
         return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);
-    const uint64_t header = damacy__load_le(k.src + k.at, n_header);
+    const uint64_t header = bytes & ((1ull << 8 * n_header) - 1);
     const uint32_t n_bits = format < 2 ? 10 : format == 2 ? 14 : 18, mask = (1u << n_bits) - 1;
 
     b.literal_type = (uint8_t)type;
@@ -135,22 +172,23 @@ static __device__ bool damacy__zstd_sequences_header(damacy__zstd_walk& k, uint3
     b.modes = 0;
     if (room < 1)
         return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
-    const uint32_t first = k.src[start], n_count = first < 128 ? 1 : first < 255 ? 2 : 3;
+    const uint32_t bytes = (uint32_t)damacy__zstd_pick(damacy__zstd_peek(k, start), k, start);
+    const uint32_t first = bytes & 255, n_count = first < 128 ? 1 : first < 255 ? 2 : 3;
     if (n_count > room)
         return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
     if (n_count == 1)
         b.n_sequences = first;
     else if (n_count == 2)
-        b.n_sequences = (first - 128) << 8 | k.src[start + 1];
+        b.n_sequences = (first - 128) << 8 | (bytes >> 8 & 255);
     else
-        b.n_sequences = (uint32_t)damacy__load_le(k.src + start + 1, 2) + 0x7f00;
+        b.n_sequences = (bytes >> 8 & 0xffff) + 0x7f00;
     k.at += n_count;
     if (b.n_sequences == 0)
         return k.at == end || damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
     if (b.n_sequences > DAMACY__ZSTD_SEQUENCES_MAX ||
         3 * b.n_sequences + b.n_literals > k.max_size || k.at == end)
         return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
-    const uint32_t modes = k.src[k.at];
+    const uint32_t modes = bytes >> (8 * n_count) & 255;
     if (modes & 3) // reserved
         return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_SEQUENCES);
     for (uint32_t t = 0; t < 3; t++) {
@@ -202,15 +240,17 @@ static __device__ bool damacy__zstd_store_block(const damacy__zstd_wave& w, dama
     return true;
 }
 
-// A compressed block from k.at to `end` (section 3.1.1.3). Leaves the record in b.
-static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t end,
+// A compressed block from k.at, where `bytes` are, to `end` (section 3.1.1.3). Leaves the record in
+// b.
+static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t end, uint64_t bytes,
                                                damacy__zstd_block& b, bool& own_tree)
 {
     const uint32_t index = k.n.first_block + k.n.n_blocks;
 
     if (end - k.at < 2)
         return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_BLOCK);
-    if (!damacy__zstd_literals_header(k, end, b) || !damacy__zstd_sequences_header(k, end, b))
+    if (!damacy__zstd_literals_header(k, end, bytes, b) ||
+        !damacy__zstd_sequences_header(k, end, b))
         return false;
     own_tree = b.literal_type == DAMACY__ZSTD_LITERALS_HUFFMAN;
     if (own_tree)
@@ -247,7 +287,8 @@ static __device__ bool damacy__zstd_block_step(const damacy__zstd_wave& w, damac
         return false;
     if (!damacy__zstd_has(k, 3))
         return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);
-    const uint32_t header = (uint32_t)damacy__load_le(k.src + k.at, 3);
+    const uint64_t bytes = damacy__zstd_pick(k.ahead, k, k.at);
+    const uint32_t header = (uint32_t)bytes & 0xffffff;
     const uint32_t type = header >> 1 & 3, size = header >> 3;
     last = header & 1;
     if (type == 3 || size > k.max_size)
@@ -255,12 +296,13 @@ static __device__ bool damacy__zstd_block_step(const damacy__zstd_wave& w, damac
     k.at += 3;
     if (!damacy__zstd_has(k, type == 1 ? 1 : size))
         return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);
+    k.ahead = damacy__zstd_peek(k, k.at + (type == 1 ? 1 : size));
     if (type < 2) {
         b.type = (uint8_t)type; // RAW, RLE
         b.src = (uint64_t)(uintptr_t)(k.src + k.at);
         b.size = size;
         k.at += type == 1 ? 1 : size;
-    } else if (!damacy__zstd_compressed(k, k.at + size, b, own_tree)) {
+    } else if (!damacy__zstd_compressed(k, k.at + size, bytes >> 24, b, own_tree)) {
         return false;
     }
     if (b.type != DAMACY__ZSTD_SEQUENCES && b.size == 0)
@@ -285,6 +327,7 @@ template <bool FILL>
 static __device__ bool damacy__zstd_frame_step(const damacy__zstd_wave& w, damacy__zstd_walk& k,
                                                const damacy__zstd_span& room, uint32_t job)
 {
+    const uint64_t n_records = k.n.n_records;
     damacy__zstd_frame f = {};
     bool has_checksum = false, last = false;
 
@@ -310,6 +353,7 @@ static __device__ bool damacy__zstd_frame_step(const damacy__zstd_wave& w, damac
     if (FILL) {
         if (k.n.n_frames >= room.n_frames)
             return damacy__zstd_stop(k, 0, DAMACY__JOB_BAD_HEADER);
+        f.n_records = (uint32_t)(k.n.n_records - n_records);
         damacy__zstd_frames(w)[k.n.first_frame + k.n.n_frames] = f;
     }
     k.n.n_frames++;
@@ -360,7 +404,20 @@ DAMACY__INLINE void damacy__zstd_walk_begin(damacy__zstd_walk& k, const damacy__
     k.known = 1;
     k.n_headers = 0;
     k.max_size = 0;
+    k.ahead = damacy__zstd_glance{};
     k.n = damacy__zstd_span{};
+}
+
+// Threads per job: as many as the grid has, at most a warp. One of them walks, because walks of
+// different jobs in a warp would wait for each other.
+DAMACY__INLINE uint32_t damacy__zstd_walk_spread(uint32_t n)
+{
+    const uint64_t n_threads = (uint64_t)gridDim.x * blockDim.x;
+    uint32_t spread = 32;
+
+    while (spread > 1 && (uint64_t)n * spread > n_threads)
+        spread /= 2;
+    return spread;
 }
 
 // Checks and counts one job. The counts of a broken job are 0.

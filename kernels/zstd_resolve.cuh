@@ -155,10 +155,18 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
 
 // ---- order: one block of 1024 threads -----------------------------------------------------------
 
-#define DAMACY__ZSTD_BUCKETS 72u
+#define DAMACY__ZSTD_BUCKETS 80u
+
+enum { // lists
+    DAMACY__ZSTD_LIST_SEQUENCES = 0,
+    DAMACY__ZSTD_LIST_EXECUTE = 1,
+    DAMACY__ZSTD_LIST_LITERALS = 2, // three, by table log
+    DAMACY__ZSTD_LIST_LATE = 5,     // three, by table log
+    DAMACY__ZSTD_LISTS = 8          // also: none
+};
 
 typedef struct damacy__zstd_order_shared {
-    uint32_t cursor[4][DAMACY__ZSTD_BUCKETS];
+    uint32_t cursor[DAMACY__ZSTD_LISTS][DAMACY__ZSTD_BUCKETS];
 } damacy__zstd_order_shared;
 
 // Size class of n, four to an octave, largest first.
@@ -169,8 +177,7 @@ DAMACY__INLINE uint32_t damacy__zstd_bucket(uint32_t n)
     return DAMACY__ZSTD_BUCKETS - 1 - damacy__min(size_class, DAMACY__ZSTD_BUCKETS - 1);
 }
 
-// Lists that a block belongs to (0 sequences, 1-3 literals by table log; 4 none), with its place
-// in each.
+// Lists that a block belongs to, and its size class in each.
 typedef struct damacy__zstd_order_key {
     uint32_t list[2], bucket[2];
 } damacy__zstd_order_key;
@@ -179,62 +186,110 @@ DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_keys(const damacy__zstd
                                                               uint32_t index)
 {
     const damacy__zstd_block& b = damacy__zstd_blocks(w)[index];
-    damacy__zstd_order_key key = {{4, 4}, {0, 0}};
+    const bool late = b.type == DAMACY__ZSTD_LITERALS;
+    damacy__zstd_order_key key = {{DAMACY__ZSTD_LISTS, DAMACY__ZSTD_LISTS}, {0, 0}};
 
     if (damacy__zstd_errors(w)[damacy__zstd_frames(w)[b.frame].job] != DAMACY__ZSTD_NO_ERROR)
         return key;
     if (b.type == DAMACY__ZSTD_SEQUENCES) {
-        key.list[0] = 0;
+        key.list[0] = DAMACY__ZSTD_LIST_SEQUENCES;
         key.bucket[0] = damacy__zstd_bucket(b.n_sequences);
     }
     if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {
         const uint32_t log = damacy__zstd_trees(w)[b.tree].log;
-        key.list[1] = log <= 9 ? 1 : log - 8;
+        key.list[1] =
+            (late ? (uint32_t)DAMACY__ZSTD_LIST_LATE : (uint32_t)DAMACY__ZSTD_LIST_LITERALS) +
+            (log <= 9 ? 0 : log - 9);
         key.bucket[1] = damacy__zstd_bucket(b.n_literals);
     }
     return key;
 }
 
+// The same of a frame; its list is the second.
+DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_frame(const damacy__zstd_wave& w,
+                                                               uint32_t index)
+{
+    const damacy__zstd_frame& f = damacy__zstd_frames(w)[index];
+    damacy__zstd_order_key key = {{DAMACY__ZSTD_LISTS, DAMACY__ZSTD_LISTS}, {0, 0}};
+
+    if (f.n_sequence_blocks && damacy__zstd_errors(w)[f.job] == DAMACY__ZSTD_NO_ERROR) {
+        key.list[1] = DAMACY__ZSTD_LIST_EXECUTE;
+        key.bucket[1] = damacy__zstd_bucket(f.n_records);
+    }
+    return key;
+}
+
+// Counts become places; one thread a list.
+static __device__ void damacy__zstd_order_places(const damacy__zstd_wave& w, uint32_t* cursor,
+                                                 uint32_t list)
+{
+    damacy__zstd_counters* const c = damacy__zstd_counts(w);
+    uint32_t n = 0, at = 0;
+
+    for (uint32_t i = 0; i < DAMACY__ZSTD_BUCKETS; i++)
+        n += cursor[i];
+    if (list >= DAMACY__ZSTD_LIST_LATE) {
+        c->n_late_blocks[list - DAMACY__ZSTD_LIST_LATE] = n;
+        at = w.max_blocks - n;
+    } else if (list >= DAMACY__ZSTD_LIST_LITERALS) {
+        c->n_literal_blocks[list - DAMACY__ZSTD_LIST_LITERALS] = n;
+    } else if (list == DAMACY__ZSTD_LIST_EXECUTE) {
+        c->n_execute = n;
+    } else {
+        c->n_sequence_blocks = n;
+    }
+    for (uint32_t i = 0; i < DAMACY__ZSTD_BUCKETS; i++) {
+        const uint32_t count = cursor[i];
+        cursor[i] = at;
+        at += count;
+    }
+}
+
+DAMACY__INLINE uint32_t* damacy__zstd_order_list(const damacy__zstd_wave& w, uint32_t list)
+{
+    const uint64_t at = list == DAMACY__ZSTD_LIST_SEQUENCES ? w.sequence_order
+                        : list == DAMACY__ZSTD_LIST_EXECUTE
+                            ? w.execute_list
+                            : w.literal_order[(list - DAMACY__ZSTD_LIST_LITERALS) % 3];
+    return (uint32_t*)(uintptr_t)at;
+}
+
+// Item i, a block or a frame behind them, is counted or, with WRITE, put into its lists.
+template <bool WRITE>
+DAMACY__INLINE void damacy__zstd_order_item(const damacy__zstd_wave& w,
+                                            damacy__zstd_order_shared& shared, uint32_t i,
+                                            uint32_t n_blocks)
+{
+    const uint32_t index = i < n_blocks ? i : i - n_blocks;
+    const damacy__zstd_order_key key =
+        i < n_blocks ? damacy__zstd_order_keys(w, index) : damacy__zstd_order_frame(w, index);
+
+    for (uint32_t k = 0; k < 2; k++)
+        if (key.list[k] < DAMACY__ZSTD_LISTS) {
+            const uint32_t at = damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);
+            if (WRITE)
+                damacy__zstd_order_list(w, key.list[k])[at] = index;
+        }
+}
+
 static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,
                                           damacy__zstd_order_shared& shared)
 {
-    const uint32_t n = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x;
+    const uint32_t n_blocks = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x;
+    const uint32_t n = n_blocks + damacy__zstd_counts(w)->n_frames;
     uint32_t* const cursor = &shared.cursor[0][0];
 
-    for (uint32_t i = tid; i < 4 * DAMACY__ZSTD_BUCKETS; i += blockDim.x)
+    for (uint32_t i = tid; i < DAMACY__ZSTD_LISTS * DAMACY__ZSTD_BUCKETS; i += blockDim.x)
         cursor[i] = 0;
     damacy__sync_block();
-    for (uint32_t i = tid; i < n; i += blockDim.x) {
-        const damacy__zstd_order_key key = damacy__zstd_order_keys(w, i);
-        for (uint32_t k = 0; k < 2; k++)
-            if (key.list[k] < 4)
-                damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);
-    }
+    for (uint32_t i = tid; i < n; i += blockDim.x)
+        damacy__zstd_order_item<false>(w, shared, i, n_blocks);
     damacy__sync_block();
-    if (tid < 4) { // counts become places
-        uint32_t at = 0;
-        for (uint32_t i = 0; i < DAMACY__ZSTD_BUCKETS; i++) {
-            const uint32_t count = shared.cursor[tid][i];
-            shared.cursor[tid][i] = at;
-            at += count;
-        }
-        if (tid == 0)
-            damacy__zstd_counts(w)->n_sequence_blocks = at;
-        else
-            damacy__zstd_counts(w)->n_literal_blocks[tid - 1] = at;
-    }
+    if (tid < DAMACY__ZSTD_LISTS)
+        damacy__zstd_order_places(w, shared.cursor[tid], tid);
     damacy__sync_block();
-    for (uint32_t i = tid; i < n; i += blockDim.x) {
-        const damacy__zstd_order_key key = damacy__zstd_order_keys(w, i);
-        for (uint32_t k = 0; k < 2; k++)
-            if (key.list[k] < 4) {
-                const uint32_t at =
-                    damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);
-                const uint64_t list =
-                    key.list[k] ? w.literal_order[key.list[k] - 1] : w.sequence_order;
-                ((uint32_t*)(uintptr_t)list)[at] = i;
-            }
-    }
+    for (uint32_t i = tid; i < n; i += blockDim.x)
+        damacy__zstd_order_item<true>(w, shared, i, n_blocks);
 }
 
 // ---- resolve: a warp per job --------------------------------------------------------------------
@@ -386,13 +441,8 @@ static __device__ void damacy__zstd_resolve_job(const damacy__zstd_wave& w, uint
         damacy__zstd_frame* const f = damacy__zstd_frames(w) + span.first_frame + i;
         damacy__zstd_resolve_frame(w, f, dst);
         damacy__sync_warp();
-        if (damacy__lane() == 0) {
+        if (damacy__lane() == 0)
             f->dst = dst;
-            if (f->n_sequence_blocks) {
-                const uint32_t at = damacy__atomic_add(&damacy__zstd_counts(w)->n_execute, 1);
-                ((uint32_t*)(uintptr_t)w.execute_list)[at] = span.first_frame + i;
-            }
-        }
         dst += f->size;
     }
 }

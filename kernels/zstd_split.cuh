@@ -211,16 +211,15 @@ DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint
     damacy__zstd_split_shared<S>& shared = *(
         damacy__zstd_split_shared<S>*)(memory + DAMACY__ZSTD_SPLIT_SHARED(S) - 7168 - 32 * S - 16);
     static_assert(sizeof shared <= 32 * S + 16 && DAMACY__ZSTD_STEP_LOG == 12, "host's view");
-    const uint32_t* const n = damacy__zstd_counts(w)->n_literal_blocks;
+    uint32_t n[3];
+    const uint32_t* const lists[3] = {damacy__zstd_section_list(w, 0, n[0]),
+                                      damacy__zstd_section_list(w, 1, n[1]),
+                                      damacy__zstd_section_list(w, 2, n[2])};
     const uint32_t n0 = n[0], n1 = n0 + n[1], n2 = n1 + n[2];
 
     for (uint32_t i = blockIdx.x; i < n2; i += gridDim.x) {
-        const uint32_t k = i < n0 ? 0 : i < n1 ? 1 : 2;
-        const uint32_t at = i - (k == 0 ? 0 : k == 1 ? n0 : n1);
-        const uint64_t list = k == 0   ? w.literal_order[0]
-                              : k == 1 ? w.literal_order[1]
-                                       : w.literal_order[2];
-        damacy__zstd_split_block<11, S>(w, ((const uint32_t*)(uintptr_t)list)[at], memory, shared);
+        const uint32_t index = i < n0 ? lists[0][i] : i < n1 ? lists[1][i - n0] : lists[2][i - n1];
+        damacy__zstd_split_block<11, S>(w, index, memory, shared);
         damacy__sync_block(); // shared memory is used again
     }
 }

@@ -94,6 +94,10 @@ typedef struct damacy_codec_limits {
     uint32_t max_streams;  /* blosc: streams of all chunks together; 0: one per 8 KiB */
     uint32_t n_concurrent; /* batches that run at the same time, on streams of their own: two or
                               more trade the time of one for that of all; 0: 1 */
+    uint32_t n_parts;      /* Zstandard: parts in which a batch is decoded, one after another in
+                              the same scratch, about 4.9 bytes per decoded byte of a part, where
+                              every frame of common blocks fits. Parts of thousands of frames cost
+                              little time. 0: 1 */
 } damacy_codec_limits;
 
 /* Makes ready to decompress frames of one kind. Of config (may be NULL) device, cuda_context,

@@ -99,7 +99,7 @@ static damacy_status damacy__codec_limits_fill(const damacy_codec_limits* limits
 
 /* The Zstandard decoder's share, from layout->work on. room 0: as much as it likes. */
 static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits, uint32_t n_jobs,
-                                               uint64_t room, bool has_links,
+                                               uint32_t n_parts, uint64_t room, bool has_links,
                                                damacy__codec_layout* layout, damacy_error* err)
 {
     damacy__zstd_limits zstd;
@@ -110,6 +110,7 @@ static damacy_status damacy__codec_layout_zstd(const damacy_codec_limits* limits
     zstd.largest_size = limits->max_frame_size;
     zstd.max_blocks = limits->max_blocks;
     zstd.pool_size = limits->work_size;
+    zstd.n_parts = n_parts;
     zstd.has_links = has_links;
     DAMACY__TRY(damacy__zstd_layout_of(&zstd, &layout->zstd, err));
     if (room == 0) {
@@ -160,8 +161,8 @@ static damacy_status damacy__codec_layout_fill(uint32_t kind, const damacy_codec
     }
     DAMACY__TRY(damacy__codec_layout_zstd(
         limits, is_zstd ? limits->max_frames : out->blosc.wave.max_zstd,
-        room ? room - out->work : 0, is_zstd && limits->max_frames <= DAMACY__CODEC_LINK_FRAMES,
-        out, err));
+        is_zstd ? limits->n_parts : 1, room ? room - out->work : 0,
+        is_zstd && limits->max_frames <= DAMACY__CODEC_LINK_FRAMES, out, err));
     out->size = out->work + out->zstd.size;
     return DAMACY_OK;
 }
@@ -333,7 +334,8 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
     c.frames.results = scratch + l.results;
     DAMACY__TRY(damacy__codec_step(&c, DAMACY__CODEC_GATHER, err));
     if (c.kind == DAMACY_CODEC_ZSTD) {
-        l.zstd.wave.max_jobs = c.frames.n; /* grids of this batch, not of the largest */
+        l.zstd.max_jobs = c.frames.n; /* parts and grids of this batch, not of the largest */
+        l.zstd.wave.max_jobs = DAMACY__MIN(l.zstd.wave.max_jobs, c.frames.n);
         DAMACY__TRY(damacy__codec_launch_zstd(&c, &l.zstd, c.frames.jobs, c.frames.n_jobs,
                                               c.frames.results, scratch + l.work, c.frames.n, err));
     } else if (c.kind == DAMACY_CODEC_BLOSC) {

@@ -1,32 +1,12 @@
 /* Zstandard jobs on a device -> their output, by the kernels of kernels/zstd.cu and
- * kernels/zstd_sequences.cu: how much scratch a wave of jobs takes, and the launches.
+ * kernels/zstd_sequences.cu: the launches of a wave of jobs in scratch of stage/zstd_layout.h.
  *
  * Nothing is read back and nothing is allocated, so a launch may be captured in a graph. The
- * surprising rule: scratch is sized for typical data, not for the worst; a job that does not fit is
- * reported as DAMACY__JOB_NEED_SCRATCH and costs the others nothing, and every job of up to
- * largest_size whose blocks average at least 1 KiB of output fits in a wave of its own. One that
- * does not, or has more empty blocks than a wave may have blocks, is for the host. */
+ * surprising rule: stages that do not need each other run at the same time, on side streams that
+ * all waves share. */
 #pragma once
 #include "gpu/program.h"
-#include "kernels/zstd_abi.h"
-
-/* What a wave may hold. */
-typedef struct damacy__zstd_limits {
-    uint32_t max_jobs;
-    uint64_t dst_size;     /* output bytes of all jobs together */
-    uint64_t largest_size; /* output bytes of the largest job */
-    uint64_t scratch_size; /* bytes of scratch; 0: as much as typical data needs */
-    bool has_links;        /* room for links, 4 bytes per output byte: faster for up to 8 jobs */
-    uint32_t max_blocks;   /* blocks, and frames, of all jobs; 0: as many as typical data have */
-    uint64_t pool_size;    /* bytes of literals and records; 0: as typical data need */
-} damacy__zstd_limits;
-
-/* A wave's records and where they lie. */
-typedef struct damacy__zstd_layout {
-    uint64_t size;          /* bytes of scratch, a multiple of 256; needs no initial content */
-    uint64_t dst_size;      /* of the limits */
-    damacy__zstd_wave wave; /* addresses count from the start of the scratch */
-} damacy__zstd_layout;
+#include "stage/zstd_layout.h"
 
 /* Which kernels run; zero chooses by the number of jobs and bytes. Every choice gives the same
  * bytes. */
@@ -40,7 +20,8 @@ typedef struct damacy__zstd_options {
 /* One wave. The tables are read while the kernels run. */
 typedef struct damacy__zstd_call {
     uint64_t jobs;        /* device address of damacy__job[] */
-    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table, at most max_jobs */
+    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table, at most max_jobs of the
+                             layout */
     uint64_t results;     /* device address of damacy__job_result[max_jobs] */
     uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
     uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: max_jobs */
@@ -48,7 +29,8 @@ typedef struct damacy__zstd_call {
     damacy__stream stream;
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
     bool has_company; /* other waves run at the same time: takes no more of the device than helps */
-    const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES */
+    const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
+                                   the last part */
     damacy__zstd_options options;
 } damacy__zstd_call;
 
@@ -57,9 +39,9 @@ enum {
     DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
     DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
     DAMACY__ZSTD_STAGE_FSE = 2,
-    DAMACY__ZSTD_STAGE_RESOLVE = 3,
-    DAMACY__ZSTD_STAGE_LITERALS = 4,
-    DAMACY__ZSTD_STAGE_PLACE = 5,
+    DAMACY__ZSTD_STAGE_LITERALS = 3, /* what is left of them */
+    DAMACY__ZSTD_STAGE_RESOLVE = 4,
+    DAMACY__ZSTD_STAGE_PLACE = 5, /* and the late literals */
     DAMACY__ZSTD_STAGE_EXECUTE = 6,
     DAMACY__ZSTD_STAGE_FINISH = 7,
     DAMACY__ZSTD_STAGES = 8
@@ -76,8 +58,6 @@ typedef struct damacy__zstd_kernels {
     damacy__event join[2];
 } damacy__zstd_kernels;
 
-static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
-                                            damacy__zstd_layout* out, damacy_error* err);
 static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 const damacy__device* device,
                                                 damacy__compiler* compiler, damacy_error* err);
@@ -88,112 +68,7 @@ static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
                                          damacy__device* device, const damacy__zstd_layout* layout,
                                          const damacy__zstd_call* call, damacy_error* err);
 
-/* ---- scratch ---- */
-
-/* Takes n records of `size` bytes at the next multiple of 256; false on overflow. */
-static bool damacy__zstd_reserve(uint64_t* at, uint64_t n, uint64_t size, uint64_t* out)
-{
-    uint64_t bytes;
-
-    *out = *at;
-    if (!damacy__mul(n, size, &bytes) || !damacy__add(*at, bytes, at) ||
-        *at > DAMACY__SIZE_UNKNOWN - 256) {
-        return false;
-    }
-    *at = damacy__align_up(*at, 256);
-    return true;
-}
-
-/* Everything but the pool of literals and records and the links. */
-static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
-{
-    return damacy__zstd_reserve(at, w->max_jobs, sizeof(uint64_t), &w->errors) &&
-           damacy__zstd_reserve(at, w->max_jobs, sizeof(damacy__zstd_span), &w->spans) &&
-           damacy__zstd_reserve(at, 1, sizeof(damacy__zstd_counters), &w->counters) &&
-           damacy__zstd_reserve(at, w->max_frames, sizeof(damacy__zstd_frame), &w->frames) &&
-           damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_block), &w->blocks) &&
-           damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_tree), &w->trees) &&
-           damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->sequence_order) &&
-           damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[0]) &&
-           damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[1]) &&
-           damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[2]) &&
-           damacy__zstd_reserve(at, w->max_frames, sizeof(uint32_t), &w->execute_list);
-}
-
-/* Bytes of literals and records: at least what one job can need, 16 bytes a sequence of at least 3
- * with one literal, else 2.52 times the output. That holds dim microscopy at zstd level 3, the
- * densest of common data: 141 sequences and 266 literals per KB make 282 records and 2.5 KB. */
-static uint64_t damacy__zstd_pool_least(const damacy__zstd_limits* limits)
-{
-    if (limits->pool_size) {
-        return damacy__align_up(limits->pool_size, 256);
-    }
-    return damacy__align_up(limits->largest_size / 8 * 35 + 65536, 256);
-}
-
-static uint64_t damacy__zstd_pool_typical(const damacy__zstd_limits* limits)
-{
-    const uint64_t typical = damacy__align_up(limits->dst_size / 50 * 126, 256);
-
-    return limits->pool_size ? damacy__zstd_pool_least(limits)
-                             : DAMACY__MAX(typical, damacy__zstd_pool_least(limits));
-}
-
-/* INVAL: sizes that no device has. BUDGET: scratch_size does not hold the largest job. */
-static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
-                                            damacy__zstd_layout* out, damacy_error* err)
-{
-    damacy__zstd_layout l;
-    const uint64_t blocks = limits->max_blocks
-                                ? limits->max_blocks
-                                : 2ull * limits->max_jobs + limits->dst_size / 16384 +
-                                      limits->largest_size / 1024 + 256;
-    const uint64_t frames = limits->max_blocks ? limits->max_blocks : 2ull * limits->max_jobs + 256;
-    uint64_t pool, at = 0;
-
-    memset(&l, 0, sizeof l);
-    if (limits->max_jobs == 0 || limits->max_jobs > (1u << 30) || blocks > (1u << 30) ||
-        limits->dst_size >> 50 || limits->pool_size >> 50 ||
-        limits->largest_size > DAMACY__JOB_SIZE_MAX) {
-        return damacy__fail(err, DAMACY_INVAL,
-                            "a wave of %u Zstandard jobs, %llu output bytes, the largest %llu",
-                            limits->max_jobs, (unsigned long long)limits->dst_size,
-                            (unsigned long long)limits->largest_size);
-    }
-    l.dst_size = limits->dst_size;
-    l.wave.max_jobs = limits->max_jobs;
-    l.wave.max_frames = (uint32_t)frames;
-    l.wave.max_blocks = (uint32_t)blocks;
-    if (!damacy__zstd_take_tables(&l.wave, &at)) {
-        return damacy__fail(err, DAMACY_INVAL, "the scratch of %u Zstandard jobs overflows",
-                            limits->max_jobs);
-    }
-    if (limits->has_links) {
-        l.wave.links = at;
-        l.wave.links_size = damacy__align_up(4 * limits->dst_size + 1024, 256);
-        at += l.wave.links_size;
-    }
-    at += 256; /* the pool has 64 spare bytes on both sides */
-    pool = damacy__zstd_pool_typical(limits);
-    if (limits->scratch_size) {
-        const uint64_t least = damacy__zstd_pool_least(limits);
-        if (limits->scratch_size < at + least + 256) {
-            return damacy__fail(err, DAMACY_BUDGET,
-                                "scratch of %llu bytes for %u Zstandard jobs, the largest of %llu "
-                                "bytes, needs %llu",
-                                (unsigned long long)limits->scratch_size, limits->max_jobs,
-                                (unsigned long long)limits->largest_size,
-                                (unsigned long long)(at + least + 256));
-        }
-        pool = (limits->scratch_size - at - 256) & ~255ull;
-    }
-    l.wave.literals = at;
-    l.wave.records = at;
-    l.wave.max_records = pool / 8;
-    l.size = at + pool + 256;
-    *out = l;
-    return DAMACY_OK;
-}
+/* ---- kernels ---- */
 
 /* The wave with addresses of the device. */
 static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
@@ -222,8 +97,6 @@ static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
     }
     return w;
 }
-
-/* ---- kernels ---- */
 
 enum { /* of the program front */
        DAMACY__ZSTD_COUNT = 0,
@@ -374,8 +247,6 @@ static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__d
     memset(kernels, 0, sizeof *kernels);
 }
 
-/* ---- launches ---- */
-
 /* What the launches of a wave have in common. */
 typedef struct damacy__zstd_pass {
     const damacy__zstd_kernels* kernels;
@@ -385,6 +256,7 @@ typedef struct damacy__zstd_pass {
     uint32_t n_jobs;   /* likely */
     uint32_t n_blocks; /* likely */
     damacy__zstd_options options;
+    bool is_beside[2]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
 
 static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream stream,
@@ -414,6 +286,48 @@ static damacy_status damacy__zstd_mark(damacy__zstd_pass* run, uint32_t stage, d
         return DAMACY_OK;
     }
     return damacy__event_record(run->device, run->call->marks[stage], run->call->stream, err);
+}
+
+/* Opens a part in which kernels may run side by side: what is queued beside waits for what the
+ * stream holds now, and what follows damacy__zstd_join waits for both. */
+static damacy_status damacy__zstd_fork(damacy__zstd_pass* run, damacy_error* err)
+{
+    if (run->call->is_alone) {
+        return DAMACY_OK;
+    }
+    return damacy__event_record(run->device, run->kernels->fork, run->call->stream, err);
+}
+
+/* A kernel on side stream `side`, or in line if the wave is to be alone. */
+static damacy_status damacy__zstd_step_beside(damacy__zstd_pass* run, uint32_t side,
+                                              const damacy__kernel* kernel, uint64_t n_blocks,
+                                              uint32_t threads, uint32_t shared, damacy_error* err)
+{
+    const damacy__stream stream = run->kernels->side[side];
+
+    if (run->call->is_alone) {
+        return damacy__zstd_step(run, kernel, n_blocks, threads, shared, err);
+    }
+    if (!run->is_beside[side]) {
+        DAMACY__TRY(damacy__stream_await(run->device, stream, run->kernels->fork, err));
+        run->is_beside[side] = true;
+    }
+    return damacy__zstd_step_on(run, stream, kernel, n_blocks, threads, shared, err);
+}
+
+/* The stream waits for what runs beside it. */
+static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err)
+{
+    const damacy__zstd_kernels* k = run->kernels;
+
+    for (uint32_t i = 0; i < DAMACY__COUNT(run->is_beside); i++) {
+        if (run->is_beside[i]) {
+            run->is_beside[i] = false;
+            DAMACY__TRY(damacy__event_record(run->device, k->join[i], k->side[i], err));
+            DAMACY__TRY(damacy__stream_await(run->device, run->call->stream, k->join[i], err));
+        }
+    }
+    return DAMACY_OK;
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
@@ -450,72 +364,55 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
-    const uint64_t jobs64 = damacy__div_up(run->wave.max_jobs, 64);
+    const uint64_t warps = damacy__div_up(run->wave.max_jobs, 2); /* a warp per job */
 
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], jobs64, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE], 1, 1024, 0, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], jobs64, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
+    DAMACY__TRY(damacy__zstd_fork(run, err));
+    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &back[DAMACY__ZSTD_TABLES],
+                                         damacy__div_up(run->n_blocks, 128), 128, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_TREES], damacy__div_up(run->n_blocks, 8),
                                   32, 0, err));
-    DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_TABLES],
-                                  damacy__div_up(run->n_blocks, 128), 128, 0, err));
+    DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err));
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err);
 }
 
-/* One of the kernels that run side by side: on a stream that has waited for `fork`. */
-static damacy_status damacy__zstd_launch_beside(damacy__zstd_pass* run, uint32_t entry,
-                                                uint64_t n_blocks, uint32_t threads,
-                                                uint32_t shared, uint32_t side, damacy_error* err)
-{
-    const damacy__zstd_kernels* k = run->kernels;
-
-    DAMACY__TRY(damacy__stream_await(run->device, k->side[side], k->fork, err));
-    DAMACY__TRY(damacy__zstd_step_on(run, k->side[side], &k->front.kernels[entry], n_blocks,
-                                     threads, shared, err));
-    return damacy__event_record(run->device, k->join[side], k->side[side], err);
-}
-
-static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
-{
-    const damacy__zstd_kernels* k = run->kernels;
-    const uint64_t n = run->n_blocks;
-
-    if (run->call->is_alone) {
-        DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
-                                      damacy__div_up(n, 16), 64,
-                                      damacy__zstd_lanes11_shared(run->device), err));
-        DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES10],
-                                      damacy__div_up(n, 8), 32, DAMACY__ZSTD_LANES10_SHARED, err));
-        return damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8),
-                                 32, DAMACY__ZSTD_LANES9_SHARED, err);
-    }
-    DAMACY__TRY(damacy__event_record(run->device, k->fork, run->call->stream, err));
-    DAMACY__TRY(damacy__zstd_step(run, &k->front.kernels[DAMACY__ZSTD_LANES11],
-                                  damacy__div_up(n, 16), 64,
-                                  damacy__zstd_lanes11_shared(run->device), err));
-    DAMACY__TRY(damacy__zstd_launch_beside(run, DAMACY__ZSTD_LANES10, damacy__div_up(n, 8), 32,
-                                           DAMACY__ZSTD_LANES10_SHARED, 0, err));
-    DAMACY__TRY(damacy__zstd_launch_beside(run, DAMACY__ZSTD_LANES9, damacy__div_up(n, 8), 32,
-                                           DAMACY__ZSTD_LANES9_SHARED, 1, err));
-    DAMACY__TRY(damacy__stream_await(run->device, run->call->stream, k->join[0], err));
-    return damacy__stream_await(run->device, run->call->stream, k->join[1], err);
-}
-
-static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, damacy_error* err)
+/* Literals of one kind, beside the stream. */
+static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, bool is_late,
+                                                  damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
+    const uint32_t flags = run->wave.flags, how = run->options.literals;
+    const uint64_t n = run->n_blocks;
+    damacy_status status;
 
-    if (run->options.literals == DAMACY__ZSTD_LANES) {
-        return damacy__zstd_launch_lanes(run, err);
+    run->wave.flags |= is_late ? DAMACY__ZSTD_FLAG_LATE : 0;
+    if (how == DAMACY__ZSTD_SPLIT32) {
+        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS32], n, 128,
+                                          DAMACY__ZSTD_SPLIT_SHARED(32), err);
+    } else if (how == DAMACY__ZSTD_SPLIT128) {
+        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS128], n, 512,
+                                          DAMACY__ZSTD_SPLIT_SHARED(128), err);
+    } else {
+        status =
+            damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES11], damacy__div_up(n, 16),
+                                     64, damacy__zstd_lanes11_shared(run->device), err);
+        if (status == DAMACY_OK) {
+            status =
+                damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES10], damacy__div_up(n, 8),
+                                         32, DAMACY__ZSTD_LANES10_SHARED, err);
+        }
+        if (status == DAMACY_OK) {
+            status =
+                damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8),
+                                         32, DAMACY__ZSTD_LANES9_SHARED, err);
+        }
     }
-    if (run->options.literals == DAMACY__ZSTD_SPLIT32) {
-        return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks, 128,
-                                 DAMACY__ZSTD_SPLIT_SHARED(32), err);
-    }
-    return damacy__zstd_step(run, &front[DAMACY__ZSTD_LITERALS128], run->n_blocks, 512,
-                             DAMACY__ZSTD_SPLIT_SHARED(128), err);
+    run->wave.flags = flags;
+    return status;
 }
 
 /* A grid of the whole device finds each multiprocessor's share itself, and is done soonest. Beside
@@ -539,59 +436,109 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
                              run->device->shared_per_block, err);
 }
 
+/* Shapes for different frames run side by side: each has a tail of its own. */
 static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t most = 8ull * run->device->n_multiprocessors;
+    uint32_t n_tiles = 0;
 
     if (run->options.execute & DAMACY__ZSTD_EXECUTE_LINKS) {
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_LINK], most, 256, 0, err));
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_JUMP], most, 256, 0, err));
     }
+    DAMACY__TRY(damacy__zstd_fork(run, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
-        if (run->options.execute & tile.flag) {
-            DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_TILE + i], run->n_jobs,
-                                          tile.threads, tile.shared, err));
+        const damacy__kernel* kernel = &back[DAMACY__ZSTD_TILE + i];
+        if (!(run->options.execute & tile.flag)) {
+            continue;
+        }
+        if (n_tiles++ == 0) {
+            DAMACY__TRY(
+                damacy__zstd_step(run, kernel, run->n_jobs, tile.threads, tile.shared, err));
+        } else {
+            DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 2, kernel, run->n_jobs,
+                                                 tile.threads, tile.shared, err));
         }
     }
-    return DAMACY_OK;
+    return damacy__zstd_join(run, err);
 }
 
-/* Queues the wave on the stream. The context is current; nothing is waited for. What becomes of the
- * jobs is in the results, once the stream has got there. CUDA, DEVICE_LOST. */
-static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
-                                         damacy__device* device, const damacy__zstd_layout* layout,
-                                         const damacy__zstd_call* call, damacy_error* err)
+/* All stages. On failure kernels may be left beside the stream. */
+static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t size,
+                                                damacy_error* err)
 {
-    const damacy__kernel* front = kernels->front.kernels;
-    const uint64_t size = call->likely_size ? call->likely_size : layout->dst_size;
+    const damacy__kernel* front = run->kernels->front.kernels;
+
+    DAMACY__TRY(damacy__zstd_launch_parse(run, err));
+    DAMACY__TRY(damacy__zstd_fork(run, err));
+    DAMACY__TRY(damacy__zstd_launch_fse(run, size, err)); /* first: it takes longest */
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FSE, err));
+    DAMACY__TRY(damacy__zstd_launch_literals(run, false, err));
+    DAMACY__TRY(damacy__zstd_join(run, err));
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_LITERALS, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE],
+                                  damacy__div_up(run->wave.max_jobs, 4), 128, 0, err));
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_RESOLVE, err));
+    DAMACY__TRY(damacy__zstd_fork(run, err));
+    DAMACY__TRY(damacy__zstd_launch_literals(run, true, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_PLACE], run->n_blocks, 256, 0, err));
+    DAMACY__TRY(damacy__zstd_join(run, err));
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PLACE, err));
+    DAMACY__TRY(damacy__zstd_launch_execute(run, err));
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_EXECUTE, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH],
+                                  damacy__div_up(run->wave.max_jobs, 32), 128, 0, err));
+    return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FINISH, err);
+}
+
+/* A part of the jobs, from first_job on. */
+static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernels,
+                                              damacy__device* device,
+                                              const damacy__zstd_layout* layout,
+                                              const damacy__zstd_call* call, uint32_t first_job,
+                                              damacy_error* err)
+{
+    const uint32_t likely = call->likely_jobs ? call->likely_jobs : layout->max_jobs;
+    const uint32_t left = likely > first_job ? likely - first_job : 1;
+    uint64_t size = call->likely_size ? call->likely_size : layout->dst_size;
     damacy__zstd_pass run;
+    damacy_status status;
 
     memset(&run, 0, sizeof run);
     run.kernels = kernels;
     run.device = device;
     run.call = call;
     run.wave = damacy__zstd_wave_at(layout, call);
+    run.wave.first_job = first_job;
+    run.wave.jobs += first_job * sizeof(damacy__job);
+    run.wave.results += first_job * sizeof(damacy__job_result);
     run.options = call->options;
-    run.n_jobs = call->likely_jobs ? DAMACY__MIN(call->likely_jobs, layout->wave.max_jobs)
-                                   : layout->wave.max_jobs;
+    run.n_jobs = DAMACY__MIN(left, layout->wave.max_jobs);
+    if (likely > run.n_jobs) {
+        size = size / likely * run.n_jobs;
+    }
     run.n_blocks = (uint32_t)DAMACY__MIN(run.n_jobs + size / DAMACY__ZSTD_BLOCK_MAX,
                                          (uint64_t)layout->wave.max_blocks);
     damacy__zstd_choose(&run);
-    DAMACY__TRY(damacy__zstd_launch_parse(&run, err));
-    DAMACY__TRY(damacy__zstd_launch_fse(&run, size, err));
-    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_FSE, err));
-    DAMACY__TRY(damacy__zstd_step(&run, &front[DAMACY__ZSTD_RESOLVE],
-                                  damacy__div_up(run.wave.max_jobs, 4), 128, 0, err));
-    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_RESOLVE, err));
-    DAMACY__TRY(damacy__zstd_launch_literals(&run, err));
-    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_LITERALS, err));
-    DAMACY__TRY(damacy__zstd_step(&run, &front[DAMACY__ZSTD_PLACE], run.n_blocks, 256, 0, err));
-    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_PLACE, err));
-    DAMACY__TRY(damacy__zstd_launch_execute(&run, err));
-    DAMACY__TRY(damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_EXECUTE, err));
-    DAMACY__TRY(damacy__zstd_step(&run, &front[DAMACY__ZSTD_FINISH],
-                                  damacy__div_up(run.wave.max_jobs, 32), 128, 0, err));
-    return damacy__zstd_mark(&run, DAMACY__ZSTD_STAGE_FINISH, err);
+    status = damacy__zstd_launch_stages(&run, size, err);
+    if (status != DAMACY_OK) { /* so that who waits for the stream has waited for all */
+        damacy_error ignored;
+        memset(&ignored, 0, sizeof ignored);
+        (void)damacy__zstd_join(&run, &ignored);
+    }
+    return status;
+}
+
+/* Queues the jobs on the stream. The context is current; nothing is waited for. What becomes of the
+ * jobs is in the results, once the stream has got there. CUDA, DEVICE_LOST. */
+static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
+                                         damacy__device* device, const damacy__zstd_layout* layout,
+                                         const damacy__zstd_call* call, damacy_error* err)
+{
+    for (uint64_t first = 0; first < layout->max_jobs; first += layout->wave.max_jobs) {
+        DAMACY__TRY(damacy__zstd_launch_part(kernels, device, layout, call, (uint32_t)first, err));
+    }
+    return DAMACY_OK;
 }

@@ -85,7 +85,7 @@ struct wave {
     uint64_t src = 0, src_size = 0, dst = 0, dst_size = 0;
     std::vector<uint64_t> at;
 
-    void open(const std::vector<corpus_file>& all, bool has_links)
+    void open(const std::vector<corpus_file>& all, bool has_links, uint32_t n_parts = 0)
     {
         damacy__zstd_limits limits = {};
         std::vector<damacy__job> jobs;
@@ -114,6 +114,7 @@ struct wave {
         limits.max_jobs = n;
         limits.dst_size = dst_size;
         limits.has_links = has_links;
+        limits.n_parts = n_parts;
         CHECK_EQ(damacy__zstd_layout_of(&limits, &layout, &err), DAMACY_OK);
         CHECK_EQ(damacy__stream_open(&device, false, &call.stream, &err), DAMACY_OK);
         call.jobs = take(n * sizeof(damacy__job));
@@ -249,6 +250,24 @@ TEST(zstd_launch_keeps_waves_on_two_streams_apart)
     }
 }
 
+TEST(zstd_launch_decodes_parts_one_after_another_in_one_scratch)
+{
+    for (const uint32_t n_parts : {2u, 3u, 7u, 100u}) {
+        open_all(7 + n_parts);
+        CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
+        CHECK_EQ(damacy__zstd_kernels_finish(&kernels, &device, &err), DAMACY_OK);
+        wave w;
+        w.open(some("C_cs14_s1001", n_parts, 7), false, n_parts);
+        CHECK_EQ(w.layout.max_jobs, 7);
+        CHECK_EQ(w.layout.wave.max_jobs, n_parts == 2 ? 4 : n_parts == 3 ? 3 : 1);
+        w.call.is_alone = n_parts == 3;
+        w.launch();
+        w.check();
+        w.close();
+        close_all();
+    }
+}
+
 TEST(zstd_launch_passes_errors_of_the_driver_on)
 {
     static const char* const functions[] = {"launch", "event_record", "stream_wait"};
@@ -284,6 +303,13 @@ TEST(zstd_layout_holds_the_largest_job_or_refuses_the_budget)
     CHECK(layout.size <= limits.dst_size / 100 * 262 + (2 << 20));
     CHECK_EQ(layout.size % 256, 0);
     CHECK_EQ(layout.wave.max_records % 16, 0);
+    limits.n_parts = 4;
+    CHECK_EQ(damacy__zstd_layout_of(&limits, &layout, &err), DAMACY_OK);
+    CHECK(layout.size <= limits.dst_size / 4 * 5);
+    CHECK(8 * layout.wave.max_records >= limits.dst_size / 4 / 8 * 35); // whatever the data are
+    CHECK_EQ(layout.wave.max_jobs, 25);
+    CHECK_EQ(layout.dst_size, limits.dst_size);
+    limits.n_parts = 0;
     limits.scratch_size = 16 << 20;
     CHECK_EQ(damacy__zstd_layout_of(&limits, &layout, &err), DAMACY_OK);
     CHECK(layout.size <= limits.scratch_size);

@@ -224,14 +224,23 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     simt::launch(wave_grid(3), dim3(32), 0, [&] { damacy_zstd_trees(w); });
     simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_tables(w); });
     simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_order(w); });
+    if (o.seed % 2) // neither stage waits for the other
+        wave_literals(w, o.literals);
     if (w.flags & DAMACY__ZSTD_FLAG_FSE_HALF)
         simt::launch(wave_grid(2), dim3(256), DAMACY__ZSTD_FSE_HALF_SHARED,
                      [&] { damacy_zstd_fse_half(w); });
     else
         simt::launch(wave_grid(2), dim3(256), DAMACY__SHARED_MAX, [&] { damacy_zstd_fse(w); });
+    if (o.seed % 2 == 0)
+        wave_literals(w, o.literals);
     simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_resolve(w); });
+    if (o.seed % 2)
+        simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });
+    w.flags |= DAMACY__ZSTD_FLAG_LATE;
     wave_literals(w, o.literals);
-    simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });
+    w.flags &= ~DAMACY__ZSTD_FLAG_LATE;
+    if (o.seed % 2 == 0)
+        simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });
     wrong = wave_check_records(w);
     wave_execute(w);
     simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_finish(w); });

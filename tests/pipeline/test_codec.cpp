@@ -172,6 +172,32 @@ TEST(what_does_not_fit_the_scratch_says_so)
     close_codec(m);
 }
 
+TEST(parts_of_a_batch_take_turns_in_a_smaller_scratch)
+{
+    codec_machine m = open_codec(DAMACY_CODEC_ZSTD);
+    for (const uint32_t n_parts : {2u, 5u, 64u}) {
+        scene s = make_scene(DAMACY_CODEC_ZSTD, 30, 8 + n_parts);
+        damacy_codec_limits limits;
+        uint64_t whole = 0, part = 0;
+        codec_options o;
+        memset(&limits, 0, sizeof limits);
+        limits.max_frames = 40; // the last parts have no frames
+        limits.max_frame_size = 30000;
+        m.must(damacy_codec_scratch_size(DAMACY_CODEC_ZSTD, &limits, &whole, &m.err));
+        limits.n_parts = n_parts;
+        m.must(damacy_codec_scratch_size(DAMACY_CODEC_ZSTD, &limits, &part, &m.err));
+        CHECK(n_parts == 2 || part < whole);
+        o.limits = &limits;
+        m.must(m.run(s.frames, o));
+        for (size_t i = 0; i < 30; i++) {
+            CHECK(s.frames[i].is_clean);
+            CHECK_EQ(s.frames[i].status, DAMACY_FRAME_OK);
+            CHECK(is_right(s.frames[i], s.raw[i]));
+        }
+    }
+    close_codec(m);
+}
+
 // With a little less, the last frame that needs it is refused.
 TEST(measured_limits_are_what_the_batch_needs)
 {
