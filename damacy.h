@@ -19018,7 +19018,7 @@ DAMACY__COLD_END
 
 /* ==== src/gpu/device.h ==== */
 DAMACY__COLD_BEGIN
-/* One CUDA device: which context is used, how errors are told, streams, events and copies.
+/* One CUDA device: how errors are told, whose context is current, streams, events and copies.
  *
  * Functions that talk to the driver want the device's context current: a thread calls
  * damacy__device_enter before and damacy__device_leave after, which push and pop, so that the
@@ -19027,14 +19027,6 @@ DAMACY__COLD_BEGIN
  * stall it is not called at all. */
 
 enum { DAMACY__DEVICE_ALIVE = 0, DAMACY__DEVICE_LOST = 1, DAMACY__DEVICE_STALLED = 2 };
-
-/* Which device to use. Zero: the current context, else the primary context of GPU 0. */
-typedef struct damacy__device_config {
-    int32_t device;     /* DAMACY_AUTO or DAMACY_GPU(n) */
-    void* context;      /* the caller's CUcontext, or NULL */
-    void* stream;       /* the caller's CUstream, whose context is used, or NULL */
-    uint64_t max_bytes; /* of device memory; 0: a quarter of what is free */
-} damacy__device_config;
 
 typedef struct damacy__device {
     /* set by open, then constant */
@@ -19065,9 +19057,6 @@ typedef struct damacy__device {
     char lost_message[320]; /* guarded by mutex: the first sticky error */
 } damacy__device;
 
-static damacy_status damacy__device_open(damacy__device* device, const damacy__driver* driver,
-                                         damacy__alloc* alloc, const damacy__device_config* config,
-                                         damacy_error* err);
 static void damacy__device_close(damacy__device* device);
 static damacy_status damacy__device_enter(damacy__device* device, damacy_error* err);
 static void damacy__device_leave(damacy__device* device);
@@ -19227,189 +19216,10 @@ static void damacy__device_leave(damacy__device* device)
 /* Like enter, for frees: works on a lost device too; false when the driver must not be called. */
 static bool damacy__device_enter_to_free(damacy__device* device)
 {
-    return device->driver && getpid() == device->pid &&
+    return device->context && getpid() == device->pid &&
            damacy__device_state(device) != DAMACY__DEVICE_STALLED &&
            damacy__device_note(device, device->driver->context_push(device->context),
                                "cuCtxPushCurrent");
-}
-
-/* Takes the primary context of the device; it is made when nobody has made it yet. */
-static damacy_status damacy__device_retain(damacy__device* device, int ordinal, damacy_error* err)
-{
-    int count = 0;
-
-    DAMACY__TRY(damacy__device_check(device, device->driver->device_count(&count), err,
-                                     "cuDeviceGetCount"));
-    if (ordinal < 0 || ordinal >= count) {
-        return damacy__fail(err, DAMACY_UNSUPPORTED, "no GPU %d: the process sees %d", ordinal,
-                            count);
-    }
-    device->ordinal = ordinal;
-    DAMACY__TRY(damacy__device_check(device, device->driver->device_get(&device->handle, ordinal),
-                                     err, "cuDeviceGet"));
-    DAMACY__TRY(damacy__device_check(
-        device, device->driver->primary_retain(&device->context, device->handle), err,
-        "no context on GPU %d", ordinal));
-    device->owns_primary = true;
-    return DAMACY_OK;
-}
-
-/* Finds the device of a context that the caller has made. If it is the primary one, keeps it alive.
- */
-static damacy_status damacy__device_adopt(damacy__device* device, damacy__context context,
-                                          int32_t wanted, damacy_error* err)
-{
-    const damacy__driver* driver = device->driver;
-    damacy__context primary = NULL;
-    unsigned flags = 0;
-    int is_active = 0;
-    int code;
-
-    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
-                                     "the context given cannot be used"));
-    code = driver->context_device(&device->handle);
-    (void)driver->context_pop(&primary);
-    DAMACY__TRY(damacy__device_check(device, code, err, "cuCtxGetDevice"));
-    device->context = context;
-    device->ordinal = device->handle; /* the driver numbers its devices by ordinal */
-    if (wanted > 0 && DAMACY_GPU(device->ordinal) != wanted) {
-        return damacy__fail(err, DAMACY_INVAL,
-                            "GPU %d is asked for, but the context given is on GPU %d", wanted - 1,
-                            device->ordinal);
-    }
-    if (damacy__device_note(device, driver->primary_state(device->handle, &flags, &is_active),
-                            "cuDevicePrimaryCtxGetState") &&
-        is_active && driver->primary_retain(&primary, device->handle) == DAMACY__CUDA_OK) {
-        device->owns_primary = primary == context;
-        if (!device->owns_primary) {
-            (void)driver->primary_release(device->handle);
-        }
-    }
-    return DAMACY_OK;
-}
-
-static damacy_status damacy__device_choose(damacy__device* device,
-                                           const damacy__device_config* config, damacy_error* err)
-{
-    damacy__context context = config->context;
-
-    if (!context && config->stream) {
-        DAMACY__TRY(damacy__device_check(device,
-                                         device->driver->stream_context(config->stream, &context),
-                                         err, "the stream given cannot be used"));
-    }
-    if (!context && config->device == DAMACY_AUTO &&
-        !damacy__device_note(device, device->driver->context_current(&context),
-                             "cuCtxGetCurrent")) {
-        context = NULL;
-    }
-    if (context) {
-        return damacy__device_adopt(device, context, config->device, err);
-    }
-    return damacy__device_retain(device, config->device == DAMACY_AUTO ? 0 : config->device - 1,
-                                 err);
-}
-
-static damacy_status damacy__device_attribute(damacy__device* device, int attribute, uint32_t* out,
-                                              damacy_error* err)
-{
-    int value = 0;
-
-    DAMACY__TRY(damacy__device_check(
-        device, device->driver->device_attribute(&value, attribute, device->handle), err,
-        "cuDeviceGetAttribute %d", attribute));
-    *out = value > 0 ? (uint32_t)value : 0;
-    return DAMACY_OK;
-}
-
-/* What launches and compilations are chosen by. Nothing is assumed: a device that seems to have no
- * multiprocessors would be given empty grids. */
-static damacy_status damacy__device_measure(damacy__device* device, damacy_error* err)
-{
-    static const int attributes[] = {DAMACY__ATTRIBUTE_MAJOR,
-                                     DAMACY__ATTRIBUTE_MINOR,
-                                     DAMACY__ATTRIBUTE_MULTIPROCESSORS,
-                                     DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN,
-                                     DAMACY__ATTRIBUTE_SHARED_PER_MULTIPROCESSOR,
-                                     DAMACY__ATTRIBUTE_L2_BYTES,
-                                     DAMACY__ATTRIBUTE_HOST_REGISTER,
-                                     DAMACY__ATTRIBUTE_READ_ONLY_REGISTER};
-    uint32_t values[DAMACY__COUNT(attributes)];
-
-    for (uint32_t i = 0; i < DAMACY__COUNT(attributes); i++) {
-        DAMACY__TRY(damacy__device_attribute(device, attributes[i], &values[i], err));
-    }
-    device->architecture = values[0] * 10 + values[1];
-    device->n_multiprocessors = values[2];
-    device->shared_per_block = values[3];
-    device->shared_per_multiprocessor = values[4];
-    device->l2_size = values[5];
-    device->can_register_files = values[6] != 0 && values[7] != 0;
-    if (device->n_multiprocessors == 0 || device->shared_per_block == 0) {
-        return damacy__fail(err, DAMACY_CUDA,
-                            "GPU %d (%s): the driver tells %u multiprocessors and %u bytes of "
-                            "shared memory",
-                            device->ordinal, device->name, device->n_multiprocessors,
-                            device->shared_per_block);
-    }
-    return DAMACY_OK;
-}
-
-/* Asks for what the other modules want to know. The context is current. */
-static damacy_status damacy__device_inspect(damacy__device* device, uint64_t max_bytes,
-                                            damacy_error* err)
-{
-    const damacy__driver* driver = device->driver;
-    size_t free_size = 0;
-    size_t total_size = 0;
-
-    DAMACY__TRY(damacy__device_check(
-        device, driver->device_name(device->name, (int)sizeof device->name, device->handle), err,
-        "cuDeviceGetName"));
-    DAMACY__TRY(damacy__device_check(
-        device, driver->device_bus_id(device->bus_id, (int)sizeof device->bus_id, device->handle),
-        err, "cuDeviceGetPCIBusId"));
-    DAMACY__TRY(damacy__device_measure(device, err));
-    if (device->architecture < 75) {
-        return damacy__fail(
-            err, DAMACY_UNSUPPORTED, "GPU %d (%s) has compute capability %u.%u, 7.5 is needed",
-            device->ordinal, device->name, device->architecture / 10, device->architecture % 10);
-    }
-    DAMACY__TRY(damacy__device_check(
-        device, driver->context_priorities(&device->priority_least, &device->priority_greatest),
-        err, "cuCtxGetStreamPriorityRange"));
-    DAMACY__TRY(damacy__device_check(device, driver->memory_info(&free_size, &total_size), err,
-                                     "cuMemGetInfo"));
-    device->total_size = total_size;
-    device->budget = max_bytes ? max_bytes : free_size / 4;
-    return DAMACY_OK;
-}
-
-/* Chooses a context and looks at its device. On failure nothing is held. UNSUPPORTED: the device
- * cannot be used, the CPU can. */
-static damacy_status damacy__device_open(damacy__device* device, const damacy__driver* driver,
-                                         damacy__alloc* alloc, const damacy__device_config* config,
-                                         damacy_error* err)
-{
-    damacy_status status;
-
-    memset(device, 0, sizeof *device);
-    DAMACY__TRY(damacy__mutex_init(&device->mutex, err));
-    device->driver = driver;
-    device->alloc = alloc;
-    device->pid = getpid();
-    status = damacy__device_choose(device, config, err);
-    if (status == DAMACY_OK) {
-        status = damacy__device_enter(device, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__device_inspect(device, config->max_bytes, err);
-        damacy__device_leave(device);
-    }
-    if (status != DAMACY_OK) {
-        damacy__device_close(device);
-    }
-    return status;
 }
 
 /* Gives the context back. All memory, streams and events have been freed before. Zeroed: no effect.
@@ -19588,6 +19398,244 @@ static damacy_status damacy__fill_device(damacy__device* device, uint64_t dst_de
                      : damacy__device_check(
                            device, device->driver->fill_bytes(dst_dev, value, (size_t)size, stream),
                            err, "fill of %" PRIu64 " bytes on the GPU", size);
+}
+DAMACY__COLD_END
+
+/* ==== src/gpu/device_open.h ==== */
+DAMACY__COLD_BEGIN
+/* Which CUDA device and context are used: those of the caller, or the primary context of a GPU.
+ *
+ * Finding a device is quick; connecting makes its context when nobody has, which takes longer than
+ * all else of a start. Between the two is time for what needs the architecture alone. */
+
+/* Which device to use. Zero: the current context, else the primary context of GPU 0. */
+typedef struct damacy__device_config {
+    int32_t device;     /* DAMACY_AUTO or DAMACY_GPU(n) */
+    void* context;      /* the caller's CUcontext, or NULL */
+    void* stream;       /* the caller's CUstream, whose context is used, or NULL */
+    uint64_t max_bytes; /* of device memory; 0: a quarter of what is free */
+} damacy__device_config;
+
+static damacy_status damacy__device_find(damacy__device* device, const damacy__driver* driver,
+                                         damacy__alloc* alloc, const damacy__device_config* config,
+                                         damacy_error* err);
+static damacy_status damacy__device_connect(damacy__device* device, damacy_error* err);
+static damacy_status damacy__device_open(damacy__device* device, const damacy__driver* driver,
+                                         damacy__alloc* alloc, const damacy__device_config* config,
+                                         damacy_error* err);
+
+/* Finds the device whose primary context connect takes. */
+static damacy_status damacy__device_number(damacy__device* device, int ordinal, damacy_error* err)
+{
+    int count = 0;
+
+    DAMACY__TRY(damacy__device_check(device, device->driver->device_count(&count), err,
+                                     "cuDeviceGetCount"));
+    if (ordinal < 0 || ordinal >= count) {
+        return damacy__fail(err, DAMACY_UNSUPPORTED, "no GPU %d: the process sees %d", ordinal,
+                            count);
+    }
+    device->ordinal = ordinal;
+    return damacy__device_check(device, device->driver->device_get(&device->handle, ordinal), err,
+                                "cuDeviceGet");
+}
+
+/* Finds the device of a context that the caller has made. If it is the primary one, keeps it alive.
+ */
+static damacy_status damacy__device_adopt(damacy__device* device, damacy__context context,
+                                          int32_t wanted, damacy_error* err)
+{
+    const damacy__driver* driver = device->driver;
+    damacy__context primary = NULL;
+    unsigned flags = 0;
+    int is_active = 0;
+    int code;
+
+    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
+                                     "the context given cannot be used"));
+    code = driver->context_device(&device->handle);
+    (void)driver->context_pop(&primary);
+    DAMACY__TRY(damacy__device_check(device, code, err, "cuCtxGetDevice"));
+    device->context = context;
+    device->ordinal = device->handle; /* the driver numbers its devices by ordinal */
+    if (wanted > 0 && DAMACY_GPU(device->ordinal) != wanted) {
+        return damacy__fail(err, DAMACY_INVAL,
+                            "GPU %d is asked for, but the context given is on GPU %d", wanted - 1,
+                            device->ordinal);
+    }
+    if (damacy__device_note(device, driver->primary_state(device->handle, &flags, &is_active),
+                            "cuDevicePrimaryCtxGetState") &&
+        is_active && driver->primary_retain(&primary, device->handle) == DAMACY__CUDA_OK) {
+        device->owns_primary = primary == context;
+        if (!device->owns_primary) {
+            (void)driver->primary_release(device->handle);
+        }
+    }
+    return DAMACY_OK;
+}
+
+static damacy_status damacy__device_choose(damacy__device* device,
+                                           const damacy__device_config* config, damacy_error* err)
+{
+    damacy__context context = config->context;
+
+    if (!context && config->stream) {
+        DAMACY__TRY(damacy__device_check(device,
+                                         device->driver->stream_context(config->stream, &context),
+                                         err, "the stream given cannot be used"));
+    }
+    if (!context && config->device == DAMACY_AUTO &&
+        !damacy__device_note(device, device->driver->context_current(&context),
+                             "cuCtxGetCurrent")) {
+        context = NULL;
+    }
+    if (context) {
+        return damacy__device_adopt(device, context, config->device, err);
+    }
+    return damacy__device_number(device, config->device == DAMACY_AUTO ? 0 : config->device - 1,
+                                 err);
+}
+
+static damacy_status damacy__device_attribute(damacy__device* device, int attribute, uint32_t* out,
+                                              damacy_error* err)
+{
+    int value = 0;
+
+    DAMACY__TRY(damacy__device_check(
+        device, device->driver->device_attribute(&value, attribute, device->handle), err,
+        "cuDeviceGetAttribute %d", attribute));
+    *out = value > 0 ? (uint32_t)value : 0;
+    return DAMACY_OK;
+}
+
+/* What launches and compilations are chosen by. Nothing is assumed: a device that seems to have no
+ * multiprocessors would be given empty grids. */
+static damacy_status damacy__device_measure(damacy__device* device, damacy_error* err)
+{
+    static const int attributes[] = {DAMACY__ATTRIBUTE_MAJOR,
+                                     DAMACY__ATTRIBUTE_MINOR,
+                                     DAMACY__ATTRIBUTE_MULTIPROCESSORS,
+                                     DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN,
+                                     DAMACY__ATTRIBUTE_SHARED_PER_MULTIPROCESSOR,
+                                     DAMACY__ATTRIBUTE_L2_BYTES,
+                                     DAMACY__ATTRIBUTE_HOST_REGISTER,
+                                     DAMACY__ATTRIBUTE_READ_ONLY_REGISTER};
+    uint32_t values[DAMACY__COUNT(attributes)];
+
+    for (uint32_t i = 0; i < DAMACY__COUNT(attributes); i++) {
+        DAMACY__TRY(damacy__device_attribute(device, attributes[i], &values[i], err));
+    }
+    device->architecture = values[0] * 10 + values[1];
+    device->n_multiprocessors = values[2];
+    device->shared_per_block = values[3];
+    device->shared_per_multiprocessor = values[4];
+    device->l2_size = values[5];
+    device->can_register_files = values[6] != 0 && values[7] != 0;
+    if (device->n_multiprocessors == 0 || device->shared_per_block == 0) {
+        return damacy__fail(err, DAMACY_CUDA,
+                            "GPU %d (%s): the driver tells %u multiprocessors and %u bytes of "
+                            "shared memory",
+                            device->ordinal, device->name, device->n_multiprocessors,
+                            device->shared_per_block);
+    }
+    return DAMACY_OK;
+}
+
+/* Asks for what the other modules want to know; wants no context. */
+static damacy_status damacy__device_inspect(damacy__device* device, damacy_error* err)
+{
+    const damacy__driver* driver = device->driver;
+
+    DAMACY__TRY(damacy__device_check(
+        device, driver->device_name(device->name, (int)sizeof device->name, device->handle), err,
+        "cuDeviceGetName"));
+    DAMACY__TRY(damacy__device_check(
+        device, driver->device_bus_id(device->bus_id, (int)sizeof device->bus_id, device->handle),
+        err, "cuDeviceGetPCIBusId"));
+    DAMACY__TRY(damacy__device_measure(device, err));
+    if (device->architecture < 75) {
+        return damacy__fail(
+            err, DAMACY_UNSUPPORTED, "GPU %d (%s) has compute capability %u.%u, 7.5 is needed",
+            device->ordinal, device->name, device->architecture / 10, device->architecture % 10);
+    }
+    return DAMACY_OK;
+}
+
+/* Chooses a device and looks at it, without making a context: that takes long, and what needs the
+ * architecture alone can be done meanwhile. On failure nothing is held. UNSUPPORTED: the device
+ * cannot be used, the CPU can. */
+static damacy_status damacy__device_find(damacy__device* device, const damacy__driver* driver,
+                                         damacy__alloc* alloc, const damacy__device_config* config,
+                                         damacy_error* err)
+{
+    damacy_status status;
+
+    memset(device, 0, sizeof *device);
+    DAMACY__TRY(damacy__mutex_init(&device->mutex, err));
+    device->driver = driver;
+    device->alloc = alloc;
+    device->pid = getpid();
+    device->budget = config->max_bytes;
+    status = damacy__device_choose(device, config, err);
+    if (status == DAMACY_OK) {
+        status = damacy__device_inspect(device, err);
+    }
+    if (status != DAMACY_OK) {
+        damacy__device_close(device);
+    }
+    return status;
+}
+
+/* Memory and priorities. The context is current. */
+static damacy_status damacy__device_measure_context(damacy__device* device, damacy_error* err)
+{
+    const damacy__driver* driver = device->driver;
+    size_t free_size = 0;
+    size_t total_size = 0;
+
+    DAMACY__TRY(damacy__device_check(
+        device, driver->context_priorities(&device->priority_least, &device->priority_greatest),
+        err, "cuCtxGetStreamPriorityRange"));
+    DAMACY__TRY(damacy__device_check(device, driver->memory_info(&free_size, &total_size), err,
+                                     "cuMemGetInfo"));
+    device->total_size = total_size;
+    if (device->budget == 0) {
+        device->budget = free_size / 4;
+    }
+    return DAMACY_OK;
+}
+
+/* Takes the primary context of the device that was found, unless the caller's is used; it is made
+ * when nobody has made it yet. On failure the device can still only be closed. */
+static damacy_status damacy__device_connect(damacy__device* device, damacy_error* err)
+{
+    damacy_status status;
+
+    if (!device->context) {
+        DAMACY__TRY(damacy__device_check(
+            device, device->driver->primary_retain(&device->context, device->handle), err,
+            "no context on GPU %d", device->ordinal));
+        device->owns_primary = true;
+    }
+    DAMACY__TRY(damacy__device_enter(device, err));
+    status = damacy__device_measure_context(device, err);
+    damacy__device_leave(device);
+    return status;
+}
+
+/* Both. On failure nothing is held. */
+static damacy_status damacy__device_open(damacy__device* device, const damacy__driver* driver,
+                                         damacy__alloc* alloc, const damacy__device_config* config,
+                                         damacy_error* err)
+{
+    damacy_status status;
+
+    DAMACY__TRY(damacy__device_find(device, driver, alloc, config, err));
+    status = damacy__device_connect(device, err);
+    if (status != DAMACY_OK) {
+        damacy__device_close(device);
+    }
+    return status;
 }
 DAMACY__COLD_END
 
@@ -20386,6 +20434,8 @@ typedef struct damacy__compiler {
     damacy__condition changed;
     uint32_t n_undecided;       /* guarded by mutex: programs that may turn out to need NVRTC */
     bool is_looked_for;         /* guarded by mutex: NVRTC */
+    bool is_held;               /* guarded by mutex: the cache is read, but nothing is compiled */
+    bool is_stopped;            /* guarded by mutex: nothing will be compiled any more */
     damacy_status nvrtc_status; /* guarded by mutex */
     damacy_error nvrtc_error;   /* guarded by mutex */
 
@@ -20454,6 +20504,25 @@ static void damacy__compiler_deinit(damacy__compiler* compiler)
     memset(compiler, 0, sizeof *compiler);
 }
 
+/* What is not in the cache waits for release; called before the first program starts. */
+static void damacy__compiler_hold(damacy__compiler* compiler)
+{
+    damacy__lock(&compiler->mutex);
+    compiler->is_held = true;
+    damacy__unlock(&compiler->mutex);
+}
+
+/* Ends a hold. Unless it is wanted, what would have to be compiled fails instead: the programs can
+ * then be freed soon. */
+static void damacy__compiler_release(damacy__compiler* compiler, bool is_wanted)
+{
+    damacy__lock(&compiler->mutex);
+    compiler->is_held = false;
+    compiler->is_stopped = !is_wanted;
+    damacy__broadcast(&compiler->changed);
+    damacy__unlock(&compiler->mutex);
+}
+
 /* Opens NVRTC once, whichever thread comes first; the others wait, which is why the lock is held.
  */
 static damacy_status damacy__compiler_prepare(damacy__compiler* compiler, damacy_error* err)
@@ -20461,6 +20530,13 @@ static damacy_status damacy__compiler_prepare(damacy__compiler* compiler, damacy
     damacy_status status;
 
     damacy__lock(&compiler->mutex);
+    while (compiler->is_held) {
+        damacy__wait(&compiler->changed, &compiler->mutex);
+    }
+    if (compiler->is_stopped) {
+        damacy__unlock(&compiler->mutex);
+        return damacy__fail(err, DAMACY_CUDA, "the kernels are not wanted any more");
+    }
     if (!compiler->is_looked_for) {
         compiler->is_looked_for = true;
         compiler->nvrtc_status =
@@ -28847,6 +28923,9 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
     }
     damacy__pinned_free(&gpu->device, &gpu->staging);
     damacy__copies_deinit(&gpu->copies, &gpu->core->alloc);
+    if (gpu->has_compiler) {
+        damacy__compiler_release(&gpu->compiler, false);
+    }
     for (uint32_t i = 0; i < DAMACY__ASSEMBLERS; i++) {
         damacy__program_deinit(&gpu->assemblers[i].program, &gpu->device);
     }
@@ -30000,7 +30079,8 @@ DAMACY__WARM_END
 /* ==== src/stage/gpu_open.h ==== */
 DAMACY__COLD_BEGIN
 /* Opens the GPU of a pipeline: driver, context, streams, and what is made aside while the caller
- * goes on: compiled kernels and pinned memory.
+ * goes on: compiled kernels and pinned memory. Compiled kernels are read from the cache while the
+ * driver makes the context.
  *
  * Whether the kernels can be had is known before create returns: they lie in the cache, or NVRTC is
  * there. DAMACY_AUTO goes further and waits for what has to be compiled, so that a compiler that
@@ -30017,6 +30097,7 @@ static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir
                                       gpu->device.architecture, damacy__sources,
                                       DAMACY__COUNT(damacy__sources), cache_dir, err));
     gpu->has_compiler = true;
+    damacy__compiler_hold(&gpu->compiler);
     DAMACY__TRY(damacy__zstd_kernels_start(&gpu->zstd, &gpu->device, &gpu->compiler, err));
     gpu->has_zstd = true;
     DAMACY__TRY(damacy__lz_kernels_start(&gpu->lz, &gpu->compiler, err));
@@ -30071,16 +30152,11 @@ static void* damacy__gpu_pin_main(void* context)
     return NULL;
 }
 
-/* Streams, and the start of compiling and pinning. The context is current. */
-static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
+/* Streams. The context is current. */
+static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, damacy_error* err)
 {
     damacy__core* core = gpu->core;
 
-    DAMACY__TRY(damacy__gpu_compile(gpu, cache_dir, err));
-    gpu->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
-    DAMACY__TRY(
-        damacy__thread_start(&gpu->pin_thread, "damacy-pin", damacy__gpu_pin_main, gpu, err));
-    gpu->has_pin_thread = true;
     DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
     DAMACY__TRY(damacy__copies_init(&gpu->copies, &core->alloc, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
@@ -30088,11 +30164,16 @@ static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir
     return damacy__gpu_send_affine(gpu, err);
 }
 
-/* Waits until it is known where the kernels come from; for DAMACY_AUTO, until new ones work. */
+/* Waits until it is known where the kernels come from; for DAMACY_AUTO, until new ones work. Memory
+ * is pinned aside only after the first: it would hold up the threads that read the cache. */
 static damacy_status damacy__gpu_settle_kernels(damacy__gpu* gpu, bool* is_compiling,
                                                 damacy_error* err)
 {
     DAMACY__TRY(damacy__compiler_decided(&gpu->compiler, is_compiling, err));
+    gpu->staging_size = DAMACY__MIN(gpu->core->staging_size, UINT64_C(256) << 20);
+    DAMACY__TRY(
+        damacy__thread_start(&gpu->pin_thread, "damacy-pin", damacy__gpu_pin_main, gpu, err));
+    gpu->has_pin_thread = true;
     if (*is_compiling && gpu->core->config.device == DAMACY_AUTO) {
         return damacy__gpu_load(gpu, err);
     }
@@ -30117,10 +30198,13 @@ static damacy_status damacy__gpu_init(damacy__gpu* gpu, damacy_error* err)
     at[0] = damacy__now_ns();
     DAMACY__TRY(damacy__driver_load(&gpu->driver, err));
     at[1] = damacy__now_ns();
-    DAMACY__TRY(damacy__device_open(&gpu->device, &gpu->driver, &gpu->core->alloc, &config, err));
+    DAMACY__TRY(damacy__device_find(&gpu->device, &gpu->driver, &gpu->core->alloc, &config, err));
+    DAMACY__TRY(damacy__gpu_compile(gpu, core->config.cache_dir, err));
+    DAMACY__TRY(damacy__device_connect(&gpu->device, err));
+    damacy__compiler_release(&gpu->compiler, true);
     at[2] = damacy__now_ns();
     DAMACY__TRY(damacy__device_enter(&gpu->device, err));
-    status = damacy__gpu_prepare(gpu, core->config.cache_dir, err);
+    status = damacy__gpu_prepare(gpu, err);
     at[3] = damacy__now_ns();
     if (status == DAMACY_OK) {
         status = damacy__gpu_settle_kernels(gpu, &is_compiling, err);
@@ -32732,13 +32816,15 @@ static damacy_status damacy__codec_open(damacy_codec* codec, const damacy_config
     device.stream = config->cuda_stream;
     device.max_bytes = 1 << 20; /* the only memory taken is that of a measurement */
     DAMACY__TRY(damacy__driver_load(&codec->driver, err));
-    DAMACY__TRY(damacy__driver_load_nvrtc(&codec->driver, err));
-    DAMACY__TRY(damacy__device_open(&codec->device, &codec->driver, &codec->alloc, &device, err));
+    DAMACY__TRY(damacy__device_find(&codec->device, &codec->driver, &codec->alloc, &device, err));
     DAMACY__TRY(damacy__compiler_init(&codec->compiler, &codec->alloc, &codec->driver,
                                       codec->device.architecture, damacy__sources,
                                       DAMACY__COUNT(damacy__sources), config->cache_dir, err));
+    damacy__compiler_hold(&codec->compiler);
     DAMACY__TRY(damacy__codec_kernels_start(&codec->kernels, codec->kind, &codec->device,
                                             &codec->compiler, err));
+    DAMACY__TRY(damacy__device_connect(&codec->device, err));
+    damacy__compiler_release(&codec->compiler, true);
     DAMACY__TRY(damacy__device_enter(&codec->device, err));
     status = damacy__codec_kernels_finish(&codec->kernels, &codec->device, err);
     damacy__device_leave(&codec->device);
@@ -32751,6 +32837,9 @@ DAMACY_API void damacy_codec_destroy(damacy_codec* codec)
 
     if (!codec || (codec->device.driver && codec->device.pid != getpid())) {
         return; /* a forked child has no part in it */
+    }
+    if (codec->compiler.alloc) {
+        damacy__compiler_release(&codec->compiler, false);
     }
     damacy__codec_kernels_deinit(&codec->kernels, &codec->device);
     damacy__compiler_deinit(&codec->compiler);

@@ -3,6 +3,7 @@
  * calls need no lock. */
 #pragma once
 #include "codec_batch.h"
+#include "gpu/device_open.h"
 #include "gpu/memory.h"
 #include "public.h"
 
@@ -73,13 +74,15 @@ static damacy_status damacy__codec_open(damacy_codec* codec, const damacy_config
     device.stream = config->cuda_stream;
     device.max_bytes = 1 << 20; /* the only memory taken is that of a measurement */
     DAMACY__TRY(damacy__driver_load(&codec->driver, err));
-    DAMACY__TRY(damacy__driver_load_nvrtc(&codec->driver, err));
-    DAMACY__TRY(damacy__device_open(&codec->device, &codec->driver, &codec->alloc, &device, err));
+    DAMACY__TRY(damacy__device_find(&codec->device, &codec->driver, &codec->alloc, &device, err));
     DAMACY__TRY(damacy__compiler_init(&codec->compiler, &codec->alloc, &codec->driver,
                                       codec->device.architecture, damacy__sources,
                                       DAMACY__COUNT(damacy__sources), config->cache_dir, err));
+    damacy__compiler_hold(&codec->compiler);
     DAMACY__TRY(damacy__codec_kernels_start(&codec->kernels, codec->kind, &codec->device,
                                             &codec->compiler, err));
+    DAMACY__TRY(damacy__device_connect(&codec->device, err));
+    damacy__compiler_release(&codec->compiler, true);
     DAMACY__TRY(damacy__device_enter(&codec->device, err));
     status = damacy__codec_kernels_finish(&codec->kernels, &codec->device, err);
     damacy__device_leave(&codec->device);
@@ -92,6 +95,9 @@ DAMACY_API void damacy_codec_destroy(damacy_codec* codec)
 
     if (!codec || (codec->device.driver && codec->device.pid != getpid())) {
         return; /* a forked child has no part in it */
+    }
+    if (codec->compiler.alloc) {
+        damacy__compiler_release(&codec->compiler, false);
     }
     damacy__codec_kernels_deinit(&codec->kernels, &codec->device);
     damacy__compiler_deinit(&codec->compiler);

@@ -34,6 +34,8 @@ typedef struct damacy__compiler {
     damacy__condition changed;
     uint32_t n_undecided;       /* guarded by mutex: programs that may turn out to need NVRTC */
     bool is_looked_for;         /* guarded by mutex: NVRTC */
+    bool is_held;               /* guarded by mutex: the cache is read, but nothing is compiled */
+    bool is_stopped;            /* guarded by mutex: nothing will be compiled any more */
     damacy_status nvrtc_status; /* guarded by mutex */
     damacy_error nvrtc_error;   /* guarded by mutex */
 
@@ -102,6 +104,25 @@ static void damacy__compiler_deinit(damacy__compiler* compiler)
     memset(compiler, 0, sizeof *compiler);
 }
 
+/* What is not in the cache waits for release; called before the first program starts. */
+static void damacy__compiler_hold(damacy__compiler* compiler)
+{
+    damacy__lock(&compiler->mutex);
+    compiler->is_held = true;
+    damacy__unlock(&compiler->mutex);
+}
+
+/* Ends a hold. Unless it is wanted, what would have to be compiled fails instead: the programs can
+ * then be freed soon. */
+static void damacy__compiler_release(damacy__compiler* compiler, bool is_wanted)
+{
+    damacy__lock(&compiler->mutex);
+    compiler->is_held = false;
+    compiler->is_stopped = !is_wanted;
+    damacy__broadcast(&compiler->changed);
+    damacy__unlock(&compiler->mutex);
+}
+
 /* Opens NVRTC once, whichever thread comes first; the others wait, which is why the lock is held.
  */
 static damacy_status damacy__compiler_prepare(damacy__compiler* compiler, damacy_error* err)
@@ -109,6 +130,13 @@ static damacy_status damacy__compiler_prepare(damacy__compiler* compiler, damacy
     damacy_status status;
 
     damacy__lock(&compiler->mutex);
+    while (compiler->is_held) {
+        damacy__wait(&compiler->changed, &compiler->mutex);
+    }
+    if (compiler->is_stopped) {
+        damacy__unlock(&compiler->mutex);
+        return damacy__fail(err, DAMACY_CUDA, "the kernels are not wanted any more");
+    }
     if (!compiler->is_looked_for) {
         compiler->is_looked_for = true;
         compiler->nvrtc_status =

@@ -442,6 +442,9 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
     }
     damacy__pinned_free(&gpu->device, &gpu->staging);
     damacy__copies_deinit(&gpu->copies, &gpu->core->alloc);
+    if (gpu->has_compiler) {
+        damacy__compiler_release(&gpu->compiler, false);
+    }
     for (uint32_t i = 0; i < DAMACY__ASSEMBLERS; i++) {
         damacy__program_deinit(&gpu->assemblers[i].program, &gpu->device);
     }

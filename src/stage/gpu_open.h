@@ -1,10 +1,12 @@
 /* Opens the GPU of a pipeline: driver, context, streams, and what is made aside while the caller
- * goes on: compiled kernels and pinned memory.
+ * goes on: compiled kernels and pinned memory. Compiled kernels are read from the cache while the
+ * driver makes the context.
  *
  * Whether the kernels can be had is known before create returns: they lie in the cache, or NVRTC is
  * there. DAMACY_AUTO goes further and waits for what has to be compiled, so that a compiler that
  * fails means the CPU and not an error later. */
 #pragma once
+#include "gpu/device_open.h"
 #include "stage/gpu_run.h"
 
 static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err);
@@ -18,6 +20,7 @@ static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir
                                       gpu->device.architecture, damacy__sources,
                                       DAMACY__COUNT(damacy__sources), cache_dir, err));
     gpu->has_compiler = true;
+    damacy__compiler_hold(&gpu->compiler);
     DAMACY__TRY(damacy__zstd_kernels_start(&gpu->zstd, &gpu->device, &gpu->compiler, err));
     gpu->has_zstd = true;
     DAMACY__TRY(damacy__lz_kernels_start(&gpu->lz, &gpu->compiler, err));
@@ -72,16 +75,11 @@ static void* damacy__gpu_pin_main(void* context)
     return NULL;
 }
 
-/* Streams, and the start of compiling and pinning. The context is current. */
-static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
+/* Streams. The context is current. */
+static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, damacy_error* err)
 {
     damacy__core* core = gpu->core;
 
-    DAMACY__TRY(damacy__gpu_compile(gpu, cache_dir, err));
-    gpu->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
-    DAMACY__TRY(
-        damacy__thread_start(&gpu->pin_thread, "damacy-pin", damacy__gpu_pin_main, gpu, err));
-    gpu->has_pin_thread = true;
     DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
     DAMACY__TRY(damacy__copies_init(&gpu->copies, &core->alloc, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
@@ -89,11 +87,16 @@ static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, const char* cache_dir
     return damacy__gpu_send_affine(gpu, err);
 }
 
-/* Waits until it is known where the kernels come from; for DAMACY_AUTO, until new ones work. */
+/* Waits until it is known where the kernels come from; for DAMACY_AUTO, until new ones work. Memory
+ * is pinned aside only after the first: it would hold up the threads that read the cache. */
 static damacy_status damacy__gpu_settle_kernels(damacy__gpu* gpu, bool* is_compiling,
                                                 damacy_error* err)
 {
     DAMACY__TRY(damacy__compiler_decided(&gpu->compiler, is_compiling, err));
+    gpu->staging_size = DAMACY__MIN(gpu->core->staging_size, UINT64_C(256) << 20);
+    DAMACY__TRY(
+        damacy__thread_start(&gpu->pin_thread, "damacy-pin", damacy__gpu_pin_main, gpu, err));
+    gpu->has_pin_thread = true;
     if (*is_compiling && gpu->core->config.device == DAMACY_AUTO) {
         return damacy__gpu_load(gpu, err);
     }
@@ -118,10 +121,13 @@ static damacy_status damacy__gpu_init(damacy__gpu* gpu, damacy_error* err)
     at[0] = damacy__now_ns();
     DAMACY__TRY(damacy__driver_load(&gpu->driver, err));
     at[1] = damacy__now_ns();
-    DAMACY__TRY(damacy__device_open(&gpu->device, &gpu->driver, &gpu->core->alloc, &config, err));
+    DAMACY__TRY(damacy__device_find(&gpu->device, &gpu->driver, &gpu->core->alloc, &config, err));
+    DAMACY__TRY(damacy__gpu_compile(gpu, core->config.cache_dir, err));
+    DAMACY__TRY(damacy__device_connect(&gpu->device, err));
+    damacy__compiler_release(&gpu->compiler, true);
     at[2] = damacy__now_ns();
     DAMACY__TRY(damacy__device_enter(&gpu->device, err));
-    status = damacy__gpu_prepare(gpu, core->config.cache_dir, err);
+    status = damacy__gpu_prepare(gpu, err);
     at[3] = damacy__now_ns();
     if (status == DAMACY_OK) {
         status = damacy__gpu_settle_kernels(gpu, &is_compiling, err);

@@ -1,5 +1,6 @@
 // src/stage/zstd_launch.h on a fake driver whose device runs the kernels on the CPU: the layout
 // holds what it promises, every choice of kernels decodes, waves on two streams do not mix.
+#include "gpu/device_open.h"
 #include "gpu/memory.h"
 #include "stage/zstd_launch.h"
 #include "tests/simt/driver.h"

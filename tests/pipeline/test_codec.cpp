@@ -585,4 +585,30 @@ TEST(errors_of_the_driver_are_passed_on_and_nothing_leaks)
     }
 }
 
+TEST(codec_whose_kernels_are_in_the_cache_needs_no_compiler)
+{
+    char folder[] = "/tmp/damacy-codec-XXXXXX";
+    if (program_path()[0] != '/') {
+        SKIP("the program was not started by its whole path");
+    }
+    CHECK(mkdtemp(folder) != NULL);
+    for (const damacy_codec_kind kind : {DAMACY_CODEC_ZSTD, DAMACY_CODEC_BLOSC}) {
+        for (int run = 0; run < 2; run++) {
+            codec_machine m;
+            damacy_config config;
+            enroll_kernels();
+            memset(&machine, 0, sizeof machine);
+            memset(&config, 0, sizeof config);
+            machine.device_bytes = UINT64_C(8) << 30;
+            config.cache_dir = folder;
+            n_nvrtc_loads = 0;
+            m.must(m.open(kind, &config));
+            CHECK_EQ(n_nvrtc_loads, run == 0);
+            close_codec(m);
+        }
+    }
+    const std::string remove = std::string("rm -r ") + folder;
+    CHECK_EQ(system(remove.c_str()), 0);
+}
+
 TEST_MAIN

@@ -1,4 +1,5 @@
 // Device and memory on the fake driver: contexts stay as they were, budgets hold, errors are told.
+#include "gpu/device_open.h"
 #include "gpu/memory.h"
 #include "tests/simt/driver.h"
 #include "tests/test.h"
@@ -551,6 +552,23 @@ TEST(any_call_may_fail_once_without_leaks_or_a_changed_context)
     }
     printf("# %u runs\n", runs);
     CHECK(runs > 400);
+}
+
+TEST(device_is_found_and_looked_at_before_it_has_a_context)
+{
+    fake_counts counts;
+    damacy__device_config wanted = {};
+    start({});
+    CHECK_EQ(damacy__device_find(&device, &driver, &heap, &wanted, &err), DAMACY_OK);
+    fake_count(&counts);
+    CHECK_EQ(counts.live_primary, 0);
+    CHECK(device.architecture >= 75 && device.n_multiprocessors > 0);
+    CHECK(!damacy__device_enter_to_free(&device)); // nothing of it can be there
+    CHECK_EQ(damacy__device_connect(&device, &err), DAMACY_OK);
+    fake_count(&counts);
+    CHECK_EQ(counts.live_primary, 1);
+    CHECK(device.context != NULL && device.budget > 0);
+    finish();
 }
 
 TEST_MAIN

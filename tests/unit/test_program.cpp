@@ -1,5 +1,6 @@
 // Programs: compiled by NVRTC (where there is one) or a fake, cached, loaded, launched; every
 // failure is told.
+#include "gpu/device_open.h"
 #include "gpu/memory.h"
 #include "gpu/program.h"
 #include "tests/simt/driver.h"
@@ -398,6 +399,44 @@ TEST(real_nvrtc_compiles_caches_and_tells_errors)
     damacy__compiler_deinit(&compiler);
     CHECK_EQ(heap.live_blocks, 0);
     drop_folder();
+}
+
+TEST(held_compiler_reads_the_cache_but_compiles_only_once_released)
+{
+    make_folder();
+    for (int is_warm = 0; is_warm < 2; is_warm++) {
+        start(folder);
+        const damacy__program_spec spec = add_spec();
+        damacy__program program;
+        bool is_needed = true;
+        damacy__compiler_hold(&compiler);
+        CHECK_EQ(damacy__program_start(&program, &compiler, &spec, &err), DAMACY_OK);
+        if (is_warm) { // decided without a release
+            CHECK_EQ(damacy__compiler_decided(&compiler, &is_needed, &err), DAMACY_OK);
+            CHECK(!is_needed);
+        }
+        damacy__compiler_release(&compiler, true);
+        CHECK_EQ(damacy__program_finish(&program, &device, &err), DAMACY_OK);
+        CHECK_EQ(compiler.n_compiled, !is_warm);
+        damacy__program_deinit(&program, &device);
+        finish();
+    }
+    drop_folder();
+}
+
+TEST(compiler_released_unwanted_compiles_nothing_and_programs_say_so)
+{
+    start("");
+    const damacy__program_spec spec = add_spec();
+    damacy__program program;
+    damacy__compiler_hold(&compiler);
+    CHECK_EQ(damacy__program_start(&program, &compiler, &spec, &err), DAMACY_OK);
+    damacy__compiler_release(&compiler, false);
+    CHECK_EQ(damacy__program_finish(&program, &device, &err), DAMACY_CUDA);
+    CHECK_HAS(err.message, "not wanted");
+    CHECK_EQ(compiler.n_compiled, 0);
+    damacy__program_deinit(&program, &device);
+    finish();
 }
 
 TEST_MAIN
