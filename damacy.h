@@ -9534,6 +9534,80 @@ static damacy_status damacy__store_read(damacy__store* store, damacy__object* ob
 }
 DAMACY__COLD_END
 
+/* ==== src/store/children.h ==== */
+DAMACY__COLD_BEGIN
+/* The nodes below a folder on disk, as words of an error message: what could be opened instead of
+ * it. Names that would not look like names there are left out, and so are those past the first few
+ * in alphabetical order. */
+
+enum { DAMACY__CHILDREN = 6, DAMACY__CHILD_NAME = 48, DAMACY__CHILDREN_SEEN = 10000 };
+
+/* Whether the name could stand in a message as it is, and a node's metadata lies below it. */
+static bool damacy__child_is_node(int folder, const char* name)
+{
+    static const char* const documents[] = {"zarr.json", ".zarray", ".zgroup"};
+    const size_t len = strlen(name);
+
+    if (len == 0 || len >= DAMACY__CHILD_NAME || name[0] == '.') {
+        return false;
+    }
+    for (size_t i = 0; i < len; i++) {
+        if (name[i] <= ' ' || name[i] > '~') {
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < DAMACY__COUNT(documents); i++) {
+        char path[DAMACY__CHILD_NAME + 16];
+        struct stat info;
+        (void)snprintf(path, sizeof path, "%s/%s", name, documents[i]);
+        if (fstatat(folder, path, &info, AT_SYMLINK_NOFOLLOW) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "membranes, nuclei" into text, "" if nothing is found; the caller's own store cannot tell. */
+static void damacy__store_children(const damacy__store* store, const damacy__root* root, char* text,
+                                   size_t size)
+{
+    char names[DAMACY__CHILDREN][DAMACY__CHILD_NAME];
+    uint32_t n = 0;
+    uint32_t n_found = 0;
+    size_t at = 0;
+    const struct dirent* entry;
+    DIR* const folder = damacy__store_is_custom(store) ? NULL : opendir(root->path);
+
+    text[0] = '\0';
+    if (!folder) {
+        return;
+    }
+    for (uint32_t i = 0; i < DAMACY__CHILDREN_SEEN && (entry = readdir(folder)) != NULL; i++) {
+        uint32_t place = n;
+        if (!damacy__child_is_node(dirfd(folder), entry->d_name)) {
+            continue;
+        }
+        n_found++;
+        while (place > 0 && strcmp(entry->d_name, names[place - 1]) < 0) {
+            place--;
+        }
+        if (place < DAMACY__CHILDREN) {
+            n = DAMACY__MIN(n + 1, (uint32_t)DAMACY__CHILDREN);
+            memmove(names + place + 1, names + place, (n - 1 - place) * sizeof names[0]);
+            memcpy(names[place], entry->d_name, strlen(entry->d_name) + 1);
+        }
+    }
+    (void)closedir(folder);
+    for (uint32_t i = 0; i < n && at < size; i++) {
+        const int len = snprintf(text + at, size - at, "%s%s", i ? ", " : "", names[i]);
+        at += len > 0 ? (size_t)len : 0;
+    }
+    if (n_found > n && at < size) {
+        (void)snprintf(text + at, size - at, " and %u more", n_found - n);
+    }
+}
+DAMACY__COLD_END
+
 /* ==== kernels/zstd_abi.h ==== */
 /* Records of the Zstandard decoder (RFC 8878), shared by the host and the kernels of zstd.cu.
  *
@@ -22288,6 +22362,21 @@ static damacy_status damacy__fetch_document(damacy__store* store, damacy__alloc*
     return status;
 }
 
+/* Adds to an error about a group what lies below it and can be opened. */
+static damacy_status damacy__fetch_suggest(const damacy__store* store, const damacy__root* root,
+                                           damacy_error* err)
+{
+    char reason[sizeof err->message];
+    char names[220];
+
+    damacy__store_children(store, root, names, sizeof names);
+    if (names[0] == '\0') {
+        return err->status;
+    }
+    (void)snprintf(reason, sizeof reason, "%s", err->message);
+    return damacy__fail(err, err->status, "%.160s; below it lie %s", reason, names);
+}
+
 /* The document is a group's: goes on to the array of the level that is asked for. */
 static damacy_status damacy__fetch_level(damacy__store* store, damacy__alloc* alloc,
                                          const damacy__fetch_options* options,
@@ -22296,8 +22385,12 @@ static damacy_status damacy__fetch_level(damacy__store* store, damacy__alloc* al
     char prefix[DAMACY__NGFF_MAX_PATH + 2];
     const char* attributes = fetched->document.attributes;
 
-    DAMACY__TRY(damacy__ngff_parse(alloc, damacy__span_of(attributes, strlen(attributes)),
-                                   &fetched->ngff, err));
+    damacy_status status = damacy__ngff_parse(
+        alloc, damacy__span_of(attributes, strlen(attributes)), &fetched->ngff, err);
+    if (status == DAMACY_NOTFOUND) {
+        return damacy__fetch_suggest(store, fetched->root, err);
+    }
+    DAMACY__TRY(status);
     if (options->level >= fetched->ngff.n_levels) {
         return damacy__fail(err, DAMACY_INVAL, "level %u; the image has %u levels", options->level,
                             fetched->ngff.n_levels);

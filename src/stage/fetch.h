@@ -11,7 +11,7 @@
 #include "format/zarr.h"
 #include "format/zarr2.h"
 #include "stage/plan.h"
-#include "store/store.h"
+#include "store/children.h"
 
 typedef struct damacy__fetch_options {
     uint32_t level; /* of a multiscale group */
@@ -177,6 +177,21 @@ static damacy_status damacy__fetch_document(damacy__store* store, damacy__alloc*
     return status;
 }
 
+/* Adds to an error about a group what lies below it and can be opened. */
+static damacy_status damacy__fetch_suggest(const damacy__store* store, const damacy__root* root,
+                                           damacy_error* err)
+{
+    char reason[sizeof err->message];
+    char names[220];
+
+    damacy__store_children(store, root, names, sizeof names);
+    if (names[0] == '\0') {
+        return err->status;
+    }
+    (void)snprintf(reason, sizeof reason, "%s", err->message);
+    return damacy__fail(err, err->status, "%.160s; below it lie %s", reason, names);
+}
+
 /* The document is a group's: goes on to the array of the level that is asked for. */
 static damacy_status damacy__fetch_level(damacy__store* store, damacy__alloc* alloc,
                                          const damacy__fetch_options* options,
@@ -185,8 +200,12 @@ static damacy_status damacy__fetch_level(damacy__store* store, damacy__alloc* al
     char prefix[DAMACY__NGFF_MAX_PATH + 2];
     const char* attributes = fetched->document.attributes;
 
-    DAMACY__TRY(damacy__ngff_parse(alloc, damacy__span_of(attributes, strlen(attributes)),
-                                   &fetched->ngff, err));
+    damacy_status status = damacy__ngff_parse(
+        alloc, damacy__span_of(attributes, strlen(attributes)), &fetched->ngff, err);
+    if (status == DAMACY_NOTFOUND) {
+        return damacy__fetch_suggest(store, fetched->root, err);
+    }
+    DAMACY__TRY(status);
     if (options->level >= fetched->ngff.n_levels) {
         return damacy__fail(err, DAMACY_INVAL, "level %u; the image has %u levels", options->level,
                             fetched->ngff.n_levels);

@@ -60,6 +60,36 @@ TEST(levels_of_an_image_are_read_from_files)
     folder_end();
 }
 
+TEST(a_group_that_is_no_image_names_what_lies_below_it)
+{
+    static const char group[] = "{\"zarr_format\":3,\"node_type\":\"group\"}";
+    mem_array a = mem_plain("r.zarr/nuclei");
+    damacy_config c = files_config(1, DAMACY_ON_ERROR_STOP);
+    damacy_array* array = NULL;
+    damacy_error err;
+    char name[64];
+
+    folder_begin();
+    put_file("r.zarr/zarr.json", group, sizeof group - 1);
+    CHECK_EQ(damacy_array_open(&c, in_folder("r.zarr"), &array, &err), DAMACY_NOTFOUND);
+    CHECK_HAS(err.message, "no multiscales");
+    CHECK(strstr(err.message, "below") == NULL);
+    put_array_files(&a);
+    put_file("r.zarr/membranes/.zgroup", "{}", 2);
+    put_file("r.zarr/notes/readme.txt", "-", 1);        /* no node */
+    put_file("r.zarr/\nforged line/zarr.json", "-", 1); /* no name that a message could hold */
+    CHECK_EQ(damacy_array_open(&c, in_folder("r.zarr"), &array, &err), DAMACY_NOTFOUND);
+    CHECK_HAS(err.message, "no multiscales; below it lie membranes, nuclei");
+    CHECK(strstr(err.message, "more") == NULL && strstr(err.message, "forged") == NULL);
+    for (int i = 20; i > 0; i--) {
+        (void)snprintf(name, sizeof name, "r.zarr/a%02d/zarr.json", i);
+        put_file(name, group, sizeof group - 1);
+    }
+    CHECK_EQ(damacy_array_open(&c, in_folder("r.zarr"), &array, &err), DAMACY_NOTFOUND);
+    CHECK_HAS(err.message, "below it lie a01, a02, a03, a04, a05, a06 and 16 more");
+    folder_end();
+}
+
 TEST(a_box_that_does_not_fit_its_destination_is_refused_untouched)
 {
     mem_array a = mem_plain("v.zarr");
