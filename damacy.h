@@ -802,18 +802,23 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 #define DAMACY__UNUSED __attribute__((unused))
 
 /* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
- * (src/modules.txt), cold modules run once per array or pipeline, warm ones per chunk. This halves
- * the time of gcc and clang, and only where they optimise. */
+ * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, warm
+ * ones run per chunk. This halves the time of gcc and clang, and only where they optimise. (glibc's
+ * checked open() compiles only where it is optimised: with _FORTIFY_SOURCE cold is warm in gcc.) */
 #if defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && defined(__clang__)
 #define DAMACY__COLD_BEGIN _Pragma("clang optimize off")
 #define DAMACY__COLD_END   _Pragma("clang optimize on")
 #define DAMACY__WARM_BEGIN
 #define DAMACY__WARM_END
 #elif defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
-#define DAMACY__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
-#define DAMACY__COLD_END   _Pragma("GCC pop_options")
-#define DAMACY__WARM_BEGIN DAMACY__COLD_BEGIN
-#define DAMACY__WARM_END   DAMACY__COLD_END
+#define DAMACY__WARM_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
+#define DAMACY__WARM_END   _Pragma("GCC pop_options")
+#if defined(_FORTIFY_SOURCE)
+#define DAMACY__COLD_BEGIN DAMACY__WARM_BEGIN
+#else
+#define DAMACY__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#endif
+#define DAMACY__COLD_END DAMACY__WARM_END
 #else
 #define DAMACY__COLD_BEGIN
 #define DAMACY__COLD_END
