@@ -160,7 +160,8 @@ typedef enum damacy_log_level {
 } damacy_log_level;
 
 /* Receives messages of one pipeline, on whichever thread made them, several at once. The text is
- * the library's and ends with the call. The library itself never prints. */
+ * the library's and ends with the call. The library itself never prints. An error that fails one
+ * sample after another is told at its 1st, 2nd, 4th, 8th, ... time. */
 typedef struct damacy_logger {
     void* user;
     void (*log)(void* user, damacy_log_level level, const char* message);
@@ -22634,6 +22635,8 @@ typedef enum damacy__fetch_state {
     DAMACY__FAILED
 } damacy__fetch_state;
 
+enum { DAMACY__SUSPECT = 256 }; /* uses of chunks, or all of an array's if it has fewer */
+
 /* One array (at one level), found by uri. */
 typedef struct damacy__array_entry {
     damacy__entry entry; /* first: the table's */
@@ -22646,6 +22649,9 @@ typedef struct damacy__array_entry {
         state; /* atomic damacy__fetch_state; what follows is constant once it is not FETCHING */
     damacy__fetched fetched;
     damacy_error error;
+    uint64_t n_missing; /* scheduler thread only, as are the next two: uses of chunks */
+    uint64_t n_present;
+    bool is_suspect; /* a warning was given that none is there */
 } damacy__array_entry;
 
 /* The index of one object of an array, found by the array and the object's number in the grid. */
@@ -25839,6 +25845,45 @@ static void damacy__chunks_unpin(damacy__chunks* chunks, damacy__block* block)
 }
 DAMACY__WARM_END
 
+/* ==== src/stage/told.h ==== */
+DAMACY__COLD_BEGIN
+/* How often an error has come -> whether the logger is told: one that is new, and one that has come
+ * 2, 4, 8, ... times, so that a damaged chunk in an endless epoch does not fill a log. Past the
+ * first thousand of all kinds only every doubling of their number is told. */
+
+enum { DAMACY__TOLD_SLOTS = 64, DAMACY__TOLD_FREELY = 1000 };
+
+/* Zeroed: none yet. */
+typedef struct damacy__told {
+    uint64_t hash[DAMACY__TOLD_SLOTS]; /* of what was wrong where; a newer error takes the place */
+    uint64_t n_same[DAMACY__TOLD_SLOTS];
+    uint64_t n_all;
+} damacy__told;
+
+static bool damacy__is_power_of_two(uint64_t n)
+{
+    return n != 0 && (n & (n - 1)) == 0;
+}
+
+/* Counts an error. Samples that one chunk fails have the same array, chunk and status. */
+static bool damacy__told_count(damacy__told* told, const damacy_error* error, uint64_t* n_same,
+                               uint64_t* n_all)
+{
+    const uint64_t where = damacy__hash(error->uri, strlen(error->uri), (uint64_t)error->status);
+    const uint64_t hash = damacy__hash(error->chunk, strlen(error->chunk), where);
+    const uint32_t slot = (uint32_t)(hash % DAMACY__TOLD_SLOTS);
+
+    if (told->hash[slot] != hash) {
+        told->hash[slot] = hash;
+        told->n_same[slot] = 0;
+    }
+    *n_same = ++told->n_same[slot];
+    *n_all = ++told->n_all;
+    return damacy__is_power_of_two(*n_same) &&
+           (*n_all <= DAMACY__TOLD_FREELY || damacy__is_power_of_two(*n_all));
+}
+DAMACY__COLD_END
+
 /* ==== src/stage/core.h ==== */
 DAMACY__COLD_BEGIN
 /* The records that the stages of one pipeline share: samples, batch slots, and the core that holds
@@ -26006,6 +26051,7 @@ typedef struct damacy__core {
     bool kicked; /* guarded by mutex, as is all that follows */
     uint32_t n_refs;
     uint32_t n_inside; /* callers inside pop */
+    damacy__told told;
     bool has_geometry; /* sample rank and shape are known */
     bool has_slots;    /* the slots' memory is made */
     bool is_finished;
@@ -26027,6 +26073,7 @@ typedef struct damacy__core {
 static void damacy__core_kick(damacy__core* core);
 static void damacy__core_log(damacy__core* core, damacy_log_level level, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
+static void damacy__core_tell(damacy__core* core, const damacy_error* error, uint64_t number);
 static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t crop,
                               const damacy_error* error);
 
@@ -26072,6 +26119,32 @@ static void damacy__core_log(damacy__core* core, damacy_log_level level, const c
     core->config.logger.log(core->config.logger.user, level, clean);
 }
 
+/* Counts a sample that failed, and tells the logger unless it has heard enough of it. Holds no
+ * lock.
+ */
+static void damacy__core_tell(damacy__core* core, const damacy_error* error, uint64_t number)
+{
+    uint64_t n_same = 0;
+    uint64_t n_all = 0;
+    char others[80] = "";
+    bool is_told;
+
+    damacy__count(&core->counters.samples_failed, 1);
+    damacy__lock(&core->mutex);
+    is_told = damacy__told_count(&core->told, error, &n_same, &n_all);
+    damacy__unlock(&core->mutex);
+    if (!is_told) {
+        return;
+    }
+    if (n_all > DAMACY__TOLD_FREELY) {
+        (void)snprintf(others, sizeof others, ", of %" PRIu64 " that failed", n_all);
+    } else if (n_same > 1) {
+        (void)snprintf(others, sizeof others, " and %" PRIu64 " before it", n_same - 1);
+    }
+    damacy__core_log(core, DAMACY_LOG_WARN, "sample %" PRIu64 "%s: %s %s: %s", number, others,
+                     error->uri, error->chunk, error->message);
+}
+
 /* Marks a sample as failed; the first error of a sample is kept. */
 static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t crop,
                               const damacy_error* error)
@@ -26090,9 +26163,7 @@ static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t c
     }
     damacy__unlock(&core->mutex);
     if (first) {
-        damacy__count(&core->counters.samples_failed, 1);
-        damacy__core_log(core, DAMACY_LOG_WARN, "sample %" PRIu64 ": %s %s: %s", c->number,
-                         c->error.uri, c->error.chunk, c->error.message);
+        damacy__core_tell(core, &c->error, c->number);
     }
 }
 
@@ -30883,6 +30954,30 @@ static void damacy__scheduler_make_chunks(damacy__core* core, uint64_t records)
     __atomic_store_n(&core->cache_bytes, core->chunks.size, __ATOMIC_RELAXED);
 }
 
+/* Warns of an array of which nothing that was asked for is stored: rather than an empty one, it may
+ * have keys of another form, or be a copy that has not ended. */
+static void damacy__scheduler_suspect(damacy__core* core, damacy__array_entry* array,
+                                      uint64_t n_touched, uint64_t n_missing)
+{
+    const damacy__layout* layout = array->fetched.layout;
+    uint64_t enough = 1;
+
+    for (uint32_t i = 0; i < layout->rank; i++) {
+        const int64_t last = (layout->shape[i] - 1) / layout->chunk_shape[i];
+        enough *= (uint64_t)DAMACY__MIN(last, DAMACY__SUSPECT - 1) + 1;
+        enough = DAMACY__MIN(enough, (uint64_t)DAMACY__SUSPECT);
+    }
+    array->n_missing += n_missing;
+    array->n_present += n_touched - n_missing;
+    if (array->n_present == 0 && array->n_missing >= enough && !array->is_suspect) {
+        array->is_suspect = true;
+        damacy__core_log(core, DAMACY_LOG_WARN,
+                         "%s: nothing but fill values so far: %" PRIu64
+                         " times a chunk was asked for, and none of them is stored",
+                         array->uri, array->n_missing);
+    }
+}
+
 /* Adds each good sample to the plan; one that fails is marked and left out. */
 static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* slot,
                                             damacy_error* err)
@@ -30894,9 +30989,11 @@ static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* sl
     for (uint32_t i = 0; i < slot->n_samples; i++) {
         damacy__crop* crop = &slot->crops[i];
         damacy__view view;
+        uint64_t n_touched;
+        uint64_t n_missing;
         if (crop->error.status != DAMACY_OK) {
             slot->n_failed++;
-            damacy__count(&core->counters.samples_failed, 1);
+            damacy__core_tell(core, &crop->error, crop->number);
             continue;
         }
         if (core->config.dtype == DAMACY_NATIVE &&
@@ -30907,7 +31004,7 @@ static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* sl
                                damacy__dtype_str(core->out_dtype));
             damacy__crop_set_failed(crop);
             slot->n_failed++;
-            damacy__count(&core->counters.samples_failed, 1);
+            damacy__core_tell(core, &crop->error, crop->number);
             continue;
         }
         view.layout = crop->array->fetched.layout;
@@ -30916,8 +31013,12 @@ static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* sl
         view.first_object = crop->first_object;
         view.n_objects = crop->n_objects;
         view.sample = i;
+        n_touched = slot->plan.n_touched;
+        n_missing = slot->plan.n_missing;
         DAMACY__TRY(
             damacy__plan_sample(&slot->plan, &core->alloc, &core->plan_options, &view, err));
+        damacy__scheduler_suspect(core, crop->array, slot->plan.n_touched - n_touched,
+                                  slot->plan.n_missing - n_missing);
     }
     DAMACY__TRY(damacy__plan_group(&slot->plan, &core->alloc, err));
     DAMACY__TRY(damacy__run_units(slot, err));

@@ -152,7 +152,8 @@ typedef enum damacy_log_level {
 } damacy_log_level;
 
 /* Receives messages of one pipeline, on whichever thread made them, several at once. The text is
- * the library's and ends with the call. The library itself never prints. */
+ * the library's and ends with the call. The library itself never prints. An error that fails one
+ * sample after another is told at its 1st, 2nd, 4th, 8th, ... time. */
 typedef struct damacy_logger {
     void* user;
     void (*log)(void* user, damacy_log_level level, const char* message);

@@ -150,6 +150,30 @@ static void damacy__scheduler_make_chunks(damacy__core* core, uint64_t records)
     __atomic_store_n(&core->cache_bytes, core->chunks.size, __ATOMIC_RELAXED);
 }
 
+/* Warns of an array of which nothing that was asked for is stored: rather than an empty one, it may
+ * have keys of another form, or be a copy that has not ended. */
+static void damacy__scheduler_suspect(damacy__core* core, damacy__array_entry* array,
+                                      uint64_t n_touched, uint64_t n_missing)
+{
+    const damacy__layout* layout = array->fetched.layout;
+    uint64_t enough = 1;
+
+    for (uint32_t i = 0; i < layout->rank; i++) {
+        const int64_t last = (layout->shape[i] - 1) / layout->chunk_shape[i];
+        enough *= (uint64_t)DAMACY__MIN(last, DAMACY__SUSPECT - 1) + 1;
+        enough = DAMACY__MIN(enough, (uint64_t)DAMACY__SUSPECT);
+    }
+    array->n_missing += n_missing;
+    array->n_present += n_touched - n_missing;
+    if (array->n_present == 0 && array->n_missing >= enough && !array->is_suspect) {
+        array->is_suspect = true;
+        damacy__core_log(core, DAMACY_LOG_WARN,
+                         "%s: nothing but fill values so far: %" PRIu64
+                         " times a chunk was asked for, and none of them is stored",
+                         array->uri, array->n_missing);
+    }
+}
+
 /* Adds each good sample to the plan; one that fails is marked and left out. */
 static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* slot,
                                             damacy_error* err)
@@ -161,9 +185,11 @@ static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* sl
     for (uint32_t i = 0; i < slot->n_samples; i++) {
         damacy__crop* crop = &slot->crops[i];
         damacy__view view;
+        uint64_t n_touched;
+        uint64_t n_missing;
         if (crop->error.status != DAMACY_OK) {
             slot->n_failed++;
-            damacy__count(&core->counters.samples_failed, 1);
+            damacy__core_tell(core, &crop->error, crop->number);
             continue;
         }
         if (core->config.dtype == DAMACY_NATIVE &&
@@ -174,7 +200,7 @@ static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* sl
                                damacy__dtype_str(core->out_dtype));
             damacy__crop_set_failed(crop);
             slot->n_failed++;
-            damacy__count(&core->counters.samples_failed, 1);
+            damacy__core_tell(core, &crop->error, crop->number);
             continue;
         }
         view.layout = crop->array->fetched.layout;
@@ -183,8 +209,12 @@ static damacy_status damacy__scheduler_plan(damacy__core* core, damacy__slot* sl
         view.first_object = crop->first_object;
         view.n_objects = crop->n_objects;
         view.sample = i;
+        n_touched = slot->plan.n_touched;
+        n_missing = slot->plan.n_missing;
         DAMACY__TRY(
             damacy__plan_sample(&slot->plan, &core->alloc, &core->plan_options, &view, err));
+        damacy__scheduler_suspect(core, crop->array, slot->plan.n_touched - n_touched,
+                                  slot->plan.n_missing - n_missing);
     }
     DAMACY__TRY(damacy__plan_group(&slot->plan, &core->alloc, err));
     DAMACY__TRY(damacy__run_units(slot, err));

@@ -16,6 +16,8 @@ typedef enum damacy__fetch_state {
     DAMACY__FAILED
 } damacy__fetch_state;
 
+enum { DAMACY__SUSPECT = 256 }; /* uses of chunks, or all of an array's if it has fewer */
+
 /* One array (at one level), found by uri. */
 typedef struct damacy__array_entry {
     damacy__entry entry; /* first: the table's */
@@ -28,6 +30,9 @@ typedef struct damacy__array_entry {
         state; /* atomic damacy__fetch_state; what follows is constant once it is not FETCHING */
     damacy__fetched fetched;
     damacy_error error;
+    uint64_t n_missing; /* scheduler thread only, as are the next two: uses of chunks */
+    uint64_t n_present;
+    bool is_suspect; /* a warning was given that none is there */
 } damacy__array_entry;
 
 /* The index of one object of an array, found by the array and the object's number in the grid. */

@@ -13,6 +13,7 @@
 #include "stage/host_decode.h"
 #include "stage/mapped.h"
 #include "stage/reads.h"
+#include "stage/told.h"
 
 typedef enum damacy__sample_state {
     DAMACY__SAMPLE_NEW = 0, /* its array is being fetched */
@@ -172,6 +173,7 @@ typedef struct damacy__core {
     bool kicked; /* guarded by mutex, as is all that follows */
     uint32_t n_refs;
     uint32_t n_inside; /* callers inside pop */
+    damacy__told told;
     bool has_geometry; /* sample rank and shape are known */
     bool has_slots;    /* the slots' memory is made */
     bool is_finished;
@@ -193,6 +195,7 @@ typedef struct damacy__core {
 static void damacy__core_kick(damacy__core* core);
 static void damacy__core_log(damacy__core* core, damacy_log_level level, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
+static void damacy__core_tell(damacy__core* core, const damacy_error* error, uint64_t number);
 static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t crop,
                               const damacy_error* error);
 
@@ -238,6 +241,32 @@ static void damacy__core_log(damacy__core* core, damacy_log_level level, const c
     core->config.logger.log(core->config.logger.user, level, clean);
 }
 
+/* Counts a sample that failed, and tells the logger unless it has heard enough of it. Holds no
+ * lock.
+ */
+static void damacy__core_tell(damacy__core* core, const damacy_error* error, uint64_t number)
+{
+    uint64_t n_same = 0;
+    uint64_t n_all = 0;
+    char others[80] = "";
+    bool is_told;
+
+    damacy__count(&core->counters.samples_failed, 1);
+    damacy__lock(&core->mutex);
+    is_told = damacy__told_count(&core->told, error, &n_same, &n_all);
+    damacy__unlock(&core->mutex);
+    if (!is_told) {
+        return;
+    }
+    if (n_all > DAMACY__TOLD_FREELY) {
+        (void)snprintf(others, sizeof others, ", of %" PRIu64 " that failed", n_all);
+    } else if (n_same > 1) {
+        (void)snprintf(others, sizeof others, " and %" PRIu64 " before it", n_same - 1);
+    }
+    damacy__core_log(core, DAMACY_LOG_WARN, "sample %" PRIu64 "%s: %s %s: %s", number, others,
+                     error->uri, error->chunk, error->message);
+}
+
 /* Marks a sample as failed; the first error of a sample is kept. */
 static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t crop,
                               const damacy_error* error)
@@ -256,9 +285,7 @@ static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t c
     }
     damacy__unlock(&core->mutex);
     if (first) {
-        damacy__count(&core->counters.samples_failed, 1);
-        damacy__core_log(core, DAMACY_LOG_WARN, "sample %" PRIu64 ": %s %s: %s", c->number,
-                         c->error.uri, c->error.chunk, c->error.message);
+        damacy__core_tell(core, &c->error, c->number);
     }
 }
 

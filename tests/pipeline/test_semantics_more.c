@@ -592,4 +592,86 @@ TEST(s50_injected_latency_has_its_floor_and_changes_no_voxel)
     mem_free(m);
 }
 
+static void messages_open(messages* l, damacy_config* c)
+{
+    memset(l, 0, sizeof *l);
+    pthread_mutex_init(&l->mutex, NULL);
+    l->level = c->log_level = DAMACY_LOG_WARN;
+    c->logger.user = l;
+    c->logger.log = messages_take;
+}
+
+/* Pushes the sample so often, and takes every batch. */
+static void push_often(damacy* d, const damacy_sample* s, int n)
+{
+    damacy_batch batch;
+    damacy_error err;
+
+    for (int i = 0; i < n; i++) {
+        CHECK_EQ(damacy_push(d, s, 1, NULL, &err), DAMACY_OK);
+        CHECK_EQ(damacy_pop(d, &batch, &err), DAMACY_OK);
+        CHECK_EQ(damacy_release(batch), DAMACY_OK);
+    }
+}
+
+TEST(an_error_that_comes_again_is_told_at_every_doubling)
+{
+    mem_store* m = mem_new();
+    mem_array a = mem_plain("v.zarr");
+    const damacy_sample bad = mem_sample(&a, 0, 0, 0, 16), worse = mem_sample(&a, 16, 0, 0, 16);
+    damacy_config c = scene_config(m, 1, DAMACY_ON_ERROR_FILL);
+    damacy_error err;
+    damacy* d = NULL;
+    messages l;
+
+    mem_put_array(m, &a);
+    mem_find(m, "v.zarr/c/0/0/0")->read_fault = 1;
+    mem_find(m, "v.zarr/c/1/0/0")->read_fault = 1;
+    messages_open(&l, &c);
+    CHECK_EQ(damacy_create(&c, &d, &err), DAMACY_OK);
+    push_often(d, &bad, 63);
+    CHECK_EQ(l.n_warnings, 6);
+    CHECK_HAS(l.last, "sample 31 and 31 before it: v.zarr c/0/0/0: ");
+    push_often(d, &worse, 1); /* another one is told at once */
+    CHECK_EQ(l.n_warnings, 7);
+    CHECK_HAS(l.last, "sample 63: v.zarr c/1/0/0: ");
+    push_often(d, &bad, 1);
+    CHECK_EQ(l.n_warnings, 8);
+    CHECK_HAS(l.last, "sample 64 and 63 before it: v.zarr c/0/0/0: ");
+    push_often(d, &bad, 1100); /* told: 128, 256, 512; past the thousandth only what doubles both */
+    CHECK_EQ(l.n_warnings, 11);
+    damacy_destroy(d);
+    mem_free(m);
+}
+
+TEST(an_array_of_which_nothing_is_stored_is_told_once)
+{
+    for (int n_stored = 0; n_stored < 2; n_stored++) {
+        mem_store* m = mem_new();
+        mem_array a = mem_plain("v.zarr");
+        damacy_sample s = mem_sample(&a, 0, 0, 0, 40);
+        damacy_config c = scene_config(m, 1, DAMACY_ON_ERROR_STOP);
+        damacy_error err;
+        damacy* d = NULL;
+        messages l;
+
+        mem_put_array(m, &a);
+        for (int i = 0; i < m->n; i++) { /* keys of another form than the metadata says */
+            if (strstr(m->objects[i].key, "/c/") &&
+                !(n_stored && strcmp(m->objects[i].key, "v.zarr/c/2/2/2") == 0)) {
+                m->objects[i].key[strlen("v.zarr/c")] = '.';
+            }
+        }
+        messages_open(&l, &c);
+        CHECK_EQ(damacy_create(&c, &d, &err), DAMACY_OK);
+        push_often(d, &s, 20);
+        CHECK_EQ(l.n_warnings, n_stored ? 0 : 1);
+        if (!n_stored) {
+            CHECK_HAS(l.last, "v.zarr: nothing but fill values so far: 27 times");
+        }
+        damacy_destroy(d);
+        mem_free(m);
+    }
+}
+
 TEST_MAIN
