@@ -9811,6 +9811,10 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
     (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)
 
+/* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */
+#define DAMACY__ZSTD_FSE_LATENCY_SHARED 133120u
+#define DAMACY__ZSTD_FSE_LATENCY_BLOCKS 8u
+
 /* Dynamic shared memory of fse_half. */
 #define DAMACY__ZSTD_FSE_HALF_SHARED 101376u
 #define DAMACY__ZSTD_FSE_HALF_BLOCKS 16u /* of a group, at most */
@@ -14115,6 +14119,10 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \\\n"
     "    (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)\n"
     "\n"
+    "/* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */\n"
+    "#define DAMACY__ZSTD_FSE_LATENCY_SHARED 133120u\n"
+    "#define DAMACY__ZSTD_FSE_LATENCY_BLOCKS 8u\n"
+    "\n"
     "/* Dynamic shared memory of fse_half. */\n"
     "#define DAMACY__ZSTD_FSE_HALF_SHARED 101376u\n"
     "#define DAMACY__ZSTD_FSE_HALF_BLOCKS 16u /* of a group, at most */\n"
@@ -15302,7 +15310,7 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "//   warp 3      feeds the rings of input         for batch b + 2\n"
     "//   warps 5-7   copy records to device memory    batch b - 3\n"
     "// Warp 4 is idle: it would share the scheduler of the walk.\n"
-    "// Two shapes: latency (entries of 16 bytes, 8 blocks, the shortest chain) and throughput (4 bytes,\n"
+    "// Two shapes: latency (entries of 8 bytes, 8 blocks, the shortest chain) and throughput (4 bytes,\n"
     "// up to 32 blocks). Everything is checked at the end of a block, not on the way: see\n"
     "// zstd_fse_walk.cuh.\n"
     "#pragma once\n"
@@ -15636,9 +15644,11 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "}\n"
     "\n"
     "// Shapes by shared memory. Without room for 32 blocks there is one shape of fewer lanes.\n"
-    "#if DAMACY__SHARED_MAX >= 232448\n"
+    "#if DAMACY__SHARED_MAX >= 166912\n"
     "#define DAMACY__FSE_HAS_LATENCY 1\n"
-    "typedef damacy__fse_shape<16, 7, 16> damacy__fse_latency;\n"
+    "typedef damacy__fse_shape<8, 6, 16> damacy__fse_latency;\n"
+    "#endif\n"
+    "#if DAMACY__SHARED_MAX >= 232448\n"
     "typedef damacy__fse_shape<4, 7, 16> damacy__fse_throughput; // 32 blocks\n"
     "#elif DAMACY__SHARED_MAX >= 166912\n"
     "typedef damacy__fse_shape<4, 6, 16> damacy__fse_throughput; // 16 blocks\n"
@@ -15659,14 +15669,16 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "              \"host's view\");\n"
     "\n"
     "// The stage. Grid: one CTA of DAMACY__FSE_THREADS a multiprocessor; dynamic shared memory: all that\n"
-    "// a CTA may have (DAMACY__SHARED_MAX).\n"
+    "// a CTA may have (DAMACY__SHARED_MAX), or DAMACY__ZSTD_FSE_LATENCY_SHARED where that is less: then\n"
+    "// few blocks are expected, and other kernels find room beside it.\n"
     "static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* shared)\n"
     "{\n"
     "#ifdef DAMACY__FSE_HAS_LATENCY\n"
-    "    static_assert(damacy__fse_latency::SIZE <= DAMACY__SHARED_MAX, \"shared memory\");\n"
+    "    static_assert(damacy__fse_latency::SIZE <= DAMACY__ZSTD_FSE_LATENCY_SHARED, \"host's view\");\n"
+    "    const bool small = damacy__dynamic_shared_size() < damacy__fse_throughput::SIZE;\n"
     "    const uint32_t n = damacy__zstd_counts(w)->n_sequence_blocks;\n"
     "    const bool few = n <= damacy__fse_latency::LANES * gridDim.x;\n"
-    "    if ((few && !(w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)) ||\n"
+    "    if ((few && !(w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)) || small ||\n"
     "        (w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY)) {\n"
     "        damacy__fse_run<damacy__fse_latency>(w, damacy__shared_address(shared));\n"
     "        return;\n"
@@ -16188,15 +16200,15 @@ __extension__ static const char damacy__source_zstd_fse_walk_cuh[] =
     "// bank and a state is the byte address of its entry.\n"
     "//\n"
     "//   entry of 4 bytes    a | (a + width) << 8 | code << 16 | base << (BASE_SHIFT + ROW_LOG)\n"
-    "//   entry of 16 bytes   {64 - ROW_LOG - a - width (LL) or a, width | base << ROW_LOG | a << 16 |\n"
-    "//   (8 are used)         code << 24}\n"
+    "//   entry of 8 bytes    {64 - ROW_LOG - a - width (LL) or a, width | base << ROW_LOG | a << 16 |\n"
+    "//                        code << 24}\n"
     "//\n"
     "// where a is the number of extra bits, width the number of bits of the next state and base its\n"
     "// smallest value, always a multiple of 1 << width.\n"
     "template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {\n"
     "    static constexpr uint32_t ENTRY = ENTRY_, ROW_LOG = ROW_LOG_, BATCH = BATCH_;\n"
     "    static constexpr uint32_t LANES = (1u << ROW_LOG) / ENTRY;\n"
-    "    static constexpr bool WIDE = ENTRY == 16;\n"
+    "    static constexpr bool WIDE = ENTRY >= 8;\n"
     "    static constexpr uint32_t BASE_SHIFT = ROW_LOG < 6 ? 22 - ROW_LOG : 16;\n"
     "    static constexpr uint32_t MASK = 0x1ffu << ROW_LOG, MASK_OF = 0xffu << ROW_LOG;\n"
     "\n"
@@ -27782,8 +27794,12 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
                                              2 * n_multiprocessors),
                                  256, damacy__zstd_fse_half_shared(run->device), err);
     }
-    return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE], n_multiprocessors, 256,
-                             run->device->shared_per_block, err);
+    return damacy__zstd_step(
+        run, &back[DAMACY__ZSTD_FSE], n_multiprocessors, 256,
+        n_blocks <= DAMACY__ZSTD_FSE_LATENCY_BLOCKS * n_multiprocessors
+            ? DAMACY__MIN(DAMACY__ZSTD_FSE_LATENCY_SHARED, run->device->shared_per_block)
+            : run->device->shared_per_block,
+        err);
 }
 
 /* Shapes for different frames run side by side: each has a tail of its own. */

@@ -196,6 +196,10 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
     (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)
 
+/* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */
+#define DAMACY__ZSTD_FSE_LATENCY_SHARED 133120u
+#define DAMACY__ZSTD_FSE_LATENCY_BLOCKS 8u
+
 /* Dynamic shared memory of fse_half. */
 #define DAMACY__ZSTD_FSE_HALF_SHARED 101376u
 #define DAMACY__ZSTD_FSE_HALF_BLOCKS 16u /* of a group, at most */

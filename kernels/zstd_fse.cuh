@@ -9,7 +9,7 @@
 //   warp 3      feeds the rings of input         for batch b + 2
 //   warps 5-7   copy records to device memory    batch b - 3
 // Warp 4 is idle: it would share the scheduler of the walk.
-// Two shapes: latency (entries of 16 bytes, 8 blocks, the shortest chain) and throughput (4 bytes,
+// Two shapes: latency (entries of 8 bytes, 8 blocks, the shortest chain) and throughput (4 bytes,
 // up to 32 blocks). Everything is checked at the end of a block, not on the way: see
 // zstd_fse_walk.cuh.
 #pragma once
@@ -343,9 +343,11 @@ static __device__ void damacy__fse_run(const damacy__zstd_wave& w, uint32_t shar
 }
 
 // Shapes by shared memory. Without room for 32 blocks there is one shape of fewer lanes.
-#if DAMACY__SHARED_MAX >= 232448
+#if DAMACY__SHARED_MAX >= 166912
 #define DAMACY__FSE_HAS_LATENCY 1
-typedef damacy__fse_shape<16, 7, 16> damacy__fse_latency;
+typedef damacy__fse_shape<8, 6, 16> damacy__fse_latency;
+#endif
+#if DAMACY__SHARED_MAX >= 232448
 typedef damacy__fse_shape<4, 7, 16> damacy__fse_throughput; // 32 blocks
 #elif DAMACY__SHARED_MAX >= 166912
 typedef damacy__fse_shape<4, 6, 16> damacy__fse_throughput; // 16 blocks
@@ -366,14 +368,16 @@ static_assert(damacy__fse_half::SIZE <= DAMACY__ZSTD_FSE_HALF_SHARED || DAMACY__
               "host's view");
 
 // The stage. Grid: one CTA of DAMACY__FSE_THREADS a multiprocessor; dynamic shared memory: all that
-// a CTA may have (DAMACY__SHARED_MAX).
+// a CTA may have (DAMACY__SHARED_MAX), or DAMACY__ZSTD_FSE_LATENCY_SHARED where that is less: then
+// few blocks are expected, and other kernels find room beside it.
 static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* shared)
 {
 #ifdef DAMACY__FSE_HAS_LATENCY
-    static_assert(damacy__fse_latency::SIZE <= DAMACY__SHARED_MAX, "shared memory");
+    static_assert(damacy__fse_latency::SIZE <= DAMACY__ZSTD_FSE_LATENCY_SHARED, "host's view");
+    const bool small = damacy__dynamic_shared_size() < damacy__fse_throughput::SIZE;
     const uint32_t n = damacy__zstd_counts(w)->n_sequence_blocks;
     const bool few = n <= damacy__fse_latency::LANES * gridDim.x;
-    if ((few && !(w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)) ||
+    if ((few && !(w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)) || small ||
         (w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY)) {
         damacy__fse_run<damacy__fse_latency>(w, damacy__shared_address(shared));
         return;

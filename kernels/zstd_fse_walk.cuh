@@ -69,15 +69,15 @@ DAMACY__INLINE uint32_t damacy__fse_shift_left(uint32_t lo, uint32_t hi, uint32_
 // bank and a state is the byte address of its entry.
 //
 //   entry of 4 bytes    a | (a + width) << 8 | code << 16 | base << (BASE_SHIFT + ROW_LOG)
-//   entry of 16 bytes   {64 - ROW_LOG - a - width (LL) or a, width | base << ROW_LOG | a << 16 |
-//   (8 are used)         code << 24}
+//   entry of 8 bytes    {64 - ROW_LOG - a - width (LL) or a, width | base << ROW_LOG | a << 16 |
+//                        code << 24}
 //
 // where a is the number of extra bits, width the number of bits of the next state and base its
 // smallest value, always a multiple of 1 << width.
 template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t ENTRY = ENTRY_, ROW_LOG = ROW_LOG_, BATCH = BATCH_;
     static constexpr uint32_t LANES = (1u << ROW_LOG) / ENTRY;
-    static constexpr bool WIDE = ENTRY == 16;
+    static constexpr bool WIDE = ENTRY >= 8;
     static constexpr uint32_t BASE_SHIFT = ROW_LOG < 6 ? 22 - ROW_LOG : 16;
     static constexpr uint32_t MASK = 0x1ffu << ROW_LOG, MASK_OF = 0xffu << ROW_LOG;
 

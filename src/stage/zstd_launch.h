@@ -432,8 +432,12 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
                                              2 * n_multiprocessors),
                                  256, damacy__zstd_fse_half_shared(run->device), err);
     }
-    return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE], n_multiprocessors, 256,
-                             run->device->shared_per_block, err);
+    return damacy__zstd_step(
+        run, &back[DAMACY__ZSTD_FSE], n_multiprocessors, 256,
+        n_blocks <= DAMACY__ZSTD_FSE_LATENCY_BLOCKS * n_multiprocessors
+            ? DAMACY__MIN(DAMACY__ZSTD_FSE_LATENCY_SHARED, run->device->shared_per_block)
+            : run->device->shared_per_block,
+        err);
 }
 
 /* Shapes for different frames run side by side: each has a tail of its own. */

@@ -343,7 +343,7 @@ static void run_stage(const damacy__zstd_wave& w)
     });
 }
 static const stage stages[] = {
-    run_shape<damacy__fse_shape<16, 7, 16>>, run_shape<damacy__fse_shape<4, 7, 16>>,
+    run_shape<damacy__fse_shape<8, 6, 16>>, run_shape<damacy__fse_shape<4, 7, 16>>,
     run_shape<damacy__fse_shape<4, 6, 16>>,  run_shape<damacy__fse_shape<4, 6, 8>>,
     run_shape<damacy__fse_shape<4, 5, 16>>,  run_stage};
 
