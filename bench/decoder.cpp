@@ -1,7 +1,7 @@
 // Decompression alone: batches of frames in device memory, through damacy_codec_*, beside nvCOMP on
 // the same buffers and libzstd on all cores.
 //
-//     ./run bench decoder [--quick] [--only=TEXT] [--json=FILE] [--nvcomp=libnvcomp.so.6]
+//     ./run bench decoder [--quick | --sizes] [--only=TEXT] [--json=FILE] [--nvcomp=libnvcomp.so.6]
 //     [--stages] c++ -std=c++17 -O2 -D_GNU_SOURCE -I. bench/decoder.cpp -lpthread -ldl
 //
 // GB/s are 10^9 bytes of output per second: the median of 21 batches after 3, between CUDA events.
@@ -26,7 +26,7 @@ struct row {
 };
 
 struct options {
-    bool quick = false, stages = false;
+    bool quick = false, sizes = false, stages = false;
     std::string only, json, nvcomp;
 };
 
@@ -532,6 +532,22 @@ static std::vector<row> quick_rows()
     return rows;
 }
 
+// Kinds of data by level and size of frame, about 512 MiB a batch.
+static std::vector<row> size_rows()
+{
+    std::vector<row> rows;
+
+    for (const char* kind : {"dim", "bright", "denoised", "half-random", "text"}) {
+        for (int level : {1, 3, 9}) {
+            for (uint64_t kib : {64u, 256u, 1024u}) {
+                rows.push_back(
+                    {kind, "zstd", level, kib << 10, (uint32_t)((512u << 10) / kib), 0, 0, ""});
+            }
+        }
+    }
+    return rows;
+}
+
 static std::vector<row> all_rows()
 {
     std::vector<row> rows = quick_rows();
@@ -562,6 +578,8 @@ int main(int argc, char** argv)
         };
         if (a == "--quick") {
             b.option.quick = true;
+        } else if (a == "--sizes") {
+            b.option.sizes = true;
         } else if (a == "--stages") {
             b.option.stages = true;
         } else if (a.rfind("--only=", 0) == 0) {
@@ -576,7 +594,9 @@ int main(int argc, char** argv)
         }
     }
     b.libs.open();
-    const std::vector<row> rows = b.option.quick ? quick_rows() : all_rows();
+    const std::vector<row> rows = b.option.quick   ? quick_rows()
+                                  : b.option.sizes ? size_rows()
+                                                   : all_rows();
     const bool has_gpu = b.open();
     if (!b.option.json.empty() && has_gpu) {
         b.json = fopen(b.option.json.c_str(), "w");
