@@ -30272,6 +30272,7 @@ DAMACY__COLD_BEGIN
  * fails means the CPU and not an error later. */
 
 static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err);
+static damacy_status damacy__gpu_pin(damacy__gpu* gpu, damacy_error* err);
 
 static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
 {
@@ -30337,6 +30338,16 @@ static void* damacy__gpu_pin_main(void* context)
     return NULL;
 }
 
+/* Begins to pin the staging memory aside. The last step of create, as pinning holds up whatever
+ * else asks the system for memory, new threads among it. */
+static damacy_status damacy__gpu_pin(damacy__gpu* gpu, damacy_error* err)
+{
+    DAMACY__TRY(
+        damacy__thread_start(&gpu->pin_thread, "damacy-pin", damacy__gpu_pin_main, gpu, err));
+    gpu->has_pin_thread = true;
+    return DAMACY_OK;
+}
+
 /* Streams. The context is current. */
 static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, damacy_error* err)
 {
@@ -30349,16 +30360,11 @@ static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, damacy_error* err)
     return damacy__gpu_send_affine(gpu, err);
 }
 
-/* Waits until it is known where the kernels come from; for DAMACY_AUTO, until new ones work. Memory
- * is pinned aside only after the first: it would hold up the threads that read the cache. */
+/* Waits until it is known where the kernels come from; for DAMACY_AUTO, until new ones work. */
 static damacy_status damacy__gpu_settle_kernels(damacy__gpu* gpu, bool* is_compiling,
                                                 damacy_error* err)
 {
     DAMACY__TRY(damacy__compiler_decided(&gpu->compiler, is_compiling, err));
-    gpu->staging_size = DAMACY__MIN(gpu->core->staging_size, UINT64_C(256) << 20);
-    DAMACY__TRY(
-        damacy__thread_start(&gpu->pin_thread, "damacy-pin", damacy__gpu_pin_main, gpu, err));
-    gpu->has_pin_thread = true;
     if (*is_compiling && gpu->core->config.device == DAMACY_AUTO) {
         return damacy__gpu_load(gpu, err);
     }
@@ -30421,6 +30427,7 @@ static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
         return status;
     }
     core->gpu = gpu;
+    gpu->staging_size = DAMACY__MIN(core->staging_size, UINT64_C(256) << 20);
     core->staging_size = gpu->staging_size;
     core->decoded_size = DAMACY__MIN(core->decoded_size, UINT64_C(1) << 30);
     core->plan_options.max_read = DAMACY__MIN(core->config.max_read_bytes, core->staging_size / 4);
@@ -31727,6 +31734,9 @@ static damacy_status damacy__core_create(const damacy_config* config, uint8_t* e
         status = damacy__core_make_memory(core, err);
         if (status == DAMACY_OK) {
             status = damacy__core_make_stages(core, err);
+        }
+        if (status == DAMACY_OK && core->gpu) {
+            status = damacy__gpu_pin(core->gpu, err);
         }
         damacy__numa_leave(&numa);
     }

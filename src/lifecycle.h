@@ -337,6 +337,9 @@ static damacy_status damacy__core_create(const damacy_config* config, uint8_t* e
         if (status == DAMACY_OK) {
             status = damacy__core_make_stages(core, err);
         }
+        if (status == DAMACY_OK && core->gpu) {
+            status = damacy__gpu_pin(core->gpu, err);
+        }
         damacy__numa_leave(&numa);
     }
     if (status != DAMACY_OK) {
