@@ -9618,20 +9618,21 @@ DAMACY__COLD_END
 /* Records of the Zstandard decoder (RFC 8878), shared by the host and the kernels of zstd.cu.
  *
  * One wave decodes a table of jobs. The entries run in this order with no read-back; every count
- * is on the device, so grids are persistent or sized by capacity. Neighbours that do not need each
- * other may run at the same time: trees and tables, the early literals and fse, the late literals
- * and place.
+ * is on the device, so grids are persistent or sized by capacity. What does not need the other may
+ * run at the same time: the first order and tables, which fse needs; trees, the second order and
+ * the early literals, which fse does not need; the late literals and place.
  *
  *   count     thread per job: checks every header, counts frames, blocks, literals, records
  *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
  *   fill      thread per job: walks the headers again, fills frames, blocks and trees
- *   trees     Huffman tree descriptions -> weights
+ *   order     lists of blocks with sequences and of frames, most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
- *   order     lists of blocks and frames, most work first
- *   literals  of blocks with sequences: Huffman streams -> scratch
+ *   trees     Huffman tree descriptions -> weights
+ *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals
+ *   literals  with FLAG_EARLY, of blocks with sequences: Huffman streams -> scratch
  *   fse       sequences -> records, block sizes, outgoing repeat offsets
  *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
- *   literals  again, with FLAG_LATE, of blocks without sequences: straight to their output
+ *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
  *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets
  *   execute   records -> output
  *   finish    frame checksums, results
@@ -9778,9 +9779,9 @@ typedef struct damacy__zstd_counters {
     uint64_t n_link_bytes;                /* for execute */
     uint32_t n_frames, n_blocks, n_trees; /* allocate */
     uint32_t n_sequence_blocks;           /* order: entries of sequence_order */
-    uint32_t n_literal_blocks[3]; /* order: blocks with sequences in literal_order, by table log:
-                                     <= 9, 10, 11 */
-    uint32_t n_late_blocks[3];    /* order: blocks without, likewise */
+    uint32_t n_literal_blocks[3]; /* order: early blocks in literal_order, by table log: <= 9, 10,
+                                     11 */
+    uint32_t n_late_blocks[3];    /* order: all others, likewise */
     uint32_t n_execute;           /* order: entries of execute_list */
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
     uint32_t ticket[4];           /* for persistent grids: 0 is fse's */
@@ -9804,7 +9805,12 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u
 #define DAMACY__ZSTD_FLAG_FSE_HALF       0x400u /* another kernel, damacy_zstd_fse_half */
 
-/* Literals of blocks without sequences, once they have a place, not of those with. */
+/* Of order: the lists of literals, not the others. */
+#define DAMACY__ZSTD_FLAG_LITERALS 0x1000u
+/* Of order and of a pass over literals: those of blocks with sequences have a list and a pass of
+ * their own, which needs no places of blocks. Else one list holds all. */
+#define DAMACY__ZSTD_FLAG_EARLY 0x2000u
+/* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 
 /* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
@@ -9845,8 +9851,8 @@ typedef struct damacy__zstd_wave {
     uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most
                                 sequences first */
     uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by
-                                table log, largest first; those with sequences from the front,
-                                the late ones up to the end */
+                                table log, largest first; the early ones from the front, the
+                                others up to the end */
     uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences, most records first */
     uint64_t literals;    /* scratch for literals and records together, 256-byte aligned: literals
                              from the front, records from the back; 64 spare bytes on both sides */
@@ -13924,20 +13930,21 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Records of the Zstandard decoder (RFC 8878), shared by the host and the kernels of zstd.cu.\n"
     " *\n"
     " * One wave decodes a table of jobs. The entries run in this order with no read-back; every count\n"
-    " * is on the device, so grids are persistent or sized by capacity. Neighbours that do not need each\n"
-    " * other may run at the same time: trees and tables, the early literals and fse, the late literals\n"
-    " * and place.\n"
+    " * is on the device, so grids are persistent or sized by capacity. What does not need the other may\n"
+    " * run at the same time: the first order and tables, which fse needs; trees, the second order and\n"
+    " * the early literals, which fse does not need; the late literals and place.\n"
     " *\n"
     " *   count     thread per job: checks every header, counts frames, blocks, literals, records\n"
     " *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters\n"
     " *   fill      thread per job: walks the headers again, fills frames, blocks and trees\n"
-    " *   trees     Huffman tree descriptions -> weights\n"
+    " *   order     lists of blocks with sequences and of frames, most work first\n"
     " *   tables    FSE table descriptions -> their places and the place of the bit stream\n"
-    " *   order     lists of blocks and frames, most work first\n"
-    " *   literals  of blocks with sequences: Huffman streams -> scratch\n"
+    " *   trees     Huffman tree descriptions -> weights\n"
+    " *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals\n"
+    " *   literals  with FLAG_EARLY, of blocks with sequences: Huffman streams -> scratch\n"
     " *   fse       sequences -> records, block sizes, outgoing repeat offsets\n"
     " *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes\n"
-    " *   literals  again, with FLAG_LATE, of blocks without sequences: straight to their output\n"
+    " *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output\n"
     " *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets\n"
     " *   execute   records -> output\n"
     " *   finish    frame checksums, results\n"
@@ -14086,9 +14093,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint64_t n_link_bytes;                /* for execute */\n"
     "    uint32_t n_frames, n_blocks, n_trees; /* allocate */\n"
     "    uint32_t n_sequence_blocks;           /* order: entries of sequence_order */\n"
-    "    uint32_t n_literal_blocks[3]; /* order: blocks with sequences in literal_order, by table log:\n"
-    "                                     <= 9, 10, 11 */\n"
-    "    uint32_t n_late_blocks[3];    /* order: blocks without, likewise */\n"
+    "    uint32_t n_literal_blocks[3]; /* order: early blocks in literal_order, by table log: <= 9, 10,\n"
+    "                                     11 */\n"
+    "    uint32_t n_late_blocks[3];    /* order: all others, likewise */\n"
     "    uint32_t n_execute;           /* order: entries of execute_list */\n"
     "    uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */\n"
     "    uint32_t ticket[4];           /* for persistent grids: 0 is fse's */\n"
@@ -14112,7 +14119,12 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u\n"
     "#define DAMACY__ZSTD_FLAG_FSE_HALF       0x400u /* another kernel, damacy_zstd_fse_half */\n"
     "\n"
-    "/* Literals of blocks without sequences, once they have a place, not of those with. */\n"
+    "/* Of order: the lists of literals, not the others. */\n"
+    "#define DAMACY__ZSTD_FLAG_LITERALS 0x1000u\n"
+    "/* Of order and of a pass over literals: those of blocks with sequences have a list and a pass of\n"
+    " * their own, which needs no places of blocks. Else one list holds all. */\n"
+    "#define DAMACY__ZSTD_FLAG_EARLY 0x2000u\n"
+    "/* Of literals: the pass over all that are not early. */\n"
     "#define DAMACY__ZSTD_FLAG_LATE 0x800u\n"
     "\n"
     "/* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */\n"
@@ -14153,8 +14165,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most\n"
     "                                sequences first */\n"
     "    uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by\n"
-    "                                table log, largest first; those with sequences from the front,\n"
-    "                                the late ones up to the end */\n"
+    "                                table log, largest first; the early ones from the front, the\n"
+    "                                others up to the end */\n"
     "    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences, most records first */\n"
     "    uint64_t literals;    /* scratch for literals and records together, 256-byte aligned: literals\n"
     "                             from the front, records from the back; 64 spare bytes on both sides */\n"
@@ -17881,9 +17893,9 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "enum { // lists\n"
     "    DAMACY__ZSTD_LIST_SEQUENCES = 0,\n"
     "    DAMACY__ZSTD_LIST_EXECUTE = 1,\n"
-    "    DAMACY__ZSTD_LIST_LITERALS = 2, // three, by table log\n"
-    "    DAMACY__ZSTD_LIST_LATE = 5,     // three, by table log\n"
-    "    DAMACY__ZSTD_LISTS = 8          // also: none\n"
+    "    DAMACY__ZSTD_LIST_EARLY = 2, // three, by table log\n"
+    "    DAMACY__ZSTD_LIST_LATE = 5,  // three, by table log\n"
+    "    DAMACY__ZSTD_LISTS = 8       // also: none\n"
     "};\n"
     "\n"
     "typedef struct damacy__zstd_order_shared {\n"
@@ -17898,44 +17910,49 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    return DAMACY__ZSTD_BUCKETS - 1 - damacy__min(size_class, DAMACY__ZSTD_BUCKETS - 1);\n"
     "}\n"
     "\n"
-    "// Lists that a block belongs to, and its size class in each.\n"
+    "// An entry of a list: which list (LISTS: none) and its size class there. Nobody looks for errors,\n"
+    "// as the stages may run at the same time: what a job has is decoded whatever else it has, and which\n"
+    "// error is reported does not depend on which comes first.\n"
     "typedef struct damacy__zstd_order_key {\n"
-    "    uint32_t list[2], bucket[2];\n"
+    "    uint32_t list, bucket;\n"
     "} damacy__zstd_order_key;\n"
     "\n"
-    "DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_keys(const damacy__zstd_wave& w,\n"
-    "                                                              uint32_t index)\n"
+    "// Of a block among those with sequences.\n"
+    "DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_sequences(const damacy__zstd_block& b)\n"
     "{\n"
-    "    const damacy__zstd_block& b = damacy__zstd_blocks(w)[index];\n"
-    "    const bool late = b.type == DAMACY__ZSTD_LITERALS;\n"
-    "    damacy__zstd_order_key key = {{DAMACY__ZSTD_LISTS, DAMACY__ZSTD_LISTS}, {0, 0}};\n"
+    "    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};\n"
     "\n"
-    "    if (damacy__zstd_errors(w)[damacy__zstd_frames(w)[b.frame].job] != DAMACY__ZSTD_NO_ERROR)\n"
-    "        return key;\n"
     "    if (b.type == DAMACY__ZSTD_SEQUENCES) {\n"
-    "        key.list[0] = DAMACY__ZSTD_LIST_SEQUENCES;\n"
-    "        key.bucket[0] = damacy__zstd_bucket(b.n_sequences);\n"
-    "    }\n"
-    "    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {\n"
-    "        const uint32_t log = damacy__zstd_trees(w)[b.tree].log;\n"
-    "        key.list[1] =\n"
-    "            (late ? (uint32_t)DAMACY__ZSTD_LIST_LATE : (uint32_t)DAMACY__ZSTD_LIST_LITERALS) +\n"
-    "            (log <= 9 ? 0 : log - 9);\n"
-    "        key.bucket[1] = damacy__zstd_bucket(b.n_literals);\n"
+    "        key.list = DAMACY__ZSTD_LIST_SEQUENCES;\n"
+    "        key.bucket = damacy__zstd_bucket(b.n_sequences);\n"
     "    }\n"
     "    return key;\n"
     "}\n"
     "\n"
-    "// The same of a frame; its list is the second.\n"
-    "DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_frame(const damacy__zstd_wave& w,\n"
-    "                                                               uint32_t index)\n"
+    "// Of a block among those with Huffman literals.\n"
+    "DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_literals(const damacy__zstd_wave& w,\n"
+    "                                                                  const damacy__zstd_block& b)\n"
     "{\n"
-    "    const damacy__zstd_frame& f = damacy__zstd_frames(w)[index];\n"
-    "    damacy__zstd_order_key key = {{DAMACY__ZSTD_LISTS, DAMACY__ZSTD_LISTS}, {0, 0}};\n"
+    "    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};\n"
     "\n"
-    "    if (f.n_sequence_blocks && damacy__zstd_errors(w)[f.job] == DAMACY__ZSTD_NO_ERROR) {\n"
-    "        key.list[1] = DAMACY__ZSTD_LIST_EXECUTE;\n"
-    "        key.bucket[1] = damacy__zstd_bucket(f.n_records);\n"
+    "    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {\n"
+    "        const uint32_t log = damacy__zstd_trees(w)[b.tree].log;\n"
+    "        const bool early = w.flags & DAMACY__ZSTD_FLAG_EARLY && b.type == DAMACY__ZSTD_SEQUENCES;\n"
+    "        key.list = (early ? (uint32_t)DAMACY__ZSTD_LIST_EARLY : (uint32_t)DAMACY__ZSTD_LIST_LATE) +\n"
+    "                   (log <= 9 ? 0 : log - 9);\n"
+    "        key.bucket = damacy__zstd_bucket(b.n_literals);\n"
+    "    }\n"
+    "    return key;\n"
+    "}\n"
+    "\n"
+    "// Of a frame among those to execute.\n"
+    "DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_frame(const damacy__zstd_frame& f)\n"
+    "{\n"
+    "    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};\n"
+    "\n"
+    "    if (f.n_sequence_blocks) {\n"
+    "        key.list = DAMACY__ZSTD_LIST_EXECUTE;\n"
+    "        key.bucket = damacy__zstd_bucket(f.n_records);\n"
     "    }\n"
     "    return key;\n"
     "}\n"
@@ -17952,8 +17969,8 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    if (list >= DAMACY__ZSTD_LIST_LATE) {\n"
     "        c->n_late_blocks[list - DAMACY__ZSTD_LIST_LATE] = n;\n"
     "        at = w.max_blocks - n;\n"
-    "    } else if (list >= DAMACY__ZSTD_LIST_LITERALS) {\n"
-    "        c->n_literal_blocks[list - DAMACY__ZSTD_LIST_LITERALS] = n;\n"
+    "    } else if (list >= DAMACY__ZSTD_LIST_EARLY) {\n"
+    "        c->n_literal_blocks[list - DAMACY__ZSTD_LIST_EARLY] = n;\n"
     "    } else if (list == DAMACY__ZSTD_LIST_EXECUTE) {\n"
     "        c->n_execute = n;\n"
     "    } else {\n"
@@ -17971,11 +17988,11 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    const uint64_t at = list == DAMACY__ZSTD_LIST_SEQUENCES ? w.sequence_order\n"
     "                        : list == DAMACY__ZSTD_LIST_EXECUTE\n"
     "                            ? w.execute_list\n"
-    "                            : w.literal_order[(list - DAMACY__ZSTD_LIST_LITERALS) % 3];\n"
+    "                            : w.literal_order[(list - DAMACY__ZSTD_LIST_EARLY) % 3];\n"
     "    return (uint32_t*)(uintptr_t)at;\n"
     "}\n"
     "\n"
-    "// Item i, a block or a frame behind them, is counted or, with WRITE, put into its lists.\n"
+    "// Item i, a block or a frame behind them, is counted or, with WRITE, put into its list.\n"
     "template <bool WRITE>\n"
     "DAMACY__INLINE void damacy__zstd_order_item(const damacy__zstd_wave& w,\n"
     "                                            damacy__zstd_order_shared& shared, uint32_t i,\n"
@@ -17983,21 +18000,24 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "{\n"
     "    const uint32_t index = i < n_blocks ? i : i - n_blocks;\n"
     "    const damacy__zstd_order_key key =\n"
-    "        i < n_blocks ? damacy__zstd_order_keys(w, index) : damacy__zstd_order_frame(w, index);\n"
+    "        i >= n_blocks ? damacy__zstd_order_frame(damacy__zstd_frames(w)[index])\n"
+    "        : w.flags & DAMACY__ZSTD_FLAG_LITERALS\n"
+    "            ? damacy__zstd_order_literals(w, damacy__zstd_blocks(w)[index])\n"
+    "            : damacy__zstd_order_sequences(damacy__zstd_blocks(w)[index]);\n"
     "\n"
-    "    for (uint32_t k = 0; k < 2; k++)\n"
-    "        if (key.list[k] < DAMACY__ZSTD_LISTS) {\n"
-    "            const uint32_t at = damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);\n"
-    "            if (WRITE)\n"
-    "                damacy__zstd_order_list(w, key.list[k])[at] = index;\n"
-    "        }\n"
+    "    if (key.list == DAMACY__ZSTD_LISTS)\n"
+    "        return;\n"
+    "    const uint32_t at = damacy__atomic_add(&shared.cursor[key.list][key.bucket], 1);\n"
+    "    if (WRITE)\n"
+    "        damacy__zstd_order_list(w, key.list)[at] = index;\n"
     "}\n"
     "\n"
     "static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,\n"
     "                                          damacy__zstd_order_shared& shared)\n"
     "{\n"
     "    const uint32_t n_blocks = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x;\n"
-    "    const uint32_t n = n_blocks + damacy__zstd_counts(w)->n_frames;\n"
+    "    const bool literals = w.flags & DAMACY__ZSTD_FLAG_LITERALS;\n"
+    "    const uint32_t n = n_blocks + (literals ? 0 : damacy__zstd_counts(w)->n_frames);\n"
     "    uint32_t* const cursor = &shared.cursor[0][0];\n"
     "\n"
     "    for (uint32_t i = tid; i < DAMACY__ZSTD_LISTS * DAMACY__ZSTD_BUCKETS; i += blockDim.x)\n"
@@ -18006,7 +18026,7 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    for (uint32_t i = tid; i < n; i += blockDim.x)\n"
     "        damacy__zstd_order_item<false>(w, shared, i, n_blocks);\n"
     "    damacy__sync_block();\n"
-    "    if (tid < DAMACY__ZSTD_LISTS)\n"
+    "    if (tid < DAMACY__ZSTD_LISTS && literals == (tid >= DAMACY__ZSTD_LIST_EARLY))\n"
     "        damacy__zstd_order_places(w, shared.cursor[tid], tid);\n"
     "    damacy__sync_block();\n"
     "    for (uint32_t i = tid; i < n; i += blockDim.x)\n"
@@ -27375,6 +27395,7 @@ DAMACY__WARM_BEGIN
 enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT32 = 2, DAMACY__ZSTD_SPLIT128 = 3 };
 typedef struct damacy__zstd_options {
     uint32_t literals; /* DAMACY__ZSTD_LANES ... */
+    bool is_early;     /* literals of blocks with sequences beside those, in a pass of their own */
     uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
     uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
 } damacy__zstd_options;
@@ -27650,14 +27671,15 @@ static damacy_status damacy__zstd_mark(damacy__zstd_pass* run, uint32_t stage, d
     return damacy__event_record(run->device, run->call->marks[stage], run->call->stream, err);
 }
 
-/* Opens a part in which kernels may run side by side: what is queued beside waits for what the
- * stream holds now, and what follows damacy__zstd_join waits for both. */
-static damacy_status damacy__zstd_fork(damacy__zstd_pass* run, damacy_error* err)
+/* Opens a part in which kernels may run side by side: what is first queued on a side waits for what
+ * `stream` holds now, and what follows damacy__zstd_join waits for both. */
+static damacy_status damacy__zstd_fork(damacy__zstd_pass* run, damacy__stream stream,
+                                       damacy_error* err)
 {
     if (run->call->is_alone) {
         return DAMACY_OK;
     }
-    return damacy__event_record(run->device, run->kernels->fork, run->call->stream, err);
+    return damacy__event_record(run->device, run->kernels->fork, stream, err);
 }
 
 /* A kernel on side stream `side`, or in line if the wave is to be alone. */
@@ -27677,19 +27699,25 @@ static damacy_status damacy__zstd_step_beside(damacy__zstd_pass* run, uint32_t s
     return damacy__zstd_step_on(run, stream, kernel, n_blocks, threads, shared, err);
 }
 
-/* The stream waits for what runs beside it. */
-static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err)
+/* The stream waits for what is on one side. */
+static damacy_status damacy__zstd_join_side(damacy__zstd_pass* run, uint32_t side,
+                                            damacy_error* err)
 {
     const damacy__zstd_kernels* k = run->kernels;
 
-    for (uint32_t i = 0; i < DAMACY__COUNT(run->is_beside); i++) {
-        if (run->is_beside[i]) {
-            run->is_beside[i] = false;
-            DAMACY__TRY(damacy__event_record(run->device, k->join[i], k->side[i], err));
-            DAMACY__TRY(damacy__stream_await(run->device, run->call->stream, k->join[i], err));
-        }
+    if (!run->is_beside[side]) {
+        return DAMACY_OK;
     }
-    return DAMACY_OK;
+    run->is_beside[side] = false;
+    DAMACY__TRY(damacy__event_record(run->device, k->join[side], k->side[side], err));
+    return damacy__stream_await(run->device, run->call->stream, k->join[side], err);
+}
+
+/* The stream waits for all that runs beside it. */
+static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err)
+{
+    DAMACY__TRY(damacy__zstd_join_side(run, 0, err));
+    return damacy__zstd_join_side(run, 1, err);
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
@@ -27722,28 +27750,36 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     run->wave.flags = o->execute | (o->fse & ~DAMACY__ZSTD_FLAG_FSE_HALF);
 }
 
+/* To what the sequence stage needs; what literals need stays under way on side 0. */
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t warps = damacy__div_up(run->wave.max_jobs, 2); /* a warp per job */
+    const uint32_t flags = run->wave.flags;
+    damacy_status status;
 
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE], 1, 1024, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
-    DAMACY__TRY(damacy__zstd_fork(run, err));
-    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &back[DAMACY__ZSTD_TABLES],
-                                         damacy__div_up(run->n_blocks, 128), 128, 0, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_TREES], damacy__div_up(run->n_blocks, 8),
-                                  32, 0, err));
-    DAMACY__TRY(damacy__zstd_join(run, err));
+    DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err));
+    DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES],
+                                         damacy__div_up(run->n_blocks, 64), 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_TREES],
+                                         damacy__div_up(run->n_blocks, 8), 32, 0, err));
+    run->wave.flags |=
+        DAMACY__ZSTD_FLAG_LITERALS | (run->options.is_early ? DAMACY__ZSTD_FLAG_EARLY : 0);
+    status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
+    run->wave.flags = flags;
+    DAMACY__TRY(status);
+    DAMACY__TRY(damacy__zstd_join_side(run, 1, err));
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err);
 }
 
-/* Literals of one kind, beside the stream. */
-static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, bool is_late,
+/* A pass over literals, beside the stream: FLAG_EARLY or FLAG_LATE. */
+static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32_t pass,
                                                   damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
@@ -27751,7 +27787,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, bool i
     const uint64_t n = run->n_blocks;
     damacy_status status;
 
-    run->wave.flags |= is_late ? DAMACY__ZSTD_FLAG_LATE : 0;
+    run->wave.flags |= pass;
     if (how == DAMACY__ZSTD_SPLIT32) {
         status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS32], n, 128,
                                           DAMACY__ZSTD_SPLIT_SHARED(32), err);
@@ -27813,7 +27849,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_LINK], most, 256, 0, err));
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_JUMP], most, 256, 0, err));
     }
-    DAMACY__TRY(damacy__zstd_fork(run, err));
+    DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         const damacy__kernel* kernel = &back[DAMACY__ZSTD_TILE + i];
@@ -27838,17 +27874,19 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     const damacy__kernel* front = run->kernels->front.kernels;
 
     DAMACY__TRY(damacy__zstd_launch_parse(run, err));
-    DAMACY__TRY(damacy__zstd_fork(run, err));
     DAMACY__TRY(damacy__zstd_launch_fse(run, size, err)); /* first: it takes longest */
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FSE, err));
-    DAMACY__TRY(damacy__zstd_launch_literals(run, false, err));
+    if (run->options.is_early) {
+        DAMACY__TRY(damacy__zstd_fork(run, run->kernels->side[0], err)); /* that has the lists */
+        DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_EARLY, err));
+    }
     DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_LITERALS, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE],
                                   damacy__div_up(run->wave.max_jobs, 4), 128, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_RESOLVE, err));
-    DAMACY__TRY(damacy__zstd_fork(run, err));
-    DAMACY__TRY(damacy__zstd_launch_literals(run, true, err));
+    DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
+    DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_LATE, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_PLACE], run->n_blocks, 256, 0, err));
     DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PLACE, err));

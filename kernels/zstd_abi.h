@@ -1,20 +1,21 @@
 /* Records of the Zstandard decoder (RFC 8878), shared by the host and the kernels of zstd.cu.
  *
  * One wave decodes a table of jobs. The entries run in this order with no read-back; every count
- * is on the device, so grids are persistent or sized by capacity. Neighbours that do not need each
- * other may run at the same time: trees and tables, the early literals and fse, the late literals
- * and place.
+ * is on the device, so grids are persistent or sized by capacity. What does not need the other may
+ * run at the same time: the first order and tables, which fse needs; trees, the second order and
+ * the early literals, which fse does not need; the late literals and place.
  *
  *   count     thread per job: checks every header, counts frames, blocks, literals, records
  *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
  *   fill      thread per job: walks the headers again, fills frames, blocks and trees
- *   trees     Huffman tree descriptions -> weights
+ *   order     lists of blocks with sequences and of frames, most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
- *   order     lists of blocks and frames, most work first
- *   literals  of blocks with sequences: Huffman streams -> scratch
+ *   trees     Huffman tree descriptions -> weights
+ *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals
+ *   literals  with FLAG_EARLY, of blocks with sequences: Huffman streams -> scratch
  *   fse       sequences -> records, block sizes, outgoing repeat offsets
  *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
- *   literals  again, with FLAG_LATE, of blocks without sequences: straight to their output
+ *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
  *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets
  *   execute   records -> output
  *   finish    frame checksums, results
@@ -163,9 +164,9 @@ typedef struct damacy__zstd_counters {
     uint64_t n_link_bytes;                /* for execute */
     uint32_t n_frames, n_blocks, n_trees; /* allocate */
     uint32_t n_sequence_blocks;           /* order: entries of sequence_order */
-    uint32_t n_literal_blocks[3]; /* order: blocks with sequences in literal_order, by table log:
-                                     <= 9, 10, 11 */
-    uint32_t n_late_blocks[3];    /* order: blocks without, likewise */
+    uint32_t n_literal_blocks[3]; /* order: early blocks in literal_order, by table log: <= 9, 10,
+                                     11 */
+    uint32_t n_late_blocks[3];    /* order: all others, likewise */
     uint32_t n_execute;           /* order: entries of execute_list */
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
     uint32_t ticket[4];           /* for persistent grids: 0 is fse's */
@@ -189,7 +190,12 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u
 #define DAMACY__ZSTD_FLAG_FSE_HALF       0x400u /* another kernel, damacy_zstd_fse_half */
 
-/* Literals of blocks without sequences, once they have a place, not of those with. */
+/* Of order: the lists of literals, not the others. */
+#define DAMACY__ZSTD_FLAG_LITERALS 0x1000u
+/* Of order and of a pass over literals: those of blocks with sequences have a list and a pass of
+ * their own, which needs no places of blocks. Else one list holds all. */
+#define DAMACY__ZSTD_FLAG_EARLY 0x2000u
+/* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 
 /* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
@@ -230,8 +236,8 @@ typedef struct damacy__zstd_wave {
     uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most
                                 sequences first */
     uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by
-                                table log, largest first; those with sequences from the front,
-                                the late ones up to the end */
+                                table log, largest first; the early ones from the front, the
+                                others up to the end */
     uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences, most records first */
     uint64_t literals;    /* scratch for literals and records together, 256-byte aligned: literals
                              from the front, records from the back; 64 spare bytes on both sides */

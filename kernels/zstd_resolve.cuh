@@ -160,9 +160,9 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
 enum { // lists
     DAMACY__ZSTD_LIST_SEQUENCES = 0,
     DAMACY__ZSTD_LIST_EXECUTE = 1,
-    DAMACY__ZSTD_LIST_LITERALS = 2, // three, by table log
-    DAMACY__ZSTD_LIST_LATE = 5,     // three, by table log
-    DAMACY__ZSTD_LISTS = 8          // also: none
+    DAMACY__ZSTD_LIST_EARLY = 2, // three, by table log
+    DAMACY__ZSTD_LIST_LATE = 5,  // three, by table log
+    DAMACY__ZSTD_LISTS = 8       // also: none
 };
 
 typedef struct damacy__zstd_order_shared {
@@ -177,44 +177,49 @@ DAMACY__INLINE uint32_t damacy__zstd_bucket(uint32_t n)
     return DAMACY__ZSTD_BUCKETS - 1 - damacy__min(size_class, DAMACY__ZSTD_BUCKETS - 1);
 }
 
-// Lists that a block belongs to, and its size class in each.
+// An entry of a list: which list (LISTS: none) and its size class there. Nobody looks for errors,
+// as the stages may run at the same time: what a job has is decoded whatever else it has, and which
+// error is reported does not depend on which comes first.
 typedef struct damacy__zstd_order_key {
-    uint32_t list[2], bucket[2];
+    uint32_t list, bucket;
 } damacy__zstd_order_key;
 
-DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_keys(const damacy__zstd_wave& w,
-                                                              uint32_t index)
+// Of a block among those with sequences.
+DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_sequences(const damacy__zstd_block& b)
 {
-    const damacy__zstd_block& b = damacy__zstd_blocks(w)[index];
-    const bool late = b.type == DAMACY__ZSTD_LITERALS;
-    damacy__zstd_order_key key = {{DAMACY__ZSTD_LISTS, DAMACY__ZSTD_LISTS}, {0, 0}};
+    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};
 
-    if (damacy__zstd_errors(w)[damacy__zstd_frames(w)[b.frame].job] != DAMACY__ZSTD_NO_ERROR)
-        return key;
     if (b.type == DAMACY__ZSTD_SEQUENCES) {
-        key.list[0] = DAMACY__ZSTD_LIST_SEQUENCES;
-        key.bucket[0] = damacy__zstd_bucket(b.n_sequences);
-    }
-    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {
-        const uint32_t log = damacy__zstd_trees(w)[b.tree].log;
-        key.list[1] =
-            (late ? (uint32_t)DAMACY__ZSTD_LIST_LATE : (uint32_t)DAMACY__ZSTD_LIST_LITERALS) +
-            (log <= 9 ? 0 : log - 9);
-        key.bucket[1] = damacy__zstd_bucket(b.n_literals);
+        key.list = DAMACY__ZSTD_LIST_SEQUENCES;
+        key.bucket = damacy__zstd_bucket(b.n_sequences);
     }
     return key;
 }
 
-// The same of a frame; its list is the second.
-DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_frame(const damacy__zstd_wave& w,
-                                                               uint32_t index)
+// Of a block among those with Huffman literals.
+DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_literals(const damacy__zstd_wave& w,
+                                                                  const damacy__zstd_block& b)
 {
-    const damacy__zstd_frame& f = damacy__zstd_frames(w)[index];
-    damacy__zstd_order_key key = {{DAMACY__ZSTD_LISTS, DAMACY__ZSTD_LISTS}, {0, 0}};
+    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};
 
-    if (f.n_sequence_blocks && damacy__zstd_errors(w)[f.job] == DAMACY__ZSTD_NO_ERROR) {
-        key.list[1] = DAMACY__ZSTD_LIST_EXECUTE;
-        key.bucket[1] = damacy__zstd_bucket(f.n_records);
+    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {
+        const uint32_t log = damacy__zstd_trees(w)[b.tree].log;
+        const bool early = w.flags & DAMACY__ZSTD_FLAG_EARLY && b.type == DAMACY__ZSTD_SEQUENCES;
+        key.list = (early ? (uint32_t)DAMACY__ZSTD_LIST_EARLY : (uint32_t)DAMACY__ZSTD_LIST_LATE) +
+                   (log <= 9 ? 0 : log - 9);
+        key.bucket = damacy__zstd_bucket(b.n_literals);
+    }
+    return key;
+}
+
+// Of a frame among those to execute.
+DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_frame(const damacy__zstd_frame& f)
+{
+    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};
+
+    if (f.n_sequence_blocks) {
+        key.list = DAMACY__ZSTD_LIST_EXECUTE;
+        key.bucket = damacy__zstd_bucket(f.n_records);
     }
     return key;
 }
@@ -231,8 +236,8 @@ static __device__ void damacy__zstd_order_places(const damacy__zstd_wave& w, uin
     if (list >= DAMACY__ZSTD_LIST_LATE) {
         c->n_late_blocks[list - DAMACY__ZSTD_LIST_LATE] = n;
         at = w.max_blocks - n;
-    } else if (list >= DAMACY__ZSTD_LIST_LITERALS) {
-        c->n_literal_blocks[list - DAMACY__ZSTD_LIST_LITERALS] = n;
+    } else if (list >= DAMACY__ZSTD_LIST_EARLY) {
+        c->n_literal_blocks[list - DAMACY__ZSTD_LIST_EARLY] = n;
     } else if (list == DAMACY__ZSTD_LIST_EXECUTE) {
         c->n_execute = n;
     } else {
@@ -250,11 +255,11 @@ DAMACY__INLINE uint32_t* damacy__zstd_order_list(const damacy__zstd_wave& w, uin
     const uint64_t at = list == DAMACY__ZSTD_LIST_SEQUENCES ? w.sequence_order
                         : list == DAMACY__ZSTD_LIST_EXECUTE
                             ? w.execute_list
-                            : w.literal_order[(list - DAMACY__ZSTD_LIST_LITERALS) % 3];
+                            : w.literal_order[(list - DAMACY__ZSTD_LIST_EARLY) % 3];
     return (uint32_t*)(uintptr_t)at;
 }
 
-// Item i, a block or a frame behind them, is counted or, with WRITE, put into its lists.
+// Item i, a block or a frame behind them, is counted or, with WRITE, put into its list.
 template <bool WRITE>
 DAMACY__INLINE void damacy__zstd_order_item(const damacy__zstd_wave& w,
                                             damacy__zstd_order_shared& shared, uint32_t i,
@@ -262,21 +267,24 @@ DAMACY__INLINE void damacy__zstd_order_item(const damacy__zstd_wave& w,
 {
     const uint32_t index = i < n_blocks ? i : i - n_blocks;
     const damacy__zstd_order_key key =
-        i < n_blocks ? damacy__zstd_order_keys(w, index) : damacy__zstd_order_frame(w, index);
+        i >= n_blocks ? damacy__zstd_order_frame(damacy__zstd_frames(w)[index])
+        : w.flags & DAMACY__ZSTD_FLAG_LITERALS
+            ? damacy__zstd_order_literals(w, damacy__zstd_blocks(w)[index])
+            : damacy__zstd_order_sequences(damacy__zstd_blocks(w)[index]);
 
-    for (uint32_t k = 0; k < 2; k++)
-        if (key.list[k] < DAMACY__ZSTD_LISTS) {
-            const uint32_t at = damacy__atomic_add(&shared.cursor[key.list[k]][key.bucket[k]], 1);
-            if (WRITE)
-                damacy__zstd_order_list(w, key.list[k])[at] = index;
-        }
+    if (key.list == DAMACY__ZSTD_LISTS)
+        return;
+    const uint32_t at = damacy__atomic_add(&shared.cursor[key.list][key.bucket], 1);
+    if (WRITE)
+        damacy__zstd_order_list(w, key.list)[at] = index;
 }
 
 static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,
                                           damacy__zstd_order_shared& shared)
 {
     const uint32_t n_blocks = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x;
-    const uint32_t n = n_blocks + damacy__zstd_counts(w)->n_frames;
+    const bool literals = w.flags & DAMACY__ZSTD_FLAG_LITERALS;
+    const uint32_t n = n_blocks + (literals ? 0 : damacy__zstd_counts(w)->n_frames);
     uint32_t* const cursor = &shared.cursor[0][0];
 
     for (uint32_t i = tid; i < DAMACY__ZSTD_LISTS * DAMACY__ZSTD_BUCKETS; i += blockDim.x)
@@ -285,7 +293,7 @@ static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,
     for (uint32_t i = tid; i < n; i += blockDim.x)
         damacy__zstd_order_item<false>(w, shared, i, n_blocks);
     damacy__sync_block();
-    if (tid < DAMACY__ZSTD_LISTS)
+    if (tid < DAMACY__ZSTD_LISTS && literals == (tid >= DAMACY__ZSTD_LIST_EARLY))
         damacy__zstd_order_places(w, shared.cursor[tid], tid);
     damacy__sync_block();
     for (uint32_t i = tid; i < n; i += blockDim.x)

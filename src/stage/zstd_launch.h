@@ -13,6 +13,7 @@
 enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT32 = 2, DAMACY__ZSTD_SPLIT128 = 3 };
 typedef struct damacy__zstd_options {
     uint32_t literals; /* DAMACY__ZSTD_LANES ... */
+    bool is_early;     /* literals of blocks with sequences beside those, in a pass of their own */
     uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
     uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
 } damacy__zstd_options;
@@ -288,14 +289,15 @@ static damacy_status damacy__zstd_mark(damacy__zstd_pass* run, uint32_t stage, d
     return damacy__event_record(run->device, run->call->marks[stage], run->call->stream, err);
 }
 
-/* Opens a part in which kernels may run side by side: what is queued beside waits for what the
- * stream holds now, and what follows damacy__zstd_join waits for both. */
-static damacy_status damacy__zstd_fork(damacy__zstd_pass* run, damacy_error* err)
+/* Opens a part in which kernels may run side by side: what is first queued on a side waits for what
+ * `stream` holds now, and what follows damacy__zstd_join waits for both. */
+static damacy_status damacy__zstd_fork(damacy__zstd_pass* run, damacy__stream stream,
+                                       damacy_error* err)
 {
     if (run->call->is_alone) {
         return DAMACY_OK;
     }
-    return damacy__event_record(run->device, run->kernels->fork, run->call->stream, err);
+    return damacy__event_record(run->device, run->kernels->fork, stream, err);
 }
 
 /* A kernel on side stream `side`, or in line if the wave is to be alone. */
@@ -315,19 +317,25 @@ static damacy_status damacy__zstd_step_beside(damacy__zstd_pass* run, uint32_t s
     return damacy__zstd_step_on(run, stream, kernel, n_blocks, threads, shared, err);
 }
 
-/* The stream waits for what runs beside it. */
-static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err)
+/* The stream waits for what is on one side. */
+static damacy_status damacy__zstd_join_side(damacy__zstd_pass* run, uint32_t side,
+                                            damacy_error* err)
 {
     const damacy__zstd_kernels* k = run->kernels;
 
-    for (uint32_t i = 0; i < DAMACY__COUNT(run->is_beside); i++) {
-        if (run->is_beside[i]) {
-            run->is_beside[i] = false;
-            DAMACY__TRY(damacy__event_record(run->device, k->join[i], k->side[i], err));
-            DAMACY__TRY(damacy__stream_await(run->device, run->call->stream, k->join[i], err));
-        }
+    if (!run->is_beside[side]) {
+        return DAMACY_OK;
     }
-    return DAMACY_OK;
+    run->is_beside[side] = false;
+    DAMACY__TRY(damacy__event_record(run->device, k->join[side], k->side[side], err));
+    return damacy__stream_await(run->device, run->call->stream, k->join[side], err);
+}
+
+/* The stream waits for all that runs beside it. */
+static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err)
+{
+    DAMACY__TRY(damacy__zstd_join_side(run, 0, err));
+    return damacy__zstd_join_side(run, 1, err);
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
@@ -360,28 +368,36 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     run->wave.flags = o->execute | (o->fse & ~DAMACY__ZSTD_FLAG_FSE_HALF);
 }
 
+/* To what the sequence stage needs; what literals need stays under way on side 0. */
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t warps = damacy__div_up(run->wave.max_jobs, 2); /* a warp per job */
+    const uint32_t flags = run->wave.flags;
+    damacy_status status;
 
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE], 1, 1024, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
-    DAMACY__TRY(damacy__zstd_fork(run, err));
-    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &back[DAMACY__ZSTD_TABLES],
-                                         damacy__div_up(run->n_blocks, 128), 128, 0, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_TREES], damacy__div_up(run->n_blocks, 8),
-                                  32, 0, err));
-    DAMACY__TRY(damacy__zstd_join(run, err));
+    DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err));
+    DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES],
+                                         damacy__div_up(run->n_blocks, 64), 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_TREES],
+                                         damacy__div_up(run->n_blocks, 8), 32, 0, err));
+    run->wave.flags |=
+        DAMACY__ZSTD_FLAG_LITERALS | (run->options.is_early ? DAMACY__ZSTD_FLAG_EARLY : 0);
+    status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
+    run->wave.flags = flags;
+    DAMACY__TRY(status);
+    DAMACY__TRY(damacy__zstd_join_side(run, 1, err));
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err);
 }
 
-/* Literals of one kind, beside the stream. */
-static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, bool is_late,
+/* A pass over literals, beside the stream: FLAG_EARLY or FLAG_LATE. */
+static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32_t pass,
                                                   damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
@@ -389,7 +405,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, bool i
     const uint64_t n = run->n_blocks;
     damacy_status status;
 
-    run->wave.flags |= is_late ? DAMACY__ZSTD_FLAG_LATE : 0;
+    run->wave.flags |= pass;
     if (how == DAMACY__ZSTD_SPLIT32) {
         status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS32], n, 128,
                                           DAMACY__ZSTD_SPLIT_SHARED(32), err);
@@ -451,7 +467,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_LINK], most, 256, 0, err));
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_JUMP], most, 256, 0, err));
     }
-    DAMACY__TRY(damacy__zstd_fork(run, err));
+    DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         const damacy__kernel* kernel = &back[DAMACY__ZSTD_TILE + i];
@@ -476,17 +492,19 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     const damacy__kernel* front = run->kernels->front.kernels;
 
     DAMACY__TRY(damacy__zstd_launch_parse(run, err));
-    DAMACY__TRY(damacy__zstd_fork(run, err));
     DAMACY__TRY(damacy__zstd_launch_fse(run, size, err)); /* first: it takes longest */
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FSE, err));
-    DAMACY__TRY(damacy__zstd_launch_literals(run, false, err));
+    if (run->options.is_early) {
+        DAMACY__TRY(damacy__zstd_fork(run, run->kernels->side[0], err)); /* that has the lists */
+        DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_EARLY, err));
+    }
     DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_LITERALS, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE],
                                   damacy__div_up(run->wave.max_jobs, 4), 128, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_RESOLVE, err));
-    DAMACY__TRY(damacy__zstd_fork(run, err));
-    DAMACY__TRY(damacy__zstd_launch_literals(run, true, err));
+    DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
+    DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_LATE, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_PLACE], run->n_blocks, 256, 0, err));
     DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PLACE, err));
