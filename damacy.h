@@ -28713,10 +28713,10 @@ DAMACY__WARM_END
 DAMACY__COLD_BEGIN
 /* The GPU side of a pipeline: its device, its kernels and its waves.
  *
- * A wave is a fixed share of device memory, with room for compressed bytes, decoded chunks, scratch
- * and the tables of one round of work: transfer, decode, assemble. Several waves are under way at a
- * time, so that one is sent while another is decoded. All memory is made once, when the shape of
- * batches is known. */
+ * A wave is a fixed share of device memory, with room for compressed bytes, decoded chunks and the
+ * tables of one round of work: transfer, decode, assemble. Several waves are under way at a time,
+ * so that one is sent while another is decoded. They are decoded one after another, on one stream
+ * and with one scratch. All memory is made once, when the shape of batches is known. */
 
 enum {
     DAMACY__WAVES = 3,
@@ -28743,10 +28743,9 @@ typedef struct damacy__wave_tables {
 typedef struct damacy__wave {
     uint64_t input; /* device addresses */
     uint64_t output;
-    uint64_t scratch; /* of zstd, then of blosc */
     uint64_t tables;
     damacy__pinned host;   /* the tables' twin */
-    damacy__stream stream; /* of its decoding and assembling */
+    damacy__stream stream; /* of its decoding and assembling: that of all waves */
     damacy__event sent;    /* the host's bytes are on the device */
     damacy__event done;    /* everything */
     damacy__assemble_list list;
@@ -28811,7 +28810,8 @@ typedef struct damacy__gpu {
         output_limit; /* GPU thread: what waves take now; less after one did not fit its scratch */
     damacy__zstd_layout zstd_layout;
     damacy__blosc_layout blosc_layout;
-    uint64_t scratch_size; /* of a wave: both */
+    uint64_t scratch; /* of the wave that is decoded: of zstd, then of blosc */
+    uint64_t scratch_size;
     damacy__wave_tables tables;
     damacy__wave waves[DAMACY__WAVES];
 
@@ -28876,8 +28876,6 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
     DAMACY__TRY(
         damacy__device_alloc(device, gpu->output_size, "chunks of a wave", &wave->output, err));
     DAMACY__TRY(
-        damacy__device_alloc(device, gpu->scratch_size, "scratch of a wave", &wave->scratch, err));
-    DAMACY__TRY(
         damacy__device_alloc(device, gpu->tables.size, "tables of a wave", &wave->tables, err));
     DAMACY__TRY(
         damacy__pinned_alloc(device, gpu->tables.size, "tables of a wave", &wave->host, err));
@@ -28931,8 +28929,8 @@ static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_siz
 
     for (; size >= UINT64_C(1) << 20; size /= 2) {
         DAMACY__TRY(damacy__gpu_size_wave(gpu, size, err));
-        need = DAMACY__WAVES *
-               (gpu->input_size + gpu->output_size + gpu->scratch_size + gpu->tables.size);
+        need = DAMACY__WAVES * (gpu->input_size + gpu->output_size + gpu->tables.size) +
+               gpu->scratch_size;
         if (slots_size + gpu->affine_size + need <= budget) {
             break;
         }
@@ -28944,6 +28942,8 @@ static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_siz
                             budget, gpu->core->config.batch_slots, slots_size, need);
     }
     gpu->output_limit = gpu->output_size;
+    DAMACY__TRY(damacy__device_alloc(&gpu->device, gpu->scratch_size, "scratch of waves",
+                                     &gpu->scratch, err));
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
         DAMACY__TRY(damacy__gpu_make_wave(gpu, &gpu->waves[i], err));
     }
@@ -29109,9 +29109,6 @@ static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
     if (wave->tables) {
         damacy__device_free(device, wave->tables, gpu->tables.size);
     }
-    if (wave->scratch) {
-        damacy__device_free(device, wave->scratch, gpu->scratch_size);
-    }
     if (wave->output) {
         damacy__device_free(device, wave->output, gpu->output_size);
     }
@@ -29139,6 +29136,10 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
         damacy__gpu_free_wave(gpu, &gpu->waves[i]);
         memset(&gpu->waves[i], 0, sizeof gpu->waves[i]);
+    }
+    if (gpu->scratch) {
+        damacy__device_free(&gpu->device, gpu->scratch, gpu->scratch_size);
+        gpu->scratch = 0;
     }
     if (gpu->affine) {
         damacy__device_free(&gpu->device, gpu->affine, gpu->affine_size);
@@ -29489,7 +29490,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.jobs = jobs;
     call.n_jobs = n_jobs;
     call.results = results;
-    call.scratch = wave->scratch;
+    call.scratch = gpu->scratch;
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
     call.stream = wave->stream;
@@ -29499,7 +29500,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
 /* Blosc chunks, and the wave's own Zstandard jobs in front of theirs. */
 static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
-    const uint64_t scratch = wave->scratch + gpu->zstd_layout.size;
+    const uint64_t scratch = gpu->scratch + gpu->zstd_layout.size;
     damacy__blosc_layout layout = gpu->blosc_layout;
     damacy__lz_call call;
     damacy__lz_call lz4;

@@ -297,7 +297,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.jobs = jobs;
     call.n_jobs = n_jobs;
     call.results = results;
-    call.scratch = wave->scratch;
+    call.scratch = gpu->scratch;
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
     call.stream = wave->stream;
@@ -307,7 +307,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
 /* Blosc chunks, and the wave's own Zstandard jobs in front of theirs. */
 static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
-    const uint64_t scratch = wave->scratch + gpu->zstd_layout.size;
+    const uint64_t scratch = gpu->scratch + gpu->zstd_layout.size;
     damacy__blosc_layout layout = gpu->blosc_layout;
     damacy__lz_call call;
     damacy__lz_call lz4;
