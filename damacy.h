@@ -6944,7 +6944,7 @@ static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t s
 }
 
 /* ==== src/codec/gzip.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* gzip (RFC 1952) and zlib (RFC 1950) on the host through libz.
  *
  * Several gzip members in a row are one stream; libz compares their checksums. Bytes behind the end
@@ -7033,7 +7033,7 @@ static damacy_status damacy__inflate(damacy__libraries* libraries, bool is_gzip,
     (void)z->end(&stream);
     return status;
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/codec/shuffle.h ==== */
 /* Undoes blosc's two shuffles over one block. Source: c-blosc README_CHUNK_FORMAT.rst and its
@@ -19532,9 +19532,9 @@ static damacy_status damacy__device_find(damacy__device* device, const damacy__d
                                          damacy__alloc* alloc, const damacy__device_config* config,
                                          damacy_error* err);
 static damacy_status damacy__device_connect(damacy__device* device, damacy_error* err);
-static damacy_status damacy__device_open(damacy__device* device, const damacy__driver* driver,
-                                         damacy__alloc* alloc, const damacy__device_config* config,
-                                         damacy_error* err);
+DAMACY__UNUSED static damacy_status
+damacy__device_open(damacy__device* device, const damacy__driver* driver, damacy__alloc* alloc,
+                    const damacy__device_config* config, damacy_error* err);
 
 /* Finds the device whose primary context connect takes. */
 static damacy_status damacy__device_number(damacy__device* device, int ordinal, damacy_error* err)
@@ -19736,9 +19736,9 @@ static damacy_status damacy__device_connect(damacy__device* device, damacy_error
 }
 
 /* Both. On failure nothing is held. */
-static damacy_status damacy__device_open(damacy__device* device, const damacy__driver* driver,
-                                         damacy__alloc* alloc, const damacy__device_config* config,
-                                         damacy_error* err)
+DAMACY__UNUSED static damacy_status
+damacy__device_open(damacy__device* device, const damacy__driver* driver, damacy__alloc* alloc,
+                    const damacy__device_config* config, damacy_error* err)
 {
     damacy_status status;
 
@@ -27382,7 +27382,7 @@ static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
 DAMACY__WARM_END
 
 /* ==== src/stage/zstd_launch.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* Zstandard jobs on a device -> their output, by the kernels of kernels/zstd.cu and
  * kernels/zstd_sequences.cu: the launches of a wave of jobs in scratch of stage/zstd_layout.h.
  *
@@ -27946,10 +27946,10 @@ static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
     }
     return DAMACY_OK;
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/stage/lz_launch.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* LZ4 blocks, blosc containers, checksums and plain copies on a device: how much scratch a wave
  * takes, and the launches of kernels/lz4.cu, blosc.cu, copy.cu and crc32c.cu.
  *
@@ -28287,7 +28287,7 @@ DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kerne
     return damacy__lz_step(&kernels->crc32c.kernels[0], device, call->stream,
                            damacy__lz_blocks(device, max_jobs), 256, parameters, err);
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/stage/assemble_launch.h ==== */
 DAMACY__WARM_BEGIN
@@ -30477,7 +30477,7 @@ static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
 DAMACY__COLD_END
 
 /* ==== src/stage/batch.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* What a consumer does with a batch: look, hold, export, release.
  *
  * A batch is named by its core and its id. The id is never used twice, so a stale name is noticed
@@ -30864,7 +30864,7 @@ static damacy_status damacy__export_make(damacy_batch batch, void* stream, damac
     *out = tensor;
     return DAMACY_OK;
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/pipeline.h ==== */
 DAMACY__COLD_BEGIN
@@ -32656,7 +32656,7 @@ DAMACY_API damacy_status damacy_verify(const damacy_config* config, const char* 
 DAMACY__COLD_END
 
 /* ==== src/codec_batch.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* A batch of frames in the caller's device arrays -> launches: how scratch is divided, and the
  * stages of kernels/codec.cu and of the decoders in their order.
  *
@@ -33005,7 +33005,7 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
     }
     return damacy__codec_step(&c, DAMACY__CODEC_SCATTER, err);
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/codec_public.h ==== */
 DAMACY__COLD_BEGIN

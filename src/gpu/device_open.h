@@ -17,9 +17,9 @@ static damacy_status damacy__device_find(damacy__device* device, const damacy__d
                                          damacy__alloc* alloc, const damacy__device_config* config,
                                          damacy_error* err);
 static damacy_status damacy__device_connect(damacy__device* device, damacy_error* err);
-static damacy_status damacy__device_open(damacy__device* device, const damacy__driver* driver,
-                                         damacy__alloc* alloc, const damacy__device_config* config,
-                                         damacy_error* err);
+DAMACY__UNUSED static damacy_status
+damacy__device_open(damacy__device* device, const damacy__driver* driver, damacy__alloc* alloc,
+                    const damacy__device_config* config, damacy_error* err);
 
 /* Finds the device whose primary context connect takes. */
 static damacy_status damacy__device_number(damacy__device* device, int ordinal, damacy_error* err)
@@ -221,9 +221,9 @@ static damacy_status damacy__device_connect(damacy__device* device, damacy_error
 }
 
 /* Both. On failure nothing is held. */
-static damacy_status damacy__device_open(damacy__device* device, const damacy__driver* driver,
-                                         damacy__alloc* alloc, const damacy__device_config* config,
-                                         damacy_error* err)
+DAMACY__UNUSED static damacy_status
+damacy__device_open(damacy__device* device, const damacy__driver* driver, damacy__alloc* alloc,
+                    const damacy__device_config* config, damacy_error* err)
 {
     damacy_status status;
 
