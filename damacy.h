@@ -27436,9 +27436,9 @@ typedef struct damacy__zstd_kernels {
     damacy__program front, back;
     bool has_split128; /* the device has the shared memory for it */
     uint32_t tiles;    /* DAMACY__ZSTD_EXECUTE_*: shapes that it has the shared memory for */
-    damacy__stream side[2];
+    damacy__stream side[3];
     damacy__event fork;
-    damacy__event join[2];
+    damacy__event join[3];
 } damacy__zstd_kernels;
 
 static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
@@ -27610,7 +27610,7 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
             kernels->tiles |= tile.flag;
         }
     }
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < DAMACY__COUNT(kernels->side); i++) {
         DAMACY__TRY(damacy__stream_open(device, false, &kernels->side[i], err));
         DAMACY__TRY(damacy__event_open(device, false, &kernels->join[i], err));
     }
@@ -27621,7 +27621,7 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
 static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device)
 {
     damacy__event_close(device, kernels->fork);
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < DAMACY__COUNT(kernels->side); i++) {
         damacy__event_close(device, kernels->join[i]);
         damacy__stream_close(device, kernels->side[i]);
     }
@@ -27639,7 +27639,7 @@ typedef struct damacy__zstd_pass {
     uint32_t n_jobs;   /* likely */
     uint32_t n_blocks; /* likely */
     damacy__zstd_options options;
-    bool is_beside[2]; /* side streams that hold kernels of this wave, not yet waited for */
+    bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
 
 static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream stream,
@@ -27716,8 +27716,10 @@ static damacy_status damacy__zstd_join_side(damacy__zstd_pass* run, uint32_t sid
 /* The stream waits for all that runs beside it. */
 static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err)
 {
-    DAMACY__TRY(damacy__zstd_join_side(run, 0, err));
-    return damacy__zstd_join_side(run, 1, err);
+    for (uint32_t i = 0; i < DAMACY__COUNT(run->is_beside); i++) {
+        DAMACY__TRY(damacy__zstd_join_side(run, i, err));
+    }
+    return DAMACY_OK;
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
@@ -27734,10 +27736,16 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
         o->literals = DAMACY__ZSTD_SPLIT32;
     }
+    if (o->fse == 0 && run->call->has_company) {
+        o->fse = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+    }
     if (o->execute == 0) {
         o->execute = run->n_jobs > 1000  ? DAMACY__ZSTD_EXECUTE_128X2
                      : run->n_jobs > 200 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2
                                          : DAMACY__ZSTD_EXECUTE_1024X2;
+        if (run->call->is_alone && run->n_jobs > 200 && run->n_jobs <= 1000) {
+            o->execute = DAMACY__ZSTD_EXECUTE_256X4; /* two would run one after another */
+        }
         if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
         }
@@ -27778,7 +27786,8 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err);
 }
 
-/* A pass over literals, beside the stream: FLAG_EARLY or FLAG_LATE. */
+/* A pass over literals, beside the stream: FLAG_EARLY or FLAG_LATE. Each kernel has a floor, the
+ * time of one stream of literals, so they run beside each other, too. */
 static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32_t pass,
                                                   damacy_error* err)
 {
@@ -27805,7 +27814,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
         }
         if (status == DAMACY_OK) {
             status =
-                damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8),
+                damacy__zstd_step_beside(run, 2, &front[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8),
                                          32, DAMACY__ZSTD_LANES9_SHARED, err);
         }
     }
@@ -27813,26 +27822,36 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
     return status;
 }
 
+/* Blocks that a group of the throughput shape takes: as kernels/zstd_fse.cuh. */
+static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
+{
+    return device->shared_per_block >= 232448 ? 32 : device->shared_per_block >= 101376 ? 16 : 8;
+}
+
 /* A grid of the whole device finds each multiprocessor's share itself, and is done soonest. Beside
- * other waves, a grid of full groups of half a multiprocessor each: what it leaves, and the time in
- * which its one chain of look-ups waits, is theirs. */
+ * other waves, few full groups that have their multiprocessors for themselves: execution, whose
+ * history is the cache that shared memory is taken from, has the others. */
 static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t size,
                                              damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t n_multiprocessors = run->device->n_multiprocessors;
     const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
-    const uint32_t fse = run->options.fse;
+    const bool is_few = n_blocks <= DAMACY__ZSTD_FSE_LATENCY_BLOCKS * n_multiprocessors;
+    uint64_t grid = n_multiprocessors;
 
-    if ((fse & DAMACY__ZSTD_FLAG_FSE_HALF) || (run->call->has_company && fse == 0)) {
+    if (run->options.fse & DAMACY__ZSTD_FLAG_FSE_HALF) {
         return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE_HALF],
                                  DAMACY__MIN(damacy__div_up(n_blocks, DAMACY__ZSTD_FSE_HALF_BLOCKS),
                                              2 * n_multiprocessors),
                                  256, damacy__zstd_fse_half_shared(run->device), err);
     }
+    if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT && run->call->has_company) {
+        grid = DAMACY__MIN(grid, damacy__div_up(n_blocks, damacy__zstd_fse_blocks(run->device)));
+    }
     return damacy__zstd_step(
-        run, &back[DAMACY__ZSTD_FSE], n_multiprocessors, 256,
-        n_blocks <= DAMACY__ZSTD_FSE_LATENCY_BLOCKS * n_multiprocessors
+        run, &back[DAMACY__ZSTD_FSE], grid, 256,
+        is_few && !(run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)
             ? DAMACY__MIN(DAMACY__ZSTD_FSE_LATENCY_SHARED, run->device->shared_per_block)
             : run->device->shared_per_block,
         err);
@@ -27860,7 +27879,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
             DAMACY__TRY(
                 damacy__zstd_step(run, kernel, run->n_jobs, tile.threads, tile.shared, err));
         } else {
-            DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 2, kernel, run->n_jobs,
+            DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, run->n_jobs,
                                                  tile.threads, tile.shared, err));
         }
     }
