@@ -20520,6 +20520,11 @@ DAMACY__COLD_BEGIN
  * translates. Needs no GPU. Opening NVRTC takes longer than all else: a note in the cache says
  * which file it was that made the code, and while that file is as it was, it is not opened. */
 
+/* Whether kernels know their lines, for profilers and checkers. Tests define it. */
+#if !defined(DAMACY__LINE_INFO)
+#define DAMACY__LINE_INFO false
+#endif
+
 enum { DAMACY__COMPILE_SOURCES = 64, DAMACY__COMPILE_DEFINES = 24 };
 
 /* A file that the compiler sees. */
@@ -20599,6 +20604,7 @@ static damacy_status damacy__compiler_init(damacy__compiler* compiler, damacy__a
     compiler->alloc = alloc;
     compiler->driver = driver;
     compiler->architecture = architecture;
+    compiler->has_line_info = DAMACY__LINE_INFO;
     compiler->sources = sources;
     compiler->n_sources = n_sources;
     damacy__cache_open(&compiler->cache, cache_dir);

@@ -8,6 +8,11 @@
 #include "base/sync.h"
 #include "gpu/note.h"
 
+/* Whether kernels know their lines, for profilers and checkers. Tests define it. */
+#if !defined(DAMACY__LINE_INFO)
+#define DAMACY__LINE_INFO false
+#endif
+
 enum { DAMACY__COMPILE_SOURCES = 64, DAMACY__COMPILE_DEFINES = 24 };
 
 /* A file that the compiler sees. */
@@ -87,6 +92,7 @@ static damacy_status damacy__compiler_init(damacy__compiler* compiler, damacy__a
     compiler->alloc = alloc;
     compiler->driver = driver;
     compiler->architecture = architecture;
+    compiler->has_line_info = DAMACY__LINE_INFO;
     compiler->sources = sources;
     compiler->n_sources = n_sources;
     damacy__cache_open(&compiler->cache, cache_dir);

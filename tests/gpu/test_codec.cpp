@@ -1,6 +1,7 @@
 // damacy_codec_* on a real device: the corpora through the public interface, other kinds of frames
 // made here, graphs, streams and threads side by side.
 #define DAMACY_IMPLEMENTATION
+#define DAMACY__LINE_INFO (getenv("DAMACY_TEST_LINE_INFO") != NULL)
 #include "damacy.h"
 
 #include "tests/test.h"

@@ -3,9 +3,11 @@
  *
  * TEST_SOAK_SECONDS (30) is how long random configurations run; TEST_SEED repeats a run;
  * DAMACY_TEST_SMALL shortens what a sanitizer slows down; DAMACY_TEST_PLAIN_COPIES hands copies to
- * the driver one by one, as compute-sanitizer does not see what a batch of them writes. */
+ * the driver one by one, as compute-sanitizer does not see what a batch of them writes;
+ * DAMACY_TEST_LINE_INFO lets it tell lines of kernels. */
 #ifndef DAMACY_TEST_ON_FAKE_GPU
 #define DAMACY_IMPLEMENTATION
+#define DAMACY__LINE_INFO (getenv("DAMACY_TEST_LINE_INFO") != NULL)
 #include "damacy.h"
 #include "tests/test.h"
 #endif
