@@ -189,9 +189,9 @@ TEST(lz4_copies_every_offset_and_length_right)
 {
     for (size_t offset = 1; offset <= 40; offset++) {
         for (size_t length = 4; length <= 90; length++) {
-            for (size_t rest = 0; rest <= 40; rest += rest < 20 ? 1 : 7) {
-                uint8_t src[256];
-                uint8_t expected[256];
+            for (size_t rest = 0; rest <= 400; rest += rest < 20 ? 1 : 95) {
+                uint8_t src[1024]; /* 400 more: far from both ends, where fewer checks are due */
+                uint8_t expected[1024];
                 size_t at = 0;
                 size_t n = offset + length + rest;
                 src[at++] =
@@ -208,14 +208,17 @@ TEST(lz4_copies_every_offset_and_length_right)
                     src[at++] = (uint8_t)(length - 19);
                 }
                 src[at++] = (uint8_t)((rest < 15 ? rest : 15) << 4);
+                if (rest >= 15 + 255) {
+                    src[at++] = 255;
+                }
                 if (rest >= 15) {
-                    src[at++] = (uint8_t)(rest - 15);
+                    src[at++] = (uint8_t)((rest - 15) % 255);
                 }
                 for (size_t i = 0; i < length; i++) {
                     expected[offset + i] = expected[i];
                 }
                 for (size_t i = 0; i < rest; i++) {
-                    src[at++] = expected[offset + length + i] = (uint8_t)(100 + i);
+                    src[at++] = expected[offset + length + i] = (uint8_t)(100 + i % 100);
                 }
                 CHECK_EQ(decode(src, at, ours, n), DAMACY_OK);
                 CHECK(memcmp(ours, expected, n) == 0);
