@@ -28934,9 +28934,9 @@ static damacy_status damacy__gpu_make_wave(damacy__gpu* gpu, damacy__wave* wave,
     return DAMACY_OK;
 }
 
-/* The parts of a wave of `size` bytes of chunks. Blosc adds its streams to the tables of the other
- * decoders, at least 8 KiB each on average; a chunk of more of them is tried again in a smaller
- * wave. */
+/* The parts of a wave of `size` bytes of chunks, at least 1 MiB. Blosc adds its streams to the
+ * tables of the other decoders, at least 8 KiB each on average; a chunk of more of them is tried
+ * again in a smaller wave. */
 static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, damacy_error* err)
 {
     damacy__zstd_limits zstd;
@@ -28960,6 +28960,7 @@ static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, dama
     zstd.max_jobs = gpu->blosc_layout.wave.max_zstd;
     zstd.dst_size = size;
     zstd.largest_size = size / 2;
+    zstd.pool_size = size / 10 * 28; /* the waves share it: also data denser than usual fit */
     DAMACY__TRY(damacy__zstd_layout_of(&zstd, &gpu->zstd_layout, err));
     gpu->scratch_size = gpu->zstd_layout.size + gpu->blosc_layout.size;
     return DAMACY_OK;

@@ -23,6 +23,7 @@ struct row {
     uint32_t streams; // 0: one batch after another
     double goal;      // times nvCOMP's; 0: none
     std::string note;
+    uint32_t parts = 0; // of a batch, in one scratch
 };
 
 struct options {
@@ -365,7 +366,9 @@ void bench::run(const row& r)
 
     (void)snprintf(name, sizeof name, "%-11s %-11s L%-2d %7.0f KiB x %5u%s", r.kind.c_str(),
                    r.codec.c_str(), r.level, (double)r.size / 1024.0, r.n,
-                   r.streams ? (" on " + std::to_string(r.streams)).c_str() : "     ");
+                   r.streams ? (" on " + std::to_string(r.streams)).c_str()
+                   : r.parts ? (" in " + std::to_string(r.parts)).c_str()
+                             : "     ");
     if (f.packed.empty()) {
         printf("%s  left out: %s\n", name, f.missing.c_str());
         return;
@@ -384,6 +387,7 @@ void bench::run(const row& r)
     limits.max_frames = r.n;
     limits.max_frame_size = r.size;
     limits.n_concurrent = r.streams;
+    limits.n_parts = r.parts;
     for (wave& w : waves) {
         load(r, f, &w);
     }
@@ -422,6 +426,7 @@ void bench::run(const row& r)
         must(damacy_codec_measure(codecs[kind], &b, streams[0], &limits, &err) == DAMACY_OK,
              "measure");
         limits.n_concurrent = r.streams;
+        limits.n_parts = r.parts;
         is_measured = true;
         for (wave& w : waves) {
             give(w.scratch);
@@ -432,7 +437,7 @@ void bench::run(const row& r)
         uint32_t need = 0;
         is_right &= verify(f, w, false, &need) && need == 0;
     }
-    if (option.stages && kind == DAMACY_CODEC_ZSTD && !r.streams) {
+    if (option.stages && kind == DAMACY_CODEC_ZSTD && !r.streams && !r.parts) {
         stages(r, f, waves[0], limits);
     }
     const double scratch = (double)waves[0].scratch_size / (double)waves[0].dst_size;
@@ -506,7 +511,9 @@ static std::vector<row> quick_rows()
                              {"dim", "zstd", 3, m, 1000, 0, 5, ""},
                              {"dim", "zstd", 3, 256 * k, 1, 0, 0, "goal: twice one libzstd call"},
                              {"dim", "zstd", 3, 256 * k, 512, 0, 7, ""},
-                             {"dim", "zstd", 3, 256 * k, 4096, 0, 0, "goal: scratch 2.5"}};
+                             {"dim", "zstd", 3, 256 * k, 4096, 0, 0, ""},
+                             {"dim", "zstd", 3, 256 * k, 4096, 0, 0, "goal: scratch 2.5", 2},
+                             {"dim", "zstd", 3, 256 * k, 4096, 0, 0, "", 4}};
     const auto streams = [&](const char* kind, double goal) {
         for (uint32_t s = 1; s <= 4; s++) {
             rows.push_back({kind, "zstd", 3, 256 * k, 512, s, goal, ""});
