@@ -23138,12 +23138,17 @@ DAMACY__COLD_END
  *   bool to any     a byte that is not 0 is 1
  *   any to bool     x != 0, so NaN is true and -0.0 is false
  *   int to int      clamped to the range of the output
- *   int to float    one rounding, to nearest, ties to even; beyond the largest finite value:
- * infinity float to int    towards zero, then clamped; infinities clamp, NaN is 0 float to float
- * one rounding, to nearest, ties to even, subnormals kept, too large is infinity. NaN stays NaN:
- * its sign and the top bits of its payload are kept, the quiet bit is set byte order      a
- * big-endian source is swapped first fill            the fill value's bits, in the source type, go
- * through the same conversion
+ *   int to float    one rounding, to nearest, ties to even; too large is infinity
+ *
+ *   float to int    towards zero, then clamped; infinities clamp, NaN is 0
+ *
+ *   float to float  one rounding, to nearest, ties to even, subnormals kept, too large is infinity.
+ *                   NaN stays NaN: its sign and the top bits of its payload are kept, the quiet bit
+ *                   is set
+ *
+ *   byte order      a big-endian source is swapped first
+ *
+ *   fill            the fill value's bits, in the source type, go through the same conversion
  *
  * Scale and offset (float outputs only): the source goes to f32 by the rules above (bits untouched
  * if it is f32), is multiplied by the scale and rounded, the offset is added and rounded (never

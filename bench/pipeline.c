@@ -2,10 +2,8 @@
  *
  *     pipeline DIR [--arrays=8] [--crop=128,128,128] [--batch=128] [--batches=50] [--warmup=5]
  *              [--seed=1234] [--dtype=float32] [--device=auto|cpu|gpu] [--lookahead=512]
- * [--io-threads=8]
- *              [--decode-threads=0] [--slots=0] [--gpu-mb=0] [--host-mb=0] [--cache-mb=]
- * [--hold-ms=0] [--bypass]
- *              [--mapping] [--no-mapping]
+ *              [--io-threads=8] [--decode-threads=0] [--slots=0] [--gpu-mb=0] [--host-mb=0]
+ *              [--cache-mb=] [--hold-ms=0] [--bypass] [--mapping] [--no-mapping]
  *              [--latency=base_ns,mu,sigma,cap_ns,seed]
  *
  * The headline is batches x samples x crop voxels x output bytes / 1e6 / wall seconds, the wall

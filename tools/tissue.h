@@ -169,25 +169,16 @@ static inline uint16_t tissue_count(float photons, uint64_t hash)
     return counts <= 0.0f ? 0 : counts >= 65535.0f ? 65535 : (uint16_t)(counts + 0.5f);
 }
 
-/* The part of a block that lies in a box. */
-static void tissue_block(const tissue* t, tissue_channel channel, const int64_t block[3],
-                         const int64_t begin[3], const int64_t extent[3], uint16_t* dst)
+/* The cells that can be first or second within a block. */
+static int tissue_cells_near(const tissue* t, const int64_t block[3],
+                             tissue_cell cells[TISSUE_NEAR])
 {
-    tissue_cell cells[TISSUE_NEAR];
-    tissue_grain grain;
-    int64_t low[3];
-    int64_t high[3];
     int64_t place[3];
-    int n = 0;
-    float nearest = 1e30f;
     float away[TISSUE_NEAR];
+    float nearest = 1e30f;
+    int n = 0;
 
     for (int axis = 0; axis < 3; axis++) {
-        low[axis] =
-            block[axis] * TISSUE_BLOCK > begin[axis] ? block[axis] * TISSUE_BLOCK : begin[axis];
-        high[axis] = (block[axis] + 1) * TISSUE_BLOCK;
-        high[axis] =
-            high[axis] < begin[axis] + extent[axis] ? high[axis] : begin[axis] + extent[axis];
         place[axis] = (block[axis] * TISSUE_BLOCK + TISSUE_BLOCK / 2) / TISSUE_PITCH;
     }
     for (int i = 0; i < TISSUE_NEAR; i++) {
@@ -202,10 +193,58 @@ static void tissue_block(const tissue* t, tissue_channel channel, const int64_t 
         away[i] = sqrtf(sum);
         nearest = away[i] < nearest ? away[i] : nearest;
     }
-    for (int i = 0; i < TISSUE_NEAR; i++) { /* those that can be first or second within the block */
+    for (int i = 0; i < TISSUE_NEAR; i++) {
         if (away[i] < nearest + 2 * 6.1f + 14.0f) {
             cells[n++] = cells[i];
         }
+    }
+    return n;
+}
+
+/* Light from a point: its nearest cell and the second nearest decide. */
+static inline float tissue_light(const tissue_cell* cells, int n, tissue_channel channel,
+                                 const float at[3], float grain)
+{
+    float first = 1e30f;
+    float second = 1e30f;
+    int a = 0;
+    int b = 0;
+
+    for (int i = 0; i < n; i++) {
+        const float dz = at[0] - cells[i].at[0];
+        const float dy = at[1] - cells[i].at[1];
+        const float dx = at[2] - cells[i].at[2];
+        const float d = dz * dz + dy * dy + dx * dx;
+
+        if (d < first) {
+            second = first;
+            b = a;
+            first = d;
+            a = i;
+        } else if (d < second) {
+            second = d;
+            b = i;
+        }
+    }
+    return tissue_photons(channel, &cells[a], &cells[b], first, second, grain);
+}
+
+/* The part of a block that lies in a box. */
+static void tissue_block(const tissue* t, tissue_channel channel, const int64_t block[3],
+                         const int64_t begin[3], const int64_t extent[3], uint16_t* dst)
+{
+    tissue_cell cells[TISSUE_NEAR];
+    const int n = tissue_cells_near(t, block, cells);
+    tissue_grain grain;
+    int64_t low[3];
+    int64_t high[3];
+
+    for (int axis = 0; axis < 3; axis++) {
+        const int64_t end = begin[axis] + extent[axis];
+
+        low[axis] = block[axis] * TISSUE_BLOCK;
+        high[axis] = low[axis] + TISSUE_BLOCK < end ? low[axis] + TISSUE_BLOCK : end;
+        low[axis] = low[axis] > begin[axis] ? low[axis] : begin[axis];
     }
     tissue_grain_init(t, block, &grain);
     for (int64_t z = low[0]; z < high[0]; z++) {
@@ -215,32 +254,11 @@ static void tissue_block(const tissue* t, tissue_channel channel, const int64_t 
             const float wave = 2.5f * sinf(0.11f * (float)y + 0.07f * (float)z);
 
             for (int64_t x = low[2]; x < high[2]; x++) {
-                const float px = (float)x + wave;
-                float first = 1e30f;
-                float second = 1e30f;
-                int a = 0;
-                int b = 0;
-                float photons;
+                const float at[3] = {(float)z, (float)y, (float)x + wave};
+                const float photons =
+                    tissue_light(cells, n, channel, at,
+                                 tissue_grain_at(&grain, (int)(z & 7), (int)(y & 7), (int)(x & 7)));
 
-                for (int i = 0; i < n; i++) {
-                    const float dz = (float)z - cells[i].at[0];
-                    const float dy = (float)y - cells[i].at[1];
-                    const float dx = px - cells[i].at[2];
-                    const float d = dz * dz + dy * dy + dx * dx;
-
-                    if (d < first) {
-                        second = first;
-                        b = a;
-                        first = d;
-                        a = i;
-                    } else if (d < second) {
-                        second = d;
-                        b = i;
-                    }
-                }
-                photons = tissue_photons(
-                    channel, &cells[a], &cells[b], first, second,
-                    tissue_grain_at(&grain, (int)(z & 7), (int)(y & 7), (int)(x & 7)));
                 row[x] = tissue_count(photons, tissue_key(t, z, y, x, 3 + (uint32_t)channel));
             }
         }

@@ -86,10 +86,21 @@ def current(tmp):
                 must(str(path.relative_to(ROOT)) in entries, f"{path.relative_to(ROOT)} is not in src/modules.txt")
 
     def is_small():
-        for pattern in ("src/**/*.h", "kernels/*"):
+        for pattern in ("src/**/*.h", "kernels/*", "tools/*", "examples/*.[ch]", "bench/*.[ch]"):
             for path in sorted(ROOT.glob(pattern)):
-                n = len(path.read_text().splitlines())
+                n = len(path.read_text().splitlines()) if path.is_file() else 0
                 must(n <= 600, f"{path.relative_to(ROOT)} has {n} lines, more than 600")
+
+    def functions_are_short():
+        for pattern in ("src/**/*.h", "tools/*.[ch]", "examples/*.[ch]", "bench/*.[ch]"):
+            for path in sorted(ROOT.glob(pattern)):
+                begin = None
+                for number, line in enumerate(path.read_text().splitlines(), 1):
+                    if line == "{":  # at the margin: the body of a function
+                        begin = number
+                    elif line == "}" and begin:
+                        must(number - begin <= 61, f"{path.relative_to(ROOT)}:{begin}: a function of {number - begin - 1} lines")
+                        begin = None
 
     def where():
         line = next(n for n, text in enumerate((ROOT / "damacy.h").read_text().splitlines(), 1)
@@ -101,6 +112,7 @@ def current(tmp):
     yield "damacy.h is what the sources make", is_current
     yield "every source file is in modules.txt", is_complete
     yield "no source file is longer than 600 lines", is_small
+    yield "no function is longer than 60 lines", functions_are_short
     yield "--where names the source line", where
 
 
