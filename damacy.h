@@ -59,8 +59,7 @@ extern "C" {
 #define DAMACY_VERSION_PATCH 0
 #define DAMACY_MAX_RANK      32 /* axes of an array; a batch has one more */
 
-/* ---- Status and errors ------------------------------------------------------------------------
- */
+/* ---- Status and errors ------------------------------------------------------------------- */
 
 typedef enum damacy_status {
     DAMACY_OK = 0,
@@ -99,25 +98,22 @@ typedef enum damacy_stage {
 typedef struct damacy_error {
     damacy_status status;
     damacy_stage stage;
-    uint64_t sample; /* number of the sample, counted from 0 in push order; UINT64_MAX: none */
-    uint64_t offset; /* byte offset in the object; UINT64_MAX: none */
-    char uri[256];   /* the array; cut if longer; "" if none */
-    char
-        chunk[128]; /* key of the object or chunk, such as "c/0/1" or "c/0/1[3,0]" inside a shard */
+    uint64_t sample;   /* number of the sample, counted from 0 in push order; UINT64_MAX: none */
+    uint64_t offset;   /* byte offset in the object; UINT64_MAX: none */
+    char uri[256];     /* the array; cut if longer; "" if none */
+    char chunk[128];   /* key of the object, "c/0/1", or of a chunk inside a shard, "c/0/1[3,0]" */
     char message[384]; /* the cause in words, with names and numbers */
 } damacy_error;
 
-/* A short name such as "decode error"; "unknown" for other values. */
+/* Short names, such as "decode error" and "read"; "unknown" for other values. Static strings. */
 DAMACY_API const char* damacy_status_str(damacy_status status);
 DAMACY_API const char* damacy_stage_str(damacy_stage stage);
 
-/* ---- Data types -------------------------------------------------------------------------------
- */
+/* ---- Data types -------------------------------------------------------------------------- */
 
 /* From the type of an array to that of a batch: the same type keeps its bits; integers are clamped
  * into integers; to floats there is one rounding, to nearest, ties to even, and NaN stays NaN; from
- * floats to integers it goes towards zero, clamped, NaN becoming 0; to bool: whether it is not 0.
- */
+ * floats to integers it goes towards zero, clamped, NaN becoming 0; to bool: x != 0. */
 typedef enum damacy_dtype {
     DAMACY_F32 = 0,
     DAMACY_BF16 = 1,
@@ -140,8 +136,7 @@ DAMACY_API size_t damacy_dtype_size(damacy_dtype dtype);
 /* The name in Zarr v3: "float32", "bfloat16", "uint16", ...; "native". */
 DAMACY_API const char* damacy_dtype_str(damacy_dtype dtype);
 
-/* ---- Hooks the caller may supply --------------------------------------------------------------
- */
+/* ---- Hooks the caller may supply --------------------------------------------------------- */
 
 /* Host memory. alloc returns size bytes aligned to `alignment`, a power of two <= 4096, or NULL;
  * free gets the same size. Both may be called from several threads at once, must not call the
@@ -185,24 +180,21 @@ typedef struct damacy_store {
     void (*close)(void* user, void* object);
 } damacy_store;
 
-/* ---- Configuration ----------------------------------------------------------------------------
- */
+/* ---- Configuration ----------------------------------------------------------------------- */
 
 /* What happens to voxels of a crop that lie outside its array. */
 typedef enum damacy_bounds {
     DAMACY_BOUNDS_REJECT = 0, /* the sample fails with DAMACY_INVAL */
     DAMACY_BOUNDS_FILL,       /* the array's fill value */
     DAMACY_BOUNDS_CLAMP,      /* the nearest voxel of the array */
-    DAMACY_BOUNDS_REFLECT /* mirrored about the border voxels, which are not repeated: 2 1 | 0 1 2
-                           */
+    DAMACY_BOUNDS_REFLECT     /* mirrored about the border voxels, not repeated: 2 1 | 0 1 2 */
 } damacy_bounds;
 
 /* What happens when a sample fails. */
 typedef enum damacy_on_error {
     DAMACY_ON_ERROR_STOP = 0, /* earlier batches are delivered, then every pop returns the error */
-    DAMACY_ON_ERROR_FILL, /* the sample's voxels are the fill value (0 if unknown); its status tells
-                           */
-    DAMACY_ON_ERROR_SKIP  /* the sample is left out: the batch holds fewer samples */
+    DAMACY_ON_ERROR_FILL,     /* its voxels are the fill value (0 if unknown); its status tells */
+    DAMACY_ON_ERROR_SKIP      /* the sample is left out: the batch holds fewer samples */
 } damacy_on_error;
 
 /* Where the threads run and their buffers lie. */
@@ -245,8 +237,7 @@ typedef struct damacy_latency {
 /* All zero is a working configuration: each field's default is stated. Copied at create, with what
  * scale, offset and cache_dir point to. */
 typedef struct damacy_config {
-    uint32_t
-        sample_rank; /* axes of a crop; 0: taken, with the shape, from the first pushed sample */
+    uint32_t sample_rank; /* axes of a crop; 0: taken, with the shape, from the first sample */
     int64_t sample_shape[DAMACY_MAX_RANK]; /* voxels per axis */
     uint32_t samples_per_batch;            /* 0: 1 */
     uint32_t lookahead_samples;            /* samples that wait inside; 0: max(4 batches, 64) */
@@ -255,8 +246,7 @@ typedef struct damacy_config {
     int32_t device;                        /* DAMACY_AUTO, DAMACY_CPU or DAMACY_GPU(n) */
     damacy_bounds bounds;
     damacy_on_error on_error;
-    uint32_t
-        level; /* resolution level, where a uri names an NGFF multiscale group; 0: the full one */
+    uint32_t level; /* of resolution, where a uri names an NGFF multiscale group; 0: the full one */
 
     /* out = (float)voxel * scale[c] + offset[c] for float outputs, c counted from 0 where the box
      * begins along its axis channel_axis. n_channels: entries of scale and offset; 0: off; 1: the
@@ -304,8 +294,7 @@ DAMACY_API damacy_status damacy_config_resolve(const damacy_config* config, dama
  * that it would need. A configuration that does not resolve gives its error's message. */
 DAMACY_API size_t damacy_config_describe(const damacy_config* config, char* text, size_t size);
 
-/* ---- Pipeline ---------------------------------------------------------------------------------
- */
+/* ---- Pipeline ---------------------------------------------------------------------------- */
 
 typedef struct damacy damacy;
 
@@ -317,8 +306,7 @@ typedef struct damacy_interval {
 /* One crop of one array: box[i] along axis i of its metadata. rank is the array's; 0 reads the one
  * voxel of an array without axes. All samples of a pipeline have the same extents. */
 typedef struct damacy_sample {
-    const char*
-        uri; /* local folder of the array or NGFF group, "file:///..." too; copied by push */
+    const char* uri; /* folder of the array or NGFF group, "file:///..." too; copied by push */
     uint32_t rank;
     damacy_interval box[DAMACY_MAX_RANK];
 } damacy_sample;
@@ -382,7 +370,7 @@ typedef struct damacy_batch_info_t {
     void* ready_event;  /* CUevent: the voxels are valid after it; NULL on the CPU */
 } damacy_batch_info_t;
 
-/* INVAL when the batch was released. */
+/* What a batch is and where; never blocks. INVAL when the batch was released. */
 DAMACY_API damacy_status damacy_batch_info(damacy_batch batch, damacy_batch_info_t* out);
 
 /* The number (in push order) of the batch's i-th sample, i < info.shape[0], and what became of it;
@@ -392,7 +380,8 @@ DAMACY_API damacy_status damacy_batch_info(damacy_batch batch, damacy_batch_info
 DAMACY_API damacy_status damacy_batch_sample(damacy_batch batch, uint32_t i, uint64_t* number,
                                              damacy_status* status, damacy_error* err);
 
-/* The cause of the batch's i-th failed sample, i < info.n_failed, in push order. */
+/* The cause of the batch's i-th failed sample, i < info.n_failed, in push order, in *err. INVAL:
+ * err is NULL, no such batch or sample. */
 DAMACY_API damacy_status damacy_batch_failed(damacy_batch batch, uint32_t i, damacy_error* err);
 
 /* Copies the voxels to host memory and waits for that. dst_size must be info.size. For looking at
@@ -415,8 +404,7 @@ DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream)
 /* The device of the pipeline: DAMACY_CPU or DAMACY_GPU(n). */
 DAMACY_API int32_t damacy_device(const damacy* d);
 
-/* ---- DLPack -----------------------------------------------------------------------------------
- */
+/* ---- DLPack ------------------------------------------------------------------------------ */
 
 /* The structures of DLPack 1.0, bit for bit, under our own names so that dlpack.h can be included
  * beside this file: cast damacy_dl_managed_versioned* to DLManagedTensorVersioned*, and
@@ -468,8 +456,7 @@ DAMACY_API damacy_status damacy_batch_dlpack(damacy_batch batch, void* stream,
 DAMACY_API damacy_status damacy_batch_dlpack_legacy(damacy_batch batch, void* stream,
                                                     damacy_dl_managed** out, damacy_error* err);
 
-/* ---- Inspection and one-shot reads ------------------------------------------------------------
- */
+/* ---- Inspection and one-shot reads ------------------------------------------------------- */
 
 typedef struct damacy_array damacy_array;
 
@@ -480,14 +467,13 @@ typedef struct damacy_level {
     double translation[DAMACY_MAX_RANK]; /* physical position of voxel 0; 0 if not given */
 } damacy_level;
 
-/* Everything here belongs to the damacy_array. */
+/* Axes in the order of the metadata, slowest first; everything belongs to the damacy_array. */
 typedef struct damacy_array_info_t {
     const char* uri;
     uint32_t rank;
     int64_t shape[DAMACY_MAX_RANK];
     int64_t chunk_shape[DAMACY_MAX_RANK]; /* the unit of decoding, in array axes */
-    int64_t
-        shard_shape[DAMACY_MAX_RANK]; /* the unit of storage; equals chunk_shape without sharding */
+    int64_t shard_shape[DAMACY_MAX_RANK]; /* the unit of storage; chunk_shape without sharding */
     int32_t is_sharded;
     damacy_dtype dtype;
     int32_t is_big_endian;
@@ -510,7 +496,11 @@ typedef struct damacy_array_info_t {
  * storage. NOTFOUND, IO, DECODE, UNSUPPORTED, OOM. */
 DAMACY_API damacy_status damacy_array_open(const damacy_config* config, const char* uri,
                                            damacy_array** out, damacy_error* err);
+
+/* What was read, without blocking; all that *out points to is the array's, until it is closed. */
 DAMACY_API void damacy_array_info(const damacy_array* array, damacy_array_info_t* out);
+
+/* Frees the array and everything that damacy_array_info gave. NULL is allowed. */
 DAMACY_API void damacy_array_close(damacy_array* array);
 
 /* Reads one box into host memory: dst is C order, [box extents], of config.dtype (NATIVE allowed),
@@ -532,13 +522,14 @@ typedef struct damacy_verify_result {
 } damacy_verify_result;
 
 /* Reads every shard index and chunk of an array and checks sizes and checksums; calls finding (may
- * be NULL) for each that is bad. OK also when there are findings. Blocks. */
+ * be NULL) for each that is bad. OK also when there are findings. Of
+ * config (may be NULL) level, store, allocator and link policy are used; checksums are compared
+ * always. Blocks; finding is called on the calling thread. Statuses as of damacy_array_open. */
 DAMACY_API damacy_status damacy_verify(const damacy_config* config, const char* uri,
                                        damacy_finding finding, void* user,
                                        damacy_verify_result* out, damacy_error* err);
 
-/* ---- Statistics -------------------------------------------------------------------------------
- */
+/* ---- Statistics -------------------------------------------------------------------------- */
 
 typedef struct damacy_metric {
     uint64_t count;
@@ -567,8 +558,7 @@ typedef struct damacy_stats {
     uint64_t array_hits, array_misses;
     uint64_t index_hits, index_misses;
     uint64_t host_bytes_committed;
-    uint64_t cache_bytes; /* of those, for decoded chunks that are kept; known with the first batch
-                           */
+    uint64_t cache_bytes; /* of those, for decoded chunks; known with the first batch */
     uint64_t gpu_bytes_committed;
     uint64_t voxels_delivered;
     uint64_t bytes_mapped;       /* of read: not read but copied by the GPU from the page cache */
@@ -576,7 +566,8 @@ typedef struct damacy_stats {
     double decode_amplification; /* bytes decoded / bytes delivered in the source type */
 } damacy_stats;
 
-/* d NULL: zeros. Reset keeps committed bytes and cache hits and misses. */
+/* Sums since create or reset; counts of what is under way may lag. Never block. d NULL: zeros.
+ * Reset keeps committed bytes and cache hits and misses. */
 DAMACY_API void damacy_stats_get(const damacy* d, damacy_stats* out);
 DAMACY_API void damacy_stats_reset(damacy* d);
 
