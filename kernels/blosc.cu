@@ -506,7 +506,7 @@ extern "C" __global__ __launch_bounds__(128) void damacy_blosc_finish(damacy__bl
 
 // wave.parts CTAs per chunk, each taking every parts-th piece of about 16 KiB. Reads are coalesced
 // in every plane, writes are 16 bytes a thread. No shared memory.
-extern "C" __global__ __launch_bounds__(256) void damacy_blosc_unfilter(damacy__blosc_wave wave)
+extern "C" __global__ __launch_bounds__(256, 5) void damacy_blosc_unfilter(damacy__blosc_wave wave)
 {
     const uint32_t index = blockIdx.x / wave.parts;
     if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))

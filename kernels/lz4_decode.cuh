@@ -6,30 +6,13 @@
 // window takes the source of that one instead, until it has left the window.
 #pragma once
 
-#include "kernels/bytes.cuh"
+#include "kernels/lz4_long.cuh"
 #include "kernels/lz4_tokens.cuh"
 
-#define DAMACY__LZ4_FLUSH  512u // bytes of the tile that go out before the next batch
-#define DAMACY__LZ4_SPARSE 256u // bytes of the source from token to token, or more
+#define DAMACY__LZ4_FLUSH 512u // bytes of the tile that go out before the next batch
 #ifndef DAMACY__LZ4_GROUP
 #define DAMACY__LZ4_GROUP 4u // windows at a time, for loads to overlap
 #endif
-
-// Output positions count from the 16-byte boundary at or below the first output byte, which is
-// `first`. Bytes below `begin` are in global memory, others below `end` in the tile.
-typedef struct damacy__lz4_state {
-    const uint8_t* src;
-    uint32_t size; // of the block
-    uint8_t* origin;
-    uint32_t first;
-    uint32_t limit; // end of the output range
-    uint32_t begin; // of the tile, a multiple of 32
-    uint32_t end;
-    uint32_t flushed; // all below is in global memory, a multiple of 16
-    uint32_t part;    // place in shared->bytes of byte 0 of the block, were it there
-    uint32_t status;
-    uint32_t error_at; // byte of the block
-} damacy__lz4_state;
 
 typedef struct damacy__lz4_sequence {
     uint32_t literals;
@@ -73,14 +56,6 @@ DAMACY__INLINE bool damacy__lz4_read(const damacy__lz4_shared* shared, uint32_t 
     return at <= end;
 }
 
-// Ends the job with an error at byte `at` of the block.
-DAMACY__INLINE bool damacy__lz4_fail(damacy__lz4_state* s, uint32_t status, uint32_t at)
-{
-    s->status = status;
-    s->error_at = at;
-    return false;
-}
-
 // Writes whole units of the tile to global memory and moves the tile on.
 DAMACY__INLINE void damacy__lz4_flush(damacy__lz4_state* s, damacy__lz4_shared* shared,
                                       uint32_t lane)
@@ -115,25 +90,22 @@ DAMACY__INLINE void damacy__lz4_flush_all(damacy__lz4_state* s, damacy__lz4_shar
 // Fills the table of runs from the sequences of n lanes: x is where a lane's output starts.
 DAMACY__INLINE void damacy__lz4_map(const damacy__lz4_state* s, damacy__lz4_shared* shared,
                                     const damacy__lz4_sequence* q, uint32_t x, uint32_t n,
-                                    uint32_t reciprocal, uint32_t lane)
+                                    uint32_t lane)
 {
     const uint32_t y = x - s->begin, to = y + q->n_literals;
     const uint32_t empties = damacy__ballot(q->n_literals == 0);
     uint32_t run = 1 + 2 * lane - damacy__popc(empties & ((1u << lane) - 1));
-    reciprocal = damacy__shfl(reciprocal, q->offset & 31);
     shared->starts[lane] = 0;
     damacy__sync_warp();
     if (lane < n) {
         if (q->n_literals != 0) {
             (void)damacy__atomic_or(&shared->starts[y / 32], 1u << (y % 32));
             shared->delta[run] = (int32_t)(q->literals - y);
-            shared->period[run] = 0;
             run++;
         }
         if (q->n_match != 0) {
             (void)damacy__atomic_or(&shared->starts[to / 32], 1u << (to % 32));
             shared->delta[run] = -(int32_t)q->offset;
-            shared->period[run] = q->offset < 32 ? q->offset << 27 | reciprocal << 11 | to : 0;
         }
     }
     damacy__sync_warp();
@@ -152,63 +124,33 @@ DAMACY__INLINE void damacy__lz4_map(const damacy__lz4_state* s, damacy__lz4_shar
     damacy__sync_warp();
 }
 
-// How much further back than its run says the source of byte y is: a match that overlaps itself is
-// a period of bytes again and again, and only the first of them is there before it.
-DAMACY__INLINE int32_t damacy__lz4_periods(const damacy__lz4_shared* shared, uint32_t run,
-                                           int32_t y)
-{
-    const uint32_t period = shared->period[run];
-    const uint32_t above = damacy__min((uint32_t)y - (period & 0x7ff), 1023); // so far it is exact
-    return (int32_t)((above * (period >> 11 & 0xffff) >> 15) * (period >> 27));
-}
-
-// A source outside the window from low to the next multiple of 32, for a byte whose source q may be
-// inside.
-DAMACY__INLINE int32_t damacy__lz4_leave(const damacy__lz4_shared* shared, damacy__u32x2 window,
-                                         int32_t low, int32_t q)
-{
-#pragma unroll 1
-    for (uint32_t hop = 0; hop < 32 && damacy__any((uint32_t)(q - low) < 32); hop++) {
-        if ((uint32_t)(q - low) < 32) {
-            const uint32_t run =
-                damacy__popc(window.x & ((2u << ((uint32_t)q & 31)) - 1)) + window.y;
-            q += shared->delta[run] - damacy__lz4_periods(shared, run, q);
-        }
-    }
-    return q;
-}
-
 // Where bytes of the windows from `first` on come from: lane's byte of each. Bytes below `low` are
 // complete.
 DAMACY__INLINE void damacy__lz4_sources(const damacy__lz4_shared* shared, uint32_t first,
                                         uint32_t low, uint32_t lane, int32_t* q)
 {
     const uint32_t here = (2u << lane) - 1;
-    uint32_t runs[DAMACY__LZ4_GROUP];
-    int32_t lows[DAMACY__LZ4_GROUP], y[DAMACY__LZ4_GROUP];
+    int32_t lows[DAMACY__LZ4_GROUP];
     bool is_inside = false;
 #pragma unroll
     for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
         const damacy__u32x2 window = shared->windows[first / 32 + k];
         lows[k] = (int32_t)(k == 0 ? low : first + 32 * k);
-        y[k] = (int32_t)(first + 32 * k + lane);
-        runs[k] = damacy__popc(window.x & here) + window.y;
-        q[k] = y[k] + shared->delta[runs[k]];
+        q[k] = (int32_t)(first + 32 * k + lane) +
+               shared->delta[damacy__popc(window.x & here) + window.y];
         is_inside = is_inside || (uint32_t)(q[k] - lows[k]) < 32;
     }
-    if (!damacy__any(is_inside))
-        return;
-    is_inside = false;
+    // each step takes the source of the source, so that ways of up to 32 are gone in 5
+    for (uint32_t step = 0; step < 5 && damacy__any(is_inside); step++) {
+        is_inside = false;
 #pragma unroll
-    for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
-        q[k] -= damacy__lz4_periods(shared, runs[k], y[k]);
-        is_inside = is_inside || (uint32_t)(q[k] - lows[k]) < 32;
+        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
+            const int32_t other = damacy__shfl(q[k], (uint32_t)q[k] & 31);
+            if ((uint32_t)(q[k] - lows[k]) < 32)
+                q[k] = other;
+            is_inside = is_inside || (uint32_t)(q[k] - lows[k]) < 32;
+        }
     }
-    if (!damacy__any(is_inside))
-        return;
-#pragma unroll
-    for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++)
-        q[k] = damacy__lz4_leave(shared, shared->windows[first / 32 + k], lows[k], q[k]);
 }
 
 // Makes bytes [from, to) of the tile, which the table of runs describes, in groups of windows. What
@@ -245,7 +187,7 @@ DAMACY__INLINE void damacy__lz4_copy(const damacy__lz4_state* s, damacy__lz4_sha
 // if the next does not end in the part or is too long for the tile, or if the status says why.
 DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shared* shared,
                                           uint32_t i, uint32_t n, uint32_t end, bool is_last,
-                                          uint32_t reciprocal, uint32_t* next, uint32_t lane)
+                                          uint32_t* next, uint32_t lane)
 {
     damacy__lz4_sequence q = {0, 0, 0, 0, 0};
     if (s->end - s->begin >= DAMACY__LZ4_FLUSH)
@@ -278,7 +220,7 @@ DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shar
         damacy__prefetch_l2(s->origin + source);
     if (!is_taken)
         q.n_literals = q.n_match = q.offset = 0;
-    damacy__lz4_map(s, shared, &q, x, count, reciprocal, lane);
+    damacy__lz4_map(s, shared, &q, x, count, lane);
     const uint32_t from = s->end - s->begin;
     s->end += damacy__shfl(sum, count - 1);
     *next = damacy__shfl(q.next, count - 1);
@@ -315,7 +257,7 @@ DAMACY__INLINE uint32_t damacy__lz4_load(damacy__lz4_state* s, damacy__lz4_share
 // Executes the sequences of a part as far as they end in it. *at: from its first token to the first
 // that is not done. Returns how many were done.
 DAMACY__INLINE uint32_t damacy__lz4_part(damacy__lz4_state* s, damacy__lz4_shared* shared,
-                                         uint32_t* at, uint32_t reciprocal, uint32_t lane)
+                                         uint32_t* at, uint32_t lane)
 {
     const uint32_t size = damacy__min(s->size - *at, DAMACY__LZ4_PART);
     const uint32_t begin = damacy__lz4_load(s, shared, *at, size, lane), end = begin + size;
@@ -328,8 +270,7 @@ DAMACY__INLINE uint32_t damacy__lz4_part(damacy__lz4_state* s, damacy__lz4_share
         uint32_t i = 0;
         n = damacy__lz4_list(shared, begin, first, n, lane);
         while (!is_stuck && (n - i >= 32 || (first + 1024 >= size && i < n))) {
-            const uint32_t count =
-                damacy__lz4_batch(s, shared, i, n, end, is_last, reciprocal, &next, lane);
+            const uint32_t count = damacy__lz4_batch(s, shared, i, n, end, is_last, &next, lane);
             is_stuck = count == 0;
             i += count;
             n_done += count;
@@ -344,116 +285,40 @@ DAMACY__INLINE uint32_t damacy__lz4_part(damacy__lz4_state* s, damacy__lz4_share
     return n_done;
 }
 
-// The sum of the bytes of a length from *at on, the last of which is not 255. False if the source
-// ends before, or if it is above `most`: then *sum is.
-DAMACY__INLINE bool damacy__lz4_length(const damacy__lz4_state* s, uint32_t* at, uint32_t most,
-                                       uint32_t* sum, uint32_t lane)
+// Continues the tile where the output in global memory ends.
+DAMACY__INLINE void damacy__lz4_retile(damacy__lz4_state* s, damacy__lz4_shared* shared,
+                                       uint32_t lane)
 {
-    for (;;) {
-        const bool is_inside = lane < s->size - *at;
-        const uint32_t byte = is_inside ? s->src[*at + lane] : 0;
-        const uint32_t stops = damacy__ballot(byte != 255);
-        const uint32_t k = stops ? damacy__ctz(stops) : 32;
-        if (stops && k >= s->size - *at)
-            return false;
-        *sum += 255 * k + (stops ? damacy__shfl(byte, k & 31) : 0);
-        if (*sum > most)
-            return false;
-        *at += stops ? k + 1 : 32;
-        if (stops)
-            return true;
-    }
-}
-
-// Copies n bytes from `offset` bytes below dst to dst, by the warp; they may overlap.
-DAMACY__INLINE void damacy__lz4_repeat(uint8_t* dst, uint32_t offset, uint32_t n, uint32_t lane)
-{
-    uint32_t done = 0, far = offset;
-    while (far < 512 && done < n) { // until the distance is large enough for whole copies
-        const uint32_t m = damacy__min(far, n - done);
-        for (uint32_t k = lane; k < m; k += 32)
-            dst[done + k] = *(dst + done + k - far);
-        damacy__sync_warp();
-        done += m;
-        far *= 2;
-    }
-    while (done < n) {
-        const uint32_t m = damacy__min(far, n - done);
-        damacy__copy_group(dst + done, dst + done - far, m, lane, 32);
-        damacy__sync_warp();
-        done += m;
-    }
-}
-
-// One sequence, from global memory to global memory. *at: from its token to the next.
-DAMACY__INLINE bool damacy__lz4_one(damacy__lz4_state* s, damacy__lz4_shared* shared, uint32_t* at,
-                                    uint32_t lane)
-{
-    const uint32_t place = *at, token = s->src[place], room = s->limit - s->end;
-    uint32_t p = place + 1, n = token >> 4, n_match = 0, offset = 0;
-    if (n == 15 && !damacy__lz4_length(s, &p, s->size, &n, lane))
-        return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
-    const uint32_t literals = p;
-    damacy__prefetch_l2(s->src + damacy__min(place + 2048 + 128 * lane, s->size - 1));
-    if (n > s->size - p)
-        return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
-    if (n > room)
-        return damacy__lz4_fail(s, DAMACY__JOB_NO_SPACE, place);
-    p += n;
-    if (p != s->size) {
-        if (s->size - p < 2)
-            return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
-        offset = (uint32_t)s->src[p] | (uint32_t)s->src[p + 1] << 8;
-        p += 2;
-        n_match = (token & 15) + 4;
-        if (n_match == 19 && !damacy__lz4_length(s, &p, room, &n_match, lane))
-            return damacy__lz4_fail(
-                s, n_match > room ? DAMACY__JOB_NO_SPACE : DAMACY__JOB_TRUNCATED, place);
-        if (n_match > room - n)
-            return damacy__lz4_fail(s, DAMACY__JOB_NO_SPACE, place);
-        if (offset - 1 >= s->end + n - s->first)
-            return damacy__lz4_fail(s, DAMACY__JOB_BAD_OFFSET, place);
-        if (p == s->size) // a block ends with literals
-            return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
-    }
-    damacy__lz4_flush_all(s, shared, lane);
-    damacy__copy_group(s->origin + s->end, s->src + literals, n, lane, 32);
-    damacy__sync_warp();
-    s->end += n;
-    damacy__lz4_repeat(s->origin + s->end, offset, n_match, lane);
-    s->end += n_match;
     s->begin = s->end & ~31u;
     s->flushed = s->end & ~15u;
+    damacy__sync_warp();
     const uint32_t x = s->begin + lane;
     if (x < s->end && x >= s->first)
         shared->bytes[lane] = s->origin[x];
     damacy__sync_warp();
-    *at = p;
-    return true;
 }
 
 // All sequences of a block: parts where tokens are close, one by one where they are far apart.
 DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared* shared, uint32_t lane)
 {
-    const uint32_t reciprocal = (32767 + damacy__max(lane, 1)) / damacy__max(lane, 1);
-    uint32_t patience = 2; // sequences to take one by one
+    int32_t credit = (int32_t)DAMACY__LZ4_SPARSE; // at least one sequence is taken alone
     if (lane == 0) {
         shared->delta[0] = 0; // bytes of batches before are their own source
-        shared->period[0] = 0;
     }
     for (uint32_t at = 0; at < s->size && s->status == DAMACY__JOB_OK;) {
         const uint32_t before = at;
-        if (patience != 0) {
-            if (!damacy__lz4_one(s, shared, &at, lane))
+        if (credit > 0) {
+            damacy__lz4_flush_all(s, shared, lane);
+            damacy__lz4_long(s, &at, &credit, lane);
+            if (credit > 0 && !damacy__lz4_one(s, &at, lane))
                 return;
-            patience =
-                at - before >= DAMACY__LZ4_SPARSE ? damacy__min(patience + 2, 16) : patience - 1;
+            damacy__lz4_retile(s, shared, lane);
         } else {
-            const uint32_t n_done = damacy__lz4_part(s, shared, &at, reciprocal, lane);
+            const uint32_t n_done = damacy__lz4_part(s, shared, &at, lane);
             if (at == before)
-                patience = 1;
+                credit = 1;
             else if (n_done < (at - before) / DAMACY__LZ4_SPARSE)
-                patience = 8;
+                credit = 4 * DAMACY__LZ4_SPARSE;
         }
     }
     damacy__lz4_flush_all(s, shared, lane);

@@ -28,8 +28,6 @@ struct damacy__lz4_shared {
     uint32_t starts[32];       // a bit per byte of the tile: a literal run or match starts there
     damacy__u32x2 windows[36]; // .x: word of starts; .y: runs before it
     int32_t delta[66];         // from a byte of the tile to its source, by run; below the tile: -
-    uint32_t period[66];       // of a match with an offset below 32: its start, from bit 11 on
-                               // 2^15/offset, from bit 27 on the offset
 };
 
 // The sum of the bytes of a length from *at on, the last of which is not 255. If they do not end

@@ -379,6 +379,62 @@ TEST(lengths_across_the_end_of_a_part_are_read_to_their_end)
         }
 }
 
+static void put_length(bytes* src, size_t n)
+{
+    for (; n >= 255; n -= 255)
+        src->push_back(255);
+    src->push_back((uint8_t)n);
+}
+
+static void put_sequence(bytes* src, size_t n_literals, size_t offset, size_t n_match,
+                         uint64_t* seed)
+{
+    const size_t m = n_match ? n_match - 4 : 0;
+    src->push_back((uint8_t)((n_literals < 15 ? n_literals : 15) << 4 | (m < 15 ? m : 15)));
+    if (n_literals >= 15)
+        put_length(src, n_literals - 15);
+    for (size_t i = 0; i < n_literals; i++)
+        src->push_back((uint8_t)(test_random(seed) >> 56));
+    if (n_match == 0)
+        return;
+    src->push_back((uint8_t)offset);
+    src->push_back((uint8_t)(offset >> 8));
+    if (m >= 15)
+        put_length(src, m - 15);
+}
+
+// Matches of every length and offset, after literals that are long and then short, or in turns.
+TEST(long_and_short_sequences_in_any_order_decode_to_their_bytes)
+{
+    static const size_t lengths[] = {0, 1, 14, 15, 16, 40, 63, 64, 65, 269, 270, 271, 900, 7000};
+    uint64_t seed = test_seed();
+    for (unsigned i = 0; i < 150; i++) {
+        const uint64_t likely = i % 3 == 0 ? 14 : i % 3 == 1 ? 6 : 3; // of the lengths
+        bytes src, expected;
+        size_t n = 0;
+        for (unsigned k = 0; k < 200 && src.size() < 24000; k++) {
+            const bool is_turn = i % 4 == 3 && (k / 20) % 2;
+            const size_t n_literals =
+                lengths[test_random(&seed) % (is_turn ? 2 : likely)] + (k == 0 ? 1 : 0);
+            const size_t far = test_random(&seed) % 3 ? 40 : 9000, before = n + n_literals;
+            const size_t offset = 1 + (size_t)(test_random(&seed) % (before < far ? before : far));
+            const size_t n_match = 4 + (test_random(&seed) % 4 ? test_random(&seed) % 5
+                                                               : lengths[test_random(&seed) % 14]);
+            put_sequence(&src, n_literals, offset, n_match, &seed);
+            n = before + n_match;
+        }
+        const size_t n_last = 5 + (i % 20 == 0 ? 9000 : i % 7);
+        put_sequence(&src, n_last, 0, 0, &seed);
+        CHECK(reference(src, n + n_last, &expected));
+        compare(src, expected.size(), i);
+        const size_t at = test_random(&seed) % src.size(); // wrong ones among them
+        src[at] = (uint8_t)(src[at] + 1 + test_random(&seed) % 255);
+        compare(src, expected.size(), i);
+        src.resize(at + 1);
+        compare(src, expected.size(), i);
+    }
+}
+
 TEST(the_job_count_is_read_on_the_device)
 {
     static const uint8_t good[] = {0x40, 'a', 'b', 'c', 'd'};

@@ -1,0 +1,212 @@
+// Sequences of an LZ4 block one after another, by one warp, from global memory to global memory:
+// for those that are long, or need more than a part of the source.
+//
+// The surprising rule: literals may be written before their sequence is found to be wrong or left
+// to damacy__lz4_one, which writes the same again.
+#pragma once
+
+#include "kernels/bytes.cuh"
+#include "kernels/lz4_abi.h"
+
+#ifndef DAMACY__LZ4_SPARSE
+#define DAMACY__LZ4_SPARSE 64u // bytes of the source from token to token, or more
+#endif
+#define DAMACY__LZ4_CREDIT 1024 // at most; see damacy__lz4_long
+
+// Output positions count from the 16-byte boundary at or below the first output byte, which is
+// `first`. Bytes below `begin` are in global memory, others below `end` in the tile.
+typedef struct damacy__lz4_state {
+    const uint8_t* src;
+    uint32_t size; // of the block
+    uint8_t* origin;
+    uint32_t first;
+    uint32_t limit; // end of the output range
+    uint32_t begin; // of the tile, a multiple of 32
+    uint32_t end;
+    uint32_t flushed; // all below is in global memory, a multiple of 16
+    uint32_t part;    // place in shared->bytes of byte 0 of the block, were it there
+    uint32_t status;
+    uint32_t error_at; // byte of the block
+} damacy__lz4_state;
+
+// Ends the job with an error at byte `at` of the block.
+DAMACY__INLINE bool damacy__lz4_fail(damacy__lz4_state* s, uint32_t status, uint32_t at)
+{
+    s->status = status;
+    s->error_at = at;
+    return false;
+}
+
+// The sum of the bytes of a length from *at on, the last of which is not 255. False if the source
+// ends before, or if it is above `most`: then *sum is.
+DAMACY__INLINE bool damacy__lz4_length(const damacy__lz4_state* s, uint32_t* at, uint32_t most,
+                                       uint32_t* sum, uint32_t lane)
+{
+    for (;;) {
+        const bool is_inside = lane < s->size - *at;
+        const uint32_t byte = is_inside ? s->src[*at + lane] : 0;
+        const uint32_t stops = damacy__ballot(byte != 255);
+        const uint32_t k = stops ? damacy__ctz(stops) : 32;
+        if (stops && k >= s->size - *at)
+            return false;
+        *sum += 255 * k + (stops ? damacy__shfl(byte, k & 31) : 0);
+        if (*sum > most)
+            return false;
+        *at += stops ? k + 1 : 32;
+        if (stops)
+            return true;
+    }
+}
+
+// Copies n bytes from `offset` bytes below dst to dst, by the warp; they may overlap.
+DAMACY__INLINE void damacy__lz4_repeat(uint8_t* dst, uint32_t offset, uint32_t n, uint32_t lane)
+{
+    uint32_t done = 0, far = offset;
+    while (far < 512 && done < n) { // until the distance is large enough for whole copies
+        const uint32_t m = damacy__min(far, n - done);
+        for (uint32_t k = lane; k < m; k += 32)
+            dst[done + k] = *(dst + done + k - far);
+        damacy__sync_warp();
+        done += m;
+        far *= 2;
+    }
+    while (done < n) {
+        const uint32_t m = damacy__min(far, n - done);
+        damacy__copy_group(dst + done, dst + done - far, m, lane, 32);
+        damacy__sync_warp();
+        done += m;
+    }
+}
+
+// One sequence, from global memory to global memory. *at: from its token to the next.
+DAMACY__INLINE bool damacy__lz4_one(damacy__lz4_state* s, uint32_t* at, uint32_t lane)
+{
+    const uint32_t place = *at, token = s->src[place], room = s->limit - s->end;
+    uint32_t p = place + 1, n = token >> 4, n_match = 0, offset = 0;
+    if (n == 15 && !damacy__lz4_length(s, &p, s->size, &n, lane))
+        return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
+    const uint32_t literals = p;
+    damacy__prefetch_l2(s->src + damacy__min(place + 2048 + 128 * lane, s->size - 1));
+    if (n > s->size - p)
+        return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
+    if (n > room)
+        return damacy__lz4_fail(s, DAMACY__JOB_NO_SPACE, place);
+    p += n;
+    if (p != s->size) {
+        if (s->size - p < 2)
+            return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
+        offset = (uint32_t)s->src[p] | (uint32_t)s->src[p + 1] << 8;
+        p += 2;
+        n_match = (token & 15) + 4;
+        if (n_match == 19 && !damacy__lz4_length(s, &p, room, &n_match, lane))
+            return damacy__lz4_fail(
+                s, n_match > room ? DAMACY__JOB_NO_SPACE : DAMACY__JOB_TRUNCATED, place);
+        if (n_match > room - n)
+            return damacy__lz4_fail(s, DAMACY__JOB_NO_SPACE, place);
+        if (offset - 1 >= s->end + n - s->first)
+            return damacy__lz4_fail(s, DAMACY__JOB_BAD_OFFSET, place);
+        if (p == s->size) // a block ends with literals
+            return damacy__lz4_fail(s, DAMACY__JOB_TRUNCATED, place);
+    }
+    damacy__copy_group(s->origin + s->end, s->src + literals, n, lane, 32);
+    damacy__sync_warp();
+    s->end += n;
+    damacy__lz4_repeat(s->origin + s->end, offset, n_match, lane);
+    s->end += n_match;
+    *at = p;
+    return true;
+}
+
+// Byte `lane` of the source from `at` on; zero behind its end.
+DAMACY__INLINE uint32_t damacy__lz4_byte(const damacy__lz4_state* s, uint32_t at, uint32_t lane)
+{
+    return at < s->size && lane < s->size - at ? s->src[at + lane] : 0;
+}
+
+// Literals from the source to the output, which has room for them.
+DAMACY__INLINE void damacy__lz4_literals(const damacy__lz4_state* s, uint32_t from, uint32_t n,
+                                         uint32_t lane)
+{
+    uint8_t* const dst = s->origin + s->end;
+    const uint8_t* const src = s->src + from;
+    if (n <= 64) {
+        uint8_t v[2] = {0, 0};
+        if (lane < n)
+            v[0] = src[lane];
+        if (lane + 32 < n)
+            v[1] = src[lane + 32];
+        if (lane < n)
+            dst[lane] = v[0];
+        if (lane + 32 < n)
+            dst[lane + 32] = v[1];
+        return;
+    }
+    const uint32_t head = (0 - (uint32_t)(uintptr_t)dst) & 15, n_units = (n - head) / 16;
+    const uint32_t rest = head + 16 * n_units; // lanes up to 15 copy the head, others the rest
+    const uint32_t i = lane < 16 ? lane : rest + lane - 16;
+    const bool has = lane < 16 ? lane < head : i < n;
+    const uint8_t v = has ? src[i] : 0;
+    for (uint32_t k = lane; k < n_units; k += 32)
+        *(damacy__u32x4*)(dst + head + 16 * k) =
+            damacy__load16(src + head + 16 * k, s->src, s->src + s->size);
+    if (has)
+        dst[i] = v;
+}
+
+// Long sequences one after another, from global memory to global memory, until their credit is used
+// up: each brings its bytes and costs DAMACY__LZ4_SPARSE. The 32 bytes where literals end say all
+// of the match and mostly of the literals that follow. What needs more of them, the last sequence
+// and wrong ones are left where they are.
+DAMACY__INLINE void damacy__lz4_long(damacy__lz4_state* s, uint32_t* at, int32_t* credit,
+                                     uint32_t lane)
+{
+    uint32_t base = *at, byte = damacy__lz4_byte(s, base, lane);
+    while (*credit > 0) {
+        uint32_t d = *at - base;
+        if (d > 24) {
+            base = *at;
+            byte = damacy__lz4_byte(s, base, lane);
+            d = 0;
+        }
+        const uint32_t token = damacy__shfl(byte, d);
+        uint32_t n = token >> 4, m = (token & 15) + 4, used = 2;
+        d++;
+        if (n == 15) {
+            const uint32_t stops = damacy__ballot(byte != 255) >> d;
+            const uint32_t k = stops ? damacy__ctz(stops) : 32;
+            if (k == 32)
+                return;
+            n += 255 * k + damacy__shfl(byte, d + k);
+            d += k + 1;
+        }
+        const uint32_t p = base + d + n, room = s->limit - s->end;
+        if (p >= s->size || n > room)
+            return;
+        const uint32_t next = damacy__lz4_byte(s, p, lane);
+        damacy__prefetch_l2(s->src + damacy__min(p + 1024 + 32 * lane, s->size - 1));
+        damacy__lz4_literals(s, base + d, n, lane);
+        const uint32_t offset = damacy__shfl(next, 0) | damacy__shfl(next, 1) << 8;
+        if (m == 19) {
+            const uint32_t stops = damacy__ballot(next != 255) >> 2;
+            const uint32_t k = stops ? damacy__ctz(stops) : 32;
+            if (k == 32)
+                return;
+            m += 255 * k + damacy__shfl(next, 2 + k);
+            used += k + 1;
+        }
+        if (used >= s->size - p || m > room - n || offset - 1 >= s->end + n - s->first)
+            return;
+        uint8_t* const dst = s->origin + s->end + n;
+        damacy__sync_warp(); // the literals are there
+        if (m > 32)
+            damacy__lz4_repeat(dst, offset, m, lane);
+        else if (lane < m)
+            dst[lane] = *(dst + (offset < m ? lane % offset : lane) - offset);
+        s->end += n + m;
+        *credit += (int32_t)(p + used - *at) - (int32_t)DAMACY__LZ4_SPARSE;
+        *credit = *credit < DAMACY__LZ4_CREDIT ? *credit : DAMACY__LZ4_CREDIT;
+        *at = p + used;
+        base = p;
+        byte = next;
+    }
+}
