@@ -1,8 +1,10 @@
 // Decompression alone: batches of frames in device memory, through damacy_codec_*, beside nvCOMP on
 // the same buffers and libzstd on all cores.
 //
-//     ./run bench decoder [--quick | --sizes] [--only=TEXT] [--json=FILE] [--nvcomp=libnvcomp.so.6]
-//     [--stages] c++ -std=c++17 -O2 -D_GNU_SOURCE -I. bench/decoder.cpp -lpthread -ldl
+//     ./run bench decoder [--quick | --sizes] [--only=TEXT] [--stages] [--json=FILE]
+//                         [--nvcomp=libnvcomp.so.6]
+//
+//     c++ -std=c++17 -O2 -D_GNU_SOURCE -I. bench/decoder.cpp -lpthread -ldl
 //
 // GB/s are 10^9 bytes of output per second: the median of 21 batches after 3, between CUDA events.
 // Buffers are larger than the L2 cache, or several are used in turn. Every output is compared with
@@ -13,23 +15,8 @@
 #include "damacy.h"
 
 #include "bench/decoder_data.h"
+#include "bench/decoder_rows.h"
 #include <functional>
-
-struct row {
-    std::string kind, codec; // codec: zstd, lz4, blosc, blosc-split, blosc-bit
-    int level;
-    uint64_t size; // of a frame
-    uint32_t n;
-    uint32_t streams; // 0: one batch after another
-    double goal;      // times nvCOMP's; 0: none
-    std::string note;
-    uint32_t parts = 0; // of a batch, in one scratch
-};
-
-struct options {
-    bool quick = false, sizes = false, stages = false;
-    std::string only, json, nvcomp;
-};
 
 // A batch and its buffers, as both decoders take them.
 struct wave {
@@ -39,6 +26,17 @@ struct wave {
              statuses = 0;
     uint64_t scratch = 0, scratch_size = 0, nv_scratch = 0, nv_scratch_size = 0;
 };
+
+// What a row came to.
+struct result {
+    double ms = 0, nv_ms = 0;           // of a batch; nv_ms 0: not measured
+    double scratch = 0, nv_scratch = 0; // bytes per byte of output
+    double host = 0;                    // GB/s of the library on all cores
+    bool is_measured = false;           // the scratch, by reading headers
+    bool is_right = true, is_nvcomp_right = true;
+};
+
+typedef std::function<void(wave&, damacy__stream)> decoder;
 
 struct bench {
     options option;
@@ -111,10 +109,16 @@ struct bench {
     void load(const row& r, const frames& f, wave* w);
     void unload(wave* w);
     bool verify(const frames& f, const wave& w, bool is_nvcomp, uint32_t* n_need);
-    double batches(std::vector<wave>& waves, const std::function<void(wave&, damacy__stream)>& f);
-    double stream_of(std::vector<wave>& waves, uint32_t n_streams,
-                     const std::function<void(wave&, damacy__stream)>& f);
+    double batches(std::vector<wave>& waves, const decoder& f);
+    double stream_of(std::vector<wave>& waves, uint32_t n_streams, const decoder& f);
+    void ours(damacy_codec_kind kind, const damacy_codec_limits& limits, wave& w,
+              damacy__stream stream);
+    void fit(const row& r, const frames& f, std::vector<wave>& waves, damacy_codec_limits* limits,
+             result* of);
+    void theirs(const row& r, const frames& f, std::vector<wave>& waves, result* of);
     void stages(const row& r, const frames& f, const wave& w, const damacy_codec_limits& of);
+    void time_stages(damacy__zstd_layout* layout, damacy__zstd_call* call);
+    void tell(const row& r, const std::string& name, const frames& f, const result& of);
 };
 
 static damacy_codec_kind kind_of(const row& r)
@@ -242,7 +246,7 @@ bool bench::verify(const frames& f, const wave& w, bool is_nvcomp, uint32_t* n_n
 }
 
 // Milliseconds of a batch.
-double bench::batches(std::vector<wave>& waves, const std::function<void(wave&, damacy__stream)>& f)
+double bench::batches(std::vector<wave>& waves, const decoder& f)
 {
     std::vector<float> times;
     damacy__event begin = nullptr, end = nullptr;
@@ -267,8 +271,7 @@ double bench::batches(std::vector<wave>& waves, const std::function<void(wave&, 
 }
 
 // Milliseconds of a batch within a long sequence of them.
-double bench::stream_of(std::vector<wave>& waves, uint32_t n_streams,
-                        const std::function<void(wave&, damacy__stream)>& f)
+double bench::stream_of(std::vector<wave>& waves, uint32_t n_streams, const decoder& f)
 {
     enum { N = 48 };
     std::vector<double> times;
@@ -290,51 +293,22 @@ double bench::stream_of(std::vector<wave>& waves, uint32_t n_streams,
     return times[times.size() / 2];
 }
 
-// Milliseconds of each kernel of the Zstandard decoder.
-void bench::stages(const row& r, const frames& f, const wave& w, const damacy_codec_limits& of)
+// Prints the milliseconds of each kernel.
+void bench::time_stages(damacy__zstd_layout* layout, damacy__zstd_call* call)
 {
     static const char* const names[] = {"parse",   "prep",  "fse",  "+lits",
                                         "resolve", "place", "exec", "finish"};
-    std::vector<damacy__job> jobs(r.n);
-    damacy__zstd_limits limits = {};
-    damacy__zstd_layout layout = {};
-    damacy__zstd_call call = {};
     damacy__event marks[DAMACY__ZSTD_STAGES], begin;
     std::vector<float> times[DAMACY__ZSTD_STAGES];
-    uint64_t at = w.src;
 
-    for (uint32_t i = 0; i < r.n; i++) {
-        memset(&jobs[i], 0, sizeof jobs[i]);
-        jobs[i].src = at;
-        jobs[i].src_size = f.packed[i % f.packed.size()].size();
-        jobs[i].dst = w.dst + i * r.size;
-        jobs[i].dst_capacity = jobs[i].expected_size = r.size;
-        at += (jobs[i].src_size + 15) / 16 * 16;
-    }
-    limits.max_jobs = r.n;
-    limits.dst_size = w.dst_size;
-    limits.largest_size = r.size;
-    limits.max_blocks = of.max_blocks;
-    limits.pool_size = of.work_size;
-    if (damacy__zstd_layout_of(&limits, &layout, &err) != DAMACY_OK ||
-        layout.size > w.scratch_size) {
-        return;
-    }
-    const uint64_t table = put(jobs), count = put(std::vector<uint32_t>(1, r.n));
-    const uint64_t results = take(r.n * sizeof(damacy__job_result));
-    call.jobs = table;
-    call.n_jobs = count;
-    call.results = results;
-    call.scratch = w.scratch;
-    call.stream = streams[0];
-    call.marks = marks;
     must(damacy__event_open(&main->device, true, &begin, &err) == DAMACY_OK, "event");
     for (damacy__event& e : marks) {
         must(damacy__event_open(&main->device, true, &e, &err) == DAMACY_OK, "event");
     }
+    call->marks = marks;
     for (int run = 0; run < 8; run++) {
         must(main->driver.event_record(begin, streams[0]) == 0, "cuEventRecord");
-        must(damacy__zstd_launch(&main->kernels.zstd, &main->device, &layout, &call, &err) ==
+        must(damacy__zstd_launch(&main->kernels.zstd, &main->device, layout, call, &err) ==
                  DAMACY_OK,
              "launch");
         sync();
@@ -354,15 +328,173 @@ void bench::stages(const row& r, const frames& f, const wave& w, const damacy_co
         damacy__event_close(&main->device, e);
     }
     damacy__event_close(&main->device, begin);
-    give(table);
-    give(count);
-    give(results);
+}
+
+// The kernels of the Zstandard decoder on a batch, one by one.
+void bench::stages(const row& r, const frames& f, const wave& w, const damacy_codec_limits& of)
+{
+    std::vector<damacy__job> jobs(r.n);
+    damacy__zstd_limits limits = {};
+    damacy__zstd_layout layout = {};
+    damacy__zstd_call call = {};
+    uint64_t at = w.src;
+
+    for (uint32_t i = 0; i < r.n; i++) {
+        memset(&jobs[i], 0, sizeof jobs[i]);
+        jobs[i].src = at;
+        jobs[i].src_size = f.packed[i % f.packed.size()].size();
+        jobs[i].dst = w.dst + i * r.size;
+        jobs[i].dst_capacity = jobs[i].expected_size = r.size;
+        at += (jobs[i].src_size + 15) / 16 * 16;
+    }
+    limits.max_jobs = r.n;
+    limits.dst_size = w.dst_size;
+    limits.largest_size = r.size;
+    limits.max_blocks = of.max_blocks;
+    limits.pool_size = of.work_size;
+    if (damacy__zstd_layout_of(&limits, &layout, &err) != DAMACY_OK ||
+        layout.size > w.scratch_size) {
+        return;
+    }
+    call.jobs = put(jobs);
+    call.n_jobs = put(std::vector<uint32_t>(1, r.n));
+    call.results = take(r.n * sizeof(damacy__job_result));
+    call.scratch = w.scratch;
+    call.stream = streams[0];
+    time_stages(&layout, &call);
+    give(call.jobs);
+    give(call.n_jobs);
+    give(call.results);
+}
+
+// A batch as the codec interface takes it.
+static damacy_codec_batch batch_of(const wave& w)
+{
+    damacy_codec_batch b;
+
+    memset(&b, 0, sizeof b);
+    b.n_frames = w.n;
+    b.srcs = (const void* const*)(uintptr_t)w.srcs;
+    b.src_sizes = (const uint64_t*)(uintptr_t)w.src_sizes;
+    b.dsts = (void* const*)(uintptr_t)w.dsts;
+    b.capacities = (const uint64_t*)(uintptr_t)w.capacities;
+    b.sizes = (uint64_t*)(uintptr_t)w.sizes;
+    b.statuses = (uint32_t*)(uintptr_t)w.statuses;
+    return b;
+}
+
+void bench::ours(damacy_codec_kind kind, const damacy_codec_limits& limits, wave& w,
+                 damacy__stream stream)
+{
+    const damacy_codec_batch b = batch_of(w);
+
+    must(damacy_codec_decompress(codecs[kind], &b, &limits, (void*)(uintptr_t)w.scratch,
+                                 w.scratch_size, stream, &err) == DAMACY_OK,
+         "damacy_codec_decompress");
+}
+
+// Takes scratch for all waves: of the size for typical data, or where that is too little, of the
+// size that headers ask for.
+void bench::fit(const row& r, const frames& f, std::vector<wave>& waves,
+                damacy_codec_limits* limits, result* of)
+{
+    const damacy_codec_kind kind = kind_of(r);
+
+    limits->max_frames = r.n;
+    limits->max_frame_size = r.size;
+    for (;;) {
+        uint32_t n_need = 0;
+        limits->n_concurrent = r.streams;
+        limits->n_parts = r.parts;
+        for (wave& w : waves) {
+            must(damacy_codec_scratch_size(kind, limits, &w.scratch_size, &err) == DAMACY_OK,
+                 "scratch size");
+            w.scratch = take(w.scratch_size);
+        }
+        ours(kind, *limits, waves[0], streams[0]);
+        sync();
+        of->is_right = verify(f, waves[0], false, &n_need);
+        if (n_need == 0 || of->is_measured) {
+            return;
+        }
+        const damacy_codec_batch b = batch_of(waves[0]);
+        must(damacy_codec_measure(codecs[kind], &b, streams[0], limits, &err) == DAMACY_OK,
+             "measure");
+        of->is_measured = true;
+        for (wave& w : waves) {
+            give(w.scratch);
+        }
+    }
+}
+
+// nvCOMP on the same buffers; takes our scratch away.
+void bench::theirs(const row& r, const frames& f, std::vector<wave>& waves, result* of)
+{
+    const bool is_zstd = kind_of(r) == DAMACY_CODEC_ZSTD;
+    nvcomp_api::opts opts = {};
+    bool is_fine = true;
+    uint32_t need = 0;
+
+    for (wave& w : waves) {
+        size_t size = 0;
+        give(w.scratch);
+        w.scratch = 0;
+        is_fine &= (is_zstd ? nvcomp.zstd_size : nvcomp.lz4_size)(r.n, r.size, opts, &size,
+                                                                  w.dst_size, streams[0]) == 0;
+        w.nv_scratch_size = size;
+        w.nv_scratch = take(size);
+    }
+    const auto decode = [&](wave& w, damacy__stream stream) {
+        is_fine &=
+            (is_zstd ? nvcomp.zstd : nvcomp.lz4)(
+                (const void* const*)(uintptr_t)w.srcs, (const size_t*)(uintptr_t)w.src_sizes,
+                (const size_t*)(uintptr_t)w.capacities, (size_t*)(uintptr_t)w.sizes, w.n,
+                (void*)(uintptr_t)w.nv_scratch, w.nv_scratch_size, (void* const*)(uintptr_t)w.dsts,
+                opts, (int*)(uintptr_t)w.statuses, stream) == 0;
+    };
+    of->nv_ms = r.streams ? stream_of(waves, r.streams, decode) : batches(waves, decode);
+    of->nv_scratch = (double)waves[0].nv_scratch_size / (double)waves[0].dst_size;
+    of->is_nvcomp_right = is_fine && verify(f, waves[0], true, &need);
+}
+
+// The line of a row, and its record.
+void bench::tell(const row& r, const std::string& name, const frames& f, const result& of)
+{
+    const double gb = (double)r.n * (double)r.size / 1e6;
+
+    printf("%s ratio %5.2f  %7.1f GB/s %9.3f ms  scratch %4.2f%s", name.c_str(),
+           (double)f.content_size() / (double)f.packed_size(), gb / of.ms, of.ms, of.scratch,
+           of.is_measured ? "*" : " ");
+    if (of.nv_ms > 0) {
+        printf("  nvCOMP %6.1f%s  x%5.1f (scratch %4.2f)", gb / of.nv_ms,
+               of.is_nvcomp_right ? "" : " WRONG", of.nv_ms / of.ms, of.nv_scratch);
+    }
+    printf("  host %5.1f", of.host);
+    if (r.goal > 0) {
+        printf("  goal x%.1f", r.goal);
+    }
+    printf("  %s%s\n", r.note.c_str(), of.is_right ? "" : "  WRONG");
+    if (r.n == 1) {
+        printf("%52s one libzstd call on one core: %.3f ms\n", "", host_call(libs, f, r.size));
+    }
+    if (json) {
+        fprintf(json,
+                "%s{\"kind\":\"%s\",\"codec\":\"%s\",\"level\":%d,\"frame\":%llu,\"frames\":%u,"
+                "\"streams\":%u,\"parts\":%u,\"gb_s\":%.2f,\"ms\":%.4f,\"scratch\":%.3f,"
+                "\"nvcomp_gb_s\":%.2f,\"host_gb_s\":%.2f,\"right\":%s}",
+                ftell(json) > 1 ? ",\n" : "", r.kind.c_str(), r.codec.c_str(), r.level,
+                (unsigned long long)r.size, r.n, r.streams, r.parts, gb / of.ms, of.ms, of.scratch,
+                of.nv_ms > 0 ? gb / of.nv_ms : 0.0, of.host, of.is_right ? "true" : "false");
+    }
+    fflush(stdout);
 }
 
 void bench::run(const row& r)
 {
     const frames& f = pack(r);
+    const damacy_codec_kind kind = kind_of(r);
     char name[160];
+    result of;
 
     (void)snprintf(name, sizeof name, "%-11s %-11s L%-2d %7.0f KiB x %5u%s", r.kind.c_str(),
                    r.codec.c_str(), r.level, (double)r.size / 1024.0, r.n,
@@ -373,205 +505,34 @@ void bench::run(const row& r)
         printf("%s  left out: %s\n", name, f.missing.c_str());
         return;
     }
-    const damacy_codec_kind kind = kind_of(r);
     // Small batches take turns with others, so that the L2 cache does not keep them.
     const uint32_t n_waves =
         r.streams ? r.streams : (uint32_t)std::min<uint64_t>(21, 1 + (128u << 20) / (r.n * r.size));
     std::vector<wave> waves(n_waves);
     damacy_codec_limits limits = {};
-    bool is_measured = false, is_right = true;
-    uint32_t n_need = 0;
-    double ms = 0, nv_ms = 0;
-    nvcomp_api::opts opts = {};
-
-    limits.max_frames = r.n;
-    limits.max_frame_size = r.size;
-    limits.n_concurrent = r.streams;
-    limits.n_parts = r.parts;
     for (wave& w : waves) {
         load(r, f, &w);
     }
-    const auto ours = [&](wave& w, damacy__stream stream) {
-        damacy_codec_batch b;
-        memset(&b, 0, sizeof b);
-        b.n_frames = w.n;
-        b.srcs = (const void* const*)(uintptr_t)w.srcs;
-        b.src_sizes = (const uint64_t*)(uintptr_t)w.src_sizes;
-        b.dsts = (void* const*)(uintptr_t)w.dsts;
-        b.capacities = (const uint64_t*)(uintptr_t)w.capacities;
-        b.sizes = (uint64_t*)(uintptr_t)w.sizes;
-        b.statuses = (uint32_t*)(uintptr_t)w.statuses;
-        must(damacy_codec_decompress(codecs[kind], &b, &limits, (void*)(uintptr_t)w.scratch,
-                                     w.scratch_size, stream, &err) == DAMACY_OK,
-             "damacy_codec_decompress");
-    };
-    for (;;) {
-        for (wave& w : waves) {
-            must(damacy_codec_scratch_size(kind, &limits, &w.scratch_size, &err) == DAMACY_OK,
-                 "scratch size");
-            w.scratch = take(w.scratch_size);
-        }
-        ours(waves[0], streams[0]);
-        sync();
-        is_right = verify(f, waves[0], false, &n_need);
-        if (n_need == 0 || is_measured) {
-            break;
-        }
-        damacy_codec_batch b;
-        memset(&b, 0, sizeof b);
-        b.n_frames = r.n;
-        b.srcs = (const void* const*)(uintptr_t)waves[0].srcs;
-        b.src_sizes = (const uint64_t*)(uintptr_t)waves[0].src_sizes;
-        b.capacities = (const uint64_t*)(uintptr_t)waves[0].capacities;
-        must(damacy_codec_measure(codecs[kind], &b, streams[0], &limits, &err) == DAMACY_OK,
-             "measure");
-        limits.n_concurrent = r.streams;
-        limits.n_parts = r.parts;
-        is_measured = true;
-        for (wave& w : waves) {
-            give(w.scratch);
-        }
-    }
-    ms = r.streams ? stream_of(waves, r.streams, ours) : batches(waves, ours);
+    fit(r, f, waves, &limits, &of);
+    const auto decode = [&](wave& w, damacy__stream stream) { ours(kind, limits, w, stream); };
+    of.ms = r.streams ? stream_of(waves, r.streams, decode) : batches(waves, decode);
+    of.scratch = (double)waves[0].scratch_size / (double)waves[0].dst_size;
     for (wave& w : waves) {
         uint32_t need = 0;
-        is_right &= verify(f, w, false, &need) && need == 0;
+        of.is_right &= verify(f, w, false, &need) && need == 0;
     }
     if (option.stages && kind == DAMACY_CODEC_ZSTD && !r.streams && !r.parts) {
         stages(r, f, waves[0], limits);
     }
-    const double scratch = (double)waves[0].scratch_size / (double)waves[0].dst_size;
-    bool is_nvcomp_right = true;
     if (has_nvcomp && kind != DAMACY_CODEC_BLOSC) {
-        const bool is_zstd = kind == DAMACY_CODEC_ZSTD;
-        bool is_fine = true;
-        for (wave& w : waves) {
-            size_t size = 0;
-            give(w.scratch);
-            w.scratch = 0;
-            is_fine &= (is_zstd ? nvcomp.zstd_size : nvcomp.lz4_size)(r.n, r.size, opts, &size,
-                                                                      w.dst_size, streams[0]) == 0;
-            w.nv_scratch_size = size;
-            w.nv_scratch = take(size);
-        }
-        const auto theirs = [&](wave& w, damacy__stream stream) {
-            is_fine &=
-                (is_zstd ? nvcomp.zstd : nvcomp.lz4)(
-                    (const void* const*)(uintptr_t)w.srcs, (const size_t*)(uintptr_t)w.src_sizes,
-                    (const size_t*)(uintptr_t)w.capacities, (size_t*)(uintptr_t)w.sizes, w.n,
-                    (void*)(uintptr_t)w.nv_scratch, w.nv_scratch_size,
-                    (void* const*)(uintptr_t)w.dsts, opts, (int*)(uintptr_t)w.statuses,
-                    stream) == 0;
-        };
-        nv_ms = r.streams ? stream_of(waves, r.streams, theirs) : batches(waves, theirs);
-        uint32_t need = 0;
-        is_nvcomp_right = is_fine && verify(f, waves[0], true, &need);
+        theirs(r, f, waves, &of);
     }
-    const double gb = (double)waves[0].dst_size / 1e6, host = host_rate(libs, f, r.codec, r.size);
-    has_wrong |= !is_right;
-    printf("%s ratio %5.2f  %7.1f GB/s %9.3f ms  scratch %4.2f%s", name,
-           (double)f.content_size() / (double)f.packed_size(), gb / ms, ms, scratch,
-           is_measured ? "*" : " ");
-    if (nv_ms > 0) {
-        printf("  nvCOMP %6.1f%s  x%5.1f (scratch %4.2f)", gb / nv_ms,
-               is_nvcomp_right ? "" : " WRONG", nv_ms / ms,
-               (double)waves[0].nv_scratch_size / (double)waves[0].dst_size);
-    }
-    printf("  host %5.1f", host);
-    if (r.goal > 0) {
-        printf("  goal x%.1f", r.goal);
-    }
-    printf("  %s%s\n", r.note.c_str(), is_right ? "" : "  WRONG");
-    if (r.n == 1) {
-        printf("%52s one libzstd call on one core: %.3f ms\n", "", host_call(libs, f, r.size));
-    }
-    if (json) {
-        fprintf(
-            json,
-            "%s{\"kind\":\"%s\",\"codec\":\"%s\",\"level\":%d,\"frame\":%llu,\"frames\":%u,"
-            "\"streams\":%u,\"gb_s\":%.2f,"
-            "\"ms\":%.4f,\"scratch\":%.3f,\"nvcomp_gb_s\":%.2f,\"host_gb_s\":%.2f,\"right\":%s}",
-            ftell(json) > 1 ? ",\n" : "", r.kind.c_str(), r.codec.c_str(), r.level,
-            (unsigned long long)r.size, r.n, r.streams, gb / ms, ms, scratch,
-            nv_ms > 0 ? gb / nv_ms : 0.0, host, is_right ? "true" : "false");
-    }
-    fflush(stdout);
+    of.host = host_rate(libs, f, r.codec, r.size);
+    has_wrong |= !of.is_right;
+    tell(r, name, f, of);
     for (wave& w : waves) {
         unload(&w);
     }
-}
-
-// The rows that decide.
-static std::vector<row> quick_rows()
-{
-    const uint64_t k = 1024, m = k * k;
-    std::vector<row> rows = {{"text", "zstd", 3, 167 * 1000, 4600, 0, 3, ""},
-                             {"text", "zstd", 3, 9 * m, 82, 0, 20, ""},
-                             {"dim", "zstd", 3, 9 * m, 113, 0, 18, ""},
-                             {"dim", "zstd", 3, m, 1000, 0, 5, ""},
-                             {"dim", "zstd", 3, 256 * k, 1, 0, 0, "goal: twice one libzstd call"},
-                             {"dim", "zstd", 3, 256 * k, 512, 0, 7, ""},
-                             {"dim", "zstd", 3, 256 * k, 4096, 0, 0, ""},
-                             {"dim", "zstd", 3, 256 * k, 4096, 0, 0, "goal: scratch 2.5", 2},
-                             {"dim", "zstd", 3, 256 * k, 4096, 0, 0, "", 4}};
-    const auto streams = [&](const char* kind, double goal) {
-        for (uint32_t s = 1; s <= 4; s++) {
-            rows.push_back({kind, "zstd", 3, 256 * k, 512, s, goal, ""});
-        }
-    };
-    streams("dim", 15);
-    rows.push_back({"half-random", "zstd", 3, 256 * k, 512, 0, 9, ""});
-    rows.push_back({"half-random", "zstd", 3, 256 * k, 4096, 0, 3.5, "the reference scenario"});
-    streams("half-random", 12);
-    rows.push_back({"denoised", "zstd", 3, 256 * k, 512, 0, 6, ""});
-    rows.push_back({"denoised", "zstd", 3, 256 * k, 4096, 0, 0, ""});
-    streams("denoised", 10);
-    rows.push_back({"bright", "zstd", 3, m, 1000, 0, 7, ""});
-    rows.push_back({"bright", "zstd", 1, m, 1000, 0, 0, "goal: 500 GB/s"});
-    for (const char* codec : {"blosc", "blosc-split", "blosc-bit"}) {
-        rows.push_back({"dim", codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
-        rows.push_back({"half-random", codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
-    }
-    for (const char* kind : {"dim", "half-random", "bright", "denoised"}) {
-        rows.push_back({kind, "lz4", 1, 64 * k, 16384, 0, 2, ""});
-    }
-    rows.push_back({"random", "lz4", 1, 64 * k, 16384, 0, 0, "goal: copy speed"});
-    return rows;
-}
-
-// Kinds of data by level and size of frame, about 512 MiB a batch.
-static std::vector<row> size_rows()
-{
-    std::vector<row> rows;
-
-    for (const char* kind : {"dim", "bright", "denoised", "half-random", "text"}) {
-        for (int level : {1, 3, 9}) {
-            for (uint64_t kib : {64u, 256u, 1024u}) {
-                rows.push_back(
-                    {kind, "zstd", level, kib << 10, (uint32_t)((512u << 10) / kib), 0, 0, ""});
-            }
-        }
-    }
-    return rows;
-}
-
-static std::vector<row> all_rows()
-{
-    std::vector<row> rows = quick_rows();
-    const uint64_t k = 1024;
-
-    for (const char* kind : {"dim", "bright", "denoised", "half-random", "text", "binary"}) {
-        for (int level : {1, 3, 9, 19}) {
-            for (uint64_t size : {64 * k, 256 * k, 1024 * k, 4096 * k}) {
-                for (uint32_t n : {1u, 100u, 1000u, 10000u}) {
-                    if (n * size <= (uint64_t)3 << 30) {
-                        rows.push_back({kind, "zstd", level, size, n, 0, 0, ""});
-                    }
-                }
-            }
-        }
-    }
-    return rows;
 }
 
 int main(int argc, char** argv)
@@ -579,23 +540,7 @@ int main(int argc, char** argv)
     bench b;
 
     for (int i = 1; i < argc; i++) {
-        const std::string a = argv[i];
-        const auto value = [&](const char* key) {
-            return a.rfind(key, 0) == 0 ? a.substr(strlen(key)) : std::string();
-        };
-        if (a == "--quick") {
-            b.option.quick = true;
-        } else if (a == "--sizes") {
-            b.option.sizes = true;
-        } else if (a == "--stages") {
-            b.option.stages = true;
-        } else if (a.rfind("--only=", 0) == 0) {
-            b.option.only = value("--only=");
-        } else if (a.rfind("--json=", 0) == 0) {
-            b.option.json = value("--json=");
-        } else if (a.rfind("--nvcomp=", 0) == 0) {
-            b.option.nvcomp = value("--nvcomp=");
-        } else {
+        if (!parse(&b.option, argv[i])) {
             fprintf(stderr, "decoder: no such option: %s\n", argv[i]);
             return 2;
         }

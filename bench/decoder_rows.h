@@ -1,0 +1,115 @@
+// The command line of bench/decoder.cpp and its rows: which frames, how many, what is hoped for.
+#pragma once
+#include <stdint.h>
+#include <string>
+#include <vector>
+
+struct options {
+    bool quick = false, sizes = false, stages = false;
+    std::string only, json, nvcomp;
+};
+
+// One argument; false: no such option.
+static bool parse(options* o, const std::string& a)
+{
+    if (a == "--quick") {
+        o->quick = true;
+    } else if (a == "--sizes") {
+        o->sizes = true;
+    } else if (a == "--stages") {
+        o->stages = true;
+    } else if (a.rfind("--only=", 0) == 0) {
+        o->only = a.substr(7);
+    } else if (a.rfind("--json=", 0) == 0) {
+        o->json = a.substr(7);
+    } else if (a.rfind("--nvcomp=", 0) == 0) {
+        o->nvcomp = a.substr(9);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+struct row {
+    std::string kind, codec; // codec: zstd, lz4, blosc, blosc-split, blosc-bit
+    int level;
+    uint64_t size; // of a frame
+    uint32_t n;
+    uint32_t streams; // 0: one batch after another
+    double goal;      // times nvCOMP's; 0: none
+    std::string note;
+    uint32_t parts = 0; // of a batch, in one scratch
+};
+
+// The rows that decide.
+static std::vector<row> quick_rows()
+{
+    const uint64_t k = 1024, m = k * k;
+    std::vector<row> rows = {{"text", "zstd", 3, 167 * 1000, 4600, 0, 3, ""},
+                             {"text", "zstd", 3, 9 * m, 82, 0, 20, ""},
+                             {"dim", "zstd", 3, 9 * m, 113, 0, 18, ""},
+                             {"dim", "zstd", 3, m, 1000, 0, 5, ""},
+                             {"dim", "zstd", 3, 256 * k, 1, 0, 0, "goal: twice one libzstd call"},
+                             {"dim", "zstd", 3, 256 * k, 512, 0, 7, ""},
+                             {"dim", "zstd", 3, 256 * k, 4096, 0, 0, ""},
+                             {"dim", "zstd", 3, 256 * k, 4096, 0, 0, "goal: scratch 2.5", 2},
+                             {"dim", "zstd", 3, 256 * k, 4096, 0, 0, "", 4}};
+    const auto streams = [&](const char* kind, double goal) {
+        for (uint32_t s = 1; s <= 4; s++) {
+            rows.push_back({kind, "zstd", 3, 256 * k, 512, s, goal, ""});
+        }
+    };
+    streams("dim", 15);
+    rows.push_back({"half-random", "zstd", 3, 256 * k, 512, 0, 9, ""});
+    rows.push_back({"half-random", "zstd", 3, 256 * k, 4096, 0, 3.5, "the reference scenario"});
+    streams("half-random", 12);
+    rows.push_back({"denoised", "zstd", 3, 256 * k, 512, 0, 6, ""});
+    rows.push_back({"denoised", "zstd", 3, 256 * k, 4096, 0, 0, ""});
+    streams("denoised", 10);
+    rows.push_back({"bright", "zstd", 3, m, 1000, 0, 7, ""});
+    rows.push_back({"bright", "zstd", 1, m, 1000, 0, 0, "goal: 500 GB/s"});
+    for (const char* codec : {"blosc", "blosc-split", "blosc-bit"}) {
+        rows.push_back({"dim", codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
+        rows.push_back({"half-random", codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
+    }
+    for (const char* kind : {"dim", "half-random", "bright", "denoised"}) {
+        rows.push_back({kind, "lz4", 1, 64 * k, 16384, 0, 2, ""});
+    }
+    rows.push_back({"random", "lz4", 1, 64 * k, 16384, 0, 0, "goal: copy speed"});
+    return rows;
+}
+
+// Kinds of data by level and size of frame, about 512 MiB a batch.
+static std::vector<row> size_rows()
+{
+    std::vector<row> rows;
+
+    for (const char* kind : {"dim", "bright", "denoised", "half-random", "text"}) {
+        for (int level : {1, 3, 9}) {
+            for (uint64_t kib : {64u, 256u, 1024u}) {
+                rows.push_back(
+                    {kind, "zstd", level, kib << 10, (uint32_t)((512u << 10) / kib), 0, 0, ""});
+            }
+        }
+    }
+    return rows;
+}
+
+static std::vector<row> all_rows()
+{
+    std::vector<row> rows = quick_rows();
+    const uint64_t k = 1024;
+
+    for (const char* kind : {"dim", "bright", "denoised", "half-random", "text", "binary"}) {
+        for (int level : {1, 3, 9, 19}) {
+            for (uint64_t size : {64 * k, 256 * k, 1024 * k, 4096 * k}) {
+                for (uint32_t n : {1u, 100u, 1000u, 10000u}) {
+                    if (n * size <= (uint64_t)3 << 30) {
+                        rows.push_back({kind, "zstd", level, size, n, 0, 0, ""});
+                    }
+                }
+            }
+        }
+    }
+    return rows;
+}
