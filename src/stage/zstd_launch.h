@@ -404,37 +404,45 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err);
 }
 
-/* A pass over literals, beside the stream: FLAG_EARLY or FLAG_LATE. Each kernel has a floor, the
- * time of one stream of literals, so they run beside each other, too. */
+/* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
+ * so they run side by side; and the multiprocessors are to be idle when they begin, or some get
+ * more of their warps than others and are done last. */
+static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
+{
+    const damacy__kernel* front = run->kernels->front.kernels;
+    const uint64_t n = run->n_blocks;
+    const uint32_t shared = damacy__zstd_lanes11_shared(run->device);
+
+    if (run->wave.flags & DAMACY__ZSTD_FLAG_EARLY) {
+        DAMACY__TRY(damacy__zstd_step_beside(run, 2, &front[DAMACY__ZSTD_LANES11],
+                                             damacy__div_up(n, 16), 64, shared, err));
+    } else {
+        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES11], damacy__div_up(n, 16), 64,
+                                      shared, err));
+    }
+    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], damacy__div_up(n, 8),
+                                         32, DAMACY__ZSTD_LANES10_SHARED, err));
+    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8), 32,
+                                    DAMACY__ZSTD_LANES9_SHARED, err);
+}
+
+/* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE. */
 static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32_t pass,
                                                   damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const uint32_t flags = run->wave.flags, how = run->options.literals;
-    const uint64_t n = run->n_blocks;
     damacy_status status;
 
     run->wave.flags |= pass;
     if (how == DAMACY__ZSTD_SPLIT32) {
-        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS32], n, 128,
-                                          DAMACY__ZSTD_SPLIT_SHARED(32), err);
+        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks,
+                                          128, DAMACY__ZSTD_SPLIT_SHARED(32), err);
     } else if (how == DAMACY__ZSTD_SPLIT128) {
-        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS128], n, 512,
-                                          DAMACY__ZSTD_SPLIT_SHARED(128), err);
+        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS128], run->n_blocks,
+                                          512, DAMACY__ZSTD_SPLIT_SHARED(128), err);
     } else {
-        status =
-            damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES11], damacy__div_up(n, 16),
-                                     64, damacy__zstd_lanes11_shared(run->device), err);
-        if (status == DAMACY_OK) {
-            status =
-                damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES10], damacy__div_up(n, 8),
-                                         32, DAMACY__ZSTD_LANES10_SHARED, err);
-        }
-        if (status == DAMACY_OK) {
-            status =
-                damacy__zstd_step_beside(run, 2, &front[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8),
-                                         32, DAMACY__ZSTD_LANES9_SHARED, err);
-        }
+        status = damacy__zstd_launch_lanes(run, err);
     }
     run->wave.flags = flags;
     return status;
@@ -524,6 +532,9 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_RESOLVE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_LATE, err));
+    if (run->options.literals == DAMACY__ZSTD_LANES) {
+        DAMACY__TRY(damacy__zstd_join(run, err));
+    }
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_PLACE], run->n_blocks, 256, 0, err));
     DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PLACE, err));
