@@ -35,6 +35,18 @@ typedef struct alignas(16) damacy__u32x4 {
 #define damacy__shfl_down(v, d)        __shfl_down_sync(DAMACY__FULL, (v), (d))
 #define damacy__shfl_xor(v, d)         __shfl_xor_sync(DAMACY__FULL, (v), (d))
 #define damacy__match_any(v)           __match_any_sync(DAMACY__FULL, (v))
+// The sum of a warp's values.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define damacy__warp_sum(v) damacy__warp_sum_by_turns(v)
+static __device__ __forceinline__ uint32_t damacy__warp_sum_by_turns(uint32_t v)
+{
+    for (uint32_t d = 1; d < 32; d *= 2)
+        v += __shfl_xor_sync(DAMACY__FULL, v, d);
+    return v;
+}
+#else
+#define damacy__warp_sum(v) __reduce_add_sync(DAMACY__FULL, (v))
+#endif
 // Barrier of the block that also counts: number of threads whose p is not zero.
 #define damacy__sync_count(p) __syncthreads_count((p))
 // Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32.

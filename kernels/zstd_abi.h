@@ -177,11 +177,11 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
 /* Variants of execution that are launched. Each takes the frames for which it is the best of them;
  * with one bit set it takes all. */
-#define DAMACY__ZSTD_EXECUTE_LINKS  0x10000u /* a few large frames, all blocks at once */
-#define DAMACY__ZSTD_EXECUTE_1024X2 0x20000u /* up to a few hundred frames */
-#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u /* many short segments */
-#define DAMACY__ZSTD_EXECUTE_256X2  0x80000u
-#define DAMACY__ZSTD_EXECUTE_128X2  0x100000u /* many frames */
+#define DAMACY__ZSTD_EXECUTE_LINKS  0x10000u  /* a few large frames, all blocks at once */
+#define DAMACY__ZSTD_EXECUTE_1024X3 0x20000u  /* up to a few hundred frames */
+#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u  /* hundreds of frames */
+#define DAMACY__ZSTD_EXECUTE_128X4  0x80000u  /* thousands, or mostly literals */
+#define DAMACY__ZSTD_EXECUTE_128X2  0x100000u /* devices with little shared memory */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -200,7 +200,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
 /* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
-    (12 * (threads) * (segments) + 4 * ((tile) + 16) + 16 * ((tile) / 32 + 4) + 64 + (tile) + 64)
+    (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)
 
 /* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */
 #define DAMACY__ZSTD_FSE_LATENCY_SHARED 133120u

@@ -24,6 +24,18 @@ DAMACY__INLINE uint32_t damacy__exec_word(uint64_t at)
 #endif
 }
 
+// A record; it is not read again.
+DAMACY__INLINE damacy__u32x2 damacy__exec_record(uint64_t at)
+{
+    damacy__u32x2 v;
+#ifdef __CUDACC__
+    asm volatile("ld.global.cs.v2.u32 {%0,%1},[%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+#else
+    v = *(const damacy__u32x2*)(uintptr_t)at;
+#endif
+    return v;
+}
+
 DAMACY__INLINE uint32_t damacy__exec_byte(uint64_t at)
 {
     return *(const uint8_t*)(uintptr_t)at;
@@ -103,42 +115,12 @@ DAMACY__INLINE damacy__exec_words damacy__exec_gather(uint64_t from, int32_t n)
     return w;
 }
 
-DAMACY__INLINE void damacy__exec_scatter(uint32_t to, uint64_t from, damacy__exec_words w,
+// Up to 8 bytes after the first `skew` bits (0 to 24) of w.
+DAMACY__INLINE void damacy__exec_scatter(uint32_t to, damacy__exec_words w, uint32_t skew,
                                          int32_t n)
 {
-    const uint32_t shift = (uint32_t)(from & 3) * 8;
-    damacy__exec_store8(to, damacy__funnel_right(w.w0, w.w1, shift),
-                        damacy__funnel_right(w.w1, w.w2, shift), n < 8 ? n : 8);
-}
-
-// Lane `me` of `step` copies its share of [begin, end) of the tile; `from` is the source of
-// `begin`. Aligned 8-byte stores where a unit is whole.
-DAMACY__INLINE void damacy__exec_copy_group(uint32_t tile, uint64_t from, int32_t begin,
-                                            int32_t end, int32_t me, int32_t step)
-{
-    for (int32_t unit = (begin & ~7) + 8 * me; unit < end; unit += 8 * step) {
-        const int32_t a = (unit > begin ? unit : begin) - unit;
-        const int32_t z = (unit + 8 < end ? unit + 8 : end) - unit;
-        const uint64_t source = from + (uint64_t)(int64_t)(unit - begin), at = source & ~3ull;
-        const int32_t skew = (int32_t)(source & 3);
-        const int32_t first = (skew + a) >> 2, last = (skew + z - 1) >> 2;
-        uint32_t w0 = 0, w1 = 0, w2 = 0;
-        if (first == 0)
-            w0 = damacy__exec_word(at);
-        if (first <= 1 && last >= 1)
-            w1 = damacy__exec_word(at + 4);
-        if (last >= 2)
-            w2 = damacy__exec_word(at + 8);
-        const uint32_t v0 = damacy__funnel_right(w0, w1, (uint32_t)skew * 8);
-        const uint32_t v1 = damacy__funnel_right(w1, w2, (uint32_t)skew * 8);
-        if (z - a == 8) {
-            damacy__sts64(tile + (uint32_t)unit, v0, v1);
-        } else {
-            const uint64_t v = ((uint64_t)v1 << 32 | v0) >> (8 * a);
-            damacy__exec_store8(tile + (uint32_t)(unit + a), (uint32_t)v, (uint32_t)(v >> 32),
-                                z - a);
-        }
-    }
+    damacy__exec_store8(to, damacy__funnel_right(w.w0, w.w1, skew),
+                        damacy__funnel_right(w.w1, w.w2, skew), n < 8 ? n : 8);
 }
 
 // ---- which variant takes a frame
@@ -160,26 +142,24 @@ DAMACY__INLINE uint32_t damacy__exec_link_at(const damacy__zstd_wave& w, uint32_
 }
 
 // The variant for entry i of the execute list. Switch points measured on an H200 (132
-// multiprocessors): links to 16 frames, large CTAs to 200, then by records per KB of output, where
-// more than 150 mean short segments and fewer than 50 mostly literals.
+// multiprocessors): links to 16 frames, large CTAs to 200; above, fewer than 60 records per KB of
+// output are mostly literals.
 DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)
 {
     const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
     const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
     const uint32_t n = damacy__zstd_counts(w)->n_execute;
-    const uint32_t launched = w.flags & (DAMACY__ZSTD_EXECUTE_1024X2 | DAMACY__ZSTD_EXECUTE_256X4 |
-                                         DAMACY__ZSTD_EXECUTE_256X2 | DAMACY__ZSTD_EXECUTE_128X2);
+    const uint32_t launched = w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
+                                         DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2);
     const uint64_t density = 1024ull * f.n_records / (f.size ? f.size : 1);
-    uint32_t best = DAMACY__ZSTD_EXECUTE_256X2;
+    uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;
 
     if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))
         return DAMACY__ZSTD_EXECUTE_LINKS;
     if (n <= 200)
-        best = DAMACY__ZSTD_EXECUTE_1024X2;
-    else if (density > 150)
-        best = DAMACY__ZSTD_EXECUTE_256X4;
-    else if (n > 1000 && density > 50)
-        best = DAMACY__ZSTD_EXECUTE_128X2;
+        best = DAMACY__ZSTD_EXECUTE_1024X3;
+    else if (n > 1000 || density < 60)
+        best = DAMACY__ZSTD_EXECUTE_128X4;
     if (!(best & launched))
         best = launched & (0u - launched); // the first that there is
     return best;

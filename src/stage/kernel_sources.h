@@ -31,6 +31,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_common.cuh", damacy__source_zstd_common_cuh},
     {"kernels/zstd_exec.cuh", damacy__source_zstd_exec_cuh},
     {"kernels/zstd_exec_copy.cuh", damacy__source_zstd_exec_copy_cuh},
+    {"kernels/zstd_exec_own.cuh", damacy__source_zstd_exec_own_cuh},
     {"kernels/zstd_exec_link.cuh", damacy__source_zstd_exec_link_cuh},
     {"kernels/zstd_fse.cuh", damacy__source_zstd_fse_cuh},
     {"kernels/zstd_fse_extract.cuh", damacy__source_zstd_fse_extract_cuh},

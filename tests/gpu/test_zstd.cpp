@@ -77,8 +77,8 @@ TEST(zstd_gpu_gives_the_same_bytes_with_every_kernel)
         SKIP("no CUDA device");
     }
     const std::vector<corpus_file> files = valid_frames(150), few = valid_frames(8);
-    const uint32_t executions[] = {DAMACY__ZSTD_EXECUTE_1024X2, DAMACY__ZSTD_EXECUTE_256X4,
-                                   DAMACY__ZSTD_EXECUTE_256X2, DAMACY__ZSTD_EXECUTE_128X2};
+    const uint32_t executions[] = {DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_EXECUTE_256X4,
+                                   DAMACY__ZSTD_EXECUTE_128X4, DAMACY__ZSTD_EXECUTE_128X2};
     damacy__zstd_options o = {};
     for (uint32_t literals = DAMACY__ZSTD_LANES; literals <= DAMACY__ZSTD_SPLIT128; literals++) {
         for (uint32_t fse = DAMACY__ZSTD_FLAG_FSE_LATENCY; fse <= DAMACY__ZSTD_FLAG_FSE_HALF;
@@ -120,7 +120,7 @@ TEST(zstd_gpu_decodes_a_small_wave_with_every_kernel)
         valid_waves(files, files.size(), o, 1, true, false);
     }
     for (const uint32_t execute :
-         {DAMACY__ZSTD_EXECUTE_1024X2, DAMACY__ZSTD_EXECUTE_256X4, DAMACY__ZSTD_EXECUTE_256X2,
+         {DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_EXECUTE_256X4, DAMACY__ZSTD_EXECUTE_128X4,
           DAMACY__ZSTD_EXECUTE_128X2, DAMACY__ZSTD_EXECUTE_LINKS}) {
         damacy__zstd_options o = {};
         o.execute = execute;
@@ -398,7 +398,7 @@ TEST(zstd_gpu_decodes_few_large_frames_with_every_kernel)
     if (!gpu()) {
         SKIP("no CUDA device");
     }
-    const uint32_t executions[] = {0, DAMACY__ZSTD_EXECUTE_1024X2, DAMACY__ZSTD_EXECUTE_LINKS};
+    const uint32_t executions[] = {0, DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_EXECUTE_LINKS};
     size_t n_wrong_choices = 0;
     for (const size_t n : {1, 2, 7}) {
         std::vector<bytes> contents(n), frames(n);

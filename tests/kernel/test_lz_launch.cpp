@@ -45,9 +45,9 @@ SIMT_KERNEL(damacy_zstd_fse);
 SIMT_KERNEL(damacy_zstd_fse_half);
 SIMT_KERNEL(damacy_zstd_link);
 SIMT_KERNEL(damacy_zstd_jump);
-SIMT_KERNEL(damacy_zstd_execute_1024x2);
+SIMT_KERNEL(damacy_zstd_execute_1024x3);
 SIMT_KERNEL(damacy_zstd_execute_256x4);
-SIMT_KERNEL(damacy_zstd_execute_256x2);
+SIMT_KERNEL(damacy_zstd_execute_128x4);
 SIMT_KERNEL(damacy_zstd_execute_128x2);
 
 typedef std::vector<uint8_t> bytes;

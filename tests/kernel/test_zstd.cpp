@@ -98,18 +98,18 @@ TEST(zstd_decodes_the_generated_frames)
     wave_options o;
 
     valid_set("D_smallblk_s2001", 300, false, o);
-    o.flags = DAMACY__ZSTD_EXECUTE_256X2 | DAMACY__ZSTD_FLAG_FSE_HALF;
+    o.flags = DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_FLAG_FSE_HALF;
     valid_set("C_cs14_s1001", 300, false, o, full ? 1 : 3);
     o.literals = WAVE_SPLIT32;
-    o.flags = DAMACY__ZSTD_EXECUTE_256X2 | DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+    o.flags = DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     valid_set("C_cs14_s1001", 300, true, o);
     o.literals = WAVE_SPLIT128;
     o.flags = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_FLAG_FSE_LATENCY;
     valid_set("B_cs17_s1", 300, false, o, full ? 1 : 9);
-    o.flags = DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_1024X2;
+    o.flags = DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_1024X3;
     valid_set("A_big_s1", 21, true, o, full ? 1 : 10);
     if (full) {
-        o.flags = DAMACY__ZSTD_EXECUTE_1024X2;
+        o.flags = DAMACY__ZSTD_EXECUTE_1024X3;
         valid_set("D_smallblk_s2001", 300, true, o);
         valid_set("C_cs14_s1001", 300, false, o);
         valid_set("B_cs17_s1", 300, true, o);

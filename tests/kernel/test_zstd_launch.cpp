@@ -27,9 +27,9 @@ SIMT_KERNEL(damacy_zstd_fse);
 SIMT_KERNEL(damacy_zstd_fse_half);
 SIMT_KERNEL(damacy_zstd_link);
 SIMT_KERNEL(damacy_zstd_jump);
-SIMT_KERNEL(damacy_zstd_execute_1024x2);
+SIMT_KERNEL(damacy_zstd_execute_1024x3);
 SIMT_KERNEL(damacy_zstd_execute_256x4);
-SIMT_KERNEL(damacy_zstd_execute_256x2);
+SIMT_KERNEL(damacy_zstd_execute_128x4);
 SIMT_KERNEL(damacy_zstd_execute_128x2);
 
 static damacy__driver driver;
@@ -187,9 +187,9 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
 {
     const uint32_t executions[] = {0,
                                    DAMACY__ZSTD_EXECUTE_LINKS,
-                                   DAMACY__ZSTD_EXECUTE_1024X2,
+                                   DAMACY__ZSTD_EXECUTE_1024X3,
                                    DAMACY__ZSTD_EXECUTE_256X4,
-                                   DAMACY__ZSTD_EXECUTE_256X2,
+                                   DAMACY__ZSTD_EXECUTE_128X4,
                                    DAMACY__ZSTD_EXECUTE_128X2};
     open_all(3);
     CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
@@ -223,7 +223,7 @@ TEST(zstd_launch_works_with_the_shared_memory_of_small_devices)
                  DAMACY_OK);
         w.open(some("D_smallblk_s2001", 3, 6), false);
         w.call.options.literals = DAMACY__ZSTD_SPLIT128; // not there: another is taken
-        w.call.options.execute = DAMACY__ZSTD_EXECUTE_1024X2;
+        w.call.options.execute = DAMACY__ZSTD_EXECUTE_1024X3;
         w.launch();
         w.check();
         w.close();

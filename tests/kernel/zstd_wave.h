@@ -143,17 +143,17 @@ static inline void wave_execute(const damacy__zstd_wave& w)
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_link(w); });
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_jump(w); });
     }
-    if (w.flags & DAMACY__ZSTD_EXECUTE_1024X2) {
-        simt::launch(wave_grid(3), dim3(1024), DAMACY__ZSTD_EXECUTE_SHARED(1024, 2, 8192),
-                     [&] { damacy_zstd_execute_1024x2(w); });
+    if (w.flags & DAMACY__ZSTD_EXECUTE_1024X3) {
+        simt::launch(wave_grid(3), dim3(1024), DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384),
+                     [&] { damacy_zstd_execute_1024x3(w); });
     }
     if (w.flags & DAMACY__ZSTD_EXECUTE_256X4) {
         simt::launch(wave_grid(3), dim3(256), DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 4096),
                      [&] { damacy_zstd_execute_256x4(w); });
     }
-    if (w.flags & DAMACY__ZSTD_EXECUTE_256X2) {
-        simt::launch(wave_grid(3), dim3(256), DAMACY__ZSTD_EXECUTE_SHARED(256, 2, 4096),
-                     [&] { damacy_zstd_execute_256x2(w); });
+    if (w.flags & DAMACY__ZSTD_EXECUTE_128X4) {
+        simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096),
+                     [&] { damacy_zstd_execute_128x4(w); });
     }
     if (w.flags & DAMACY__ZSTD_EXECUTE_128X2) {
         simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 2048),

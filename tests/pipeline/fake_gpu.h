@@ -82,9 +82,9 @@ static void enroll_kernels()
     KERNEL(damacy_zstd_tables);
     KERNEL(damacy_zstd_fse);
     KERNEL(damacy_zstd_fse_half);
-    KERNEL(damacy_zstd_execute_1024x2);
+    KERNEL(damacy_zstd_execute_1024x3);
     KERNEL(damacy_zstd_execute_256x4);
-    KERNEL(damacy_zstd_execute_256x2);
+    KERNEL(damacy_zstd_execute_128x4);
     KERNEL(damacy_zstd_execute_128x2);
     KERNEL(damacy_zstd_link);
     KERNEL(damacy_zstd_jump);

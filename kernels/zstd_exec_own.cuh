@@ -1,0 +1,255 @@
+// A tile in shared memory, and its matches that read bytes of the same tile.
+//
+// Few of those sources hold bytes of such matches in turn (MARKS tells): the others are copied, a
+// match a thread. The rest becomes a list of bytes with links (byte -> source byte), and each byte
+// follows links to one that has none. Links never wait for data, so nothing spins.
+//
+// Surprising: lanes shorten links while others follow them. Any value that a reader can see is an
+// ancestor of the byte, so the order does not matter; accesses are relaxed.
+#pragma once
+
+#include "kernels/zstd_exec_copy.cuh"
+
+#define DAMACY__EXEC_ROOT 0xffffu // no link: the byte is there
+#define DAMACY__EXEC_BIAS 0x4000  // links are positions in the tile plus this: below it, before it
+#define DAMACY__EXEC_LONG 32      // bytes that a lane handles alone
+
+template <int THREADS_, int SEGMENTS_, int TILE_> struct damacy__exec_shape {
+    static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;
+    static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;
+    static constexpr uint32_t LINKS = TILE + 16;
+    // Places in shared memory. OWN: matches that read their tile, {place | bytes << 16, offset}.
+    // QUEUE: segments above 8 bytes, {source, place | end << 16}, source and place less 8 times the
+    // chunks before them; STARTS: a bit for each chunk, set for the first of a segment. A list of
+    // up to LISTS bytes begins when the queue is done. MARKS: a bit for each byte of the tile, set
+    // if it belongs to OWN.
+    static constexpr uint32_t OWN = 0, LINK = OWN + 8 * RECORDS, LIST = LINK + 2 * LINKS;
+    static constexpr uint32_t QUEUE = LIST, STARTS = LIST + TILE, MARKS = STARTS + TILE / 64;
+    static constexpr uint32_t LISTS = TILE / 2;
+    static constexpr uint32_t CONTROL = MARKS + TILE / 8 + 16, BYTES = CONTROL + 64;
+    static constexpr uint32_t SIZE = BYTES + TILE + 64;
+    static_assert(TILE % 1024 == 0 && TILE <= DAMACY__EXEC_BIAS, "tile");
+    static_assert(8 * (TILE / 9 + 2) <= TILE, "every segment above 8 bytes has an entry");
+    static_assert(SIZE == DAMACY__ZSTD_EXECUTE_SHARED(THREADS, SEGMENTS, TILE), "host's view");
+};
+
+enum { // words at CONTROL
+    DAMACY__EXEC_BAD = 0,
+    DAMACY__EXEC_NEXT = 4,     // first record that the tile has not finished
+    DAMACY__EXEC_OWNED = 8,    // entries of OWN << 16 | their bytes
+    DAMACY__EXEC_CHUNKED = 12, // entries of QUEUE << 16 | chunks
+    DAMACY__EXEC_LISTED = 16   // bytes with links
+};
+
+// Marks the bytes of the matches that read their tile.
+template <class S> DAMACY__INLINE void damacy__exec_mark(uint32_t shared, uint32_t n_own)
+{
+    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < n_own; i += S::THREADS)
+    {
+        const uint32_t place = damacy__lds32(shared + S::OWN + 8 * i);
+        const uint32_t end = (place & 0xffff) + (place >> 16);
+        DAMACY__EXEC_NOUNROLL for (uint32_t at = place & 0xffff; at < end;)
+        {
+            const uint32_t room = 32 - (at & 31), n = damacy__min(room, end - at);
+            damacy__shared_or(shared + S::MARKS + at / 32 * 4, 0xffffffffu >> (32 - n)
+                                                                                  << (at & 31));
+            at += n;
+        }
+    }
+}
+
+// A match that reads its tile: place, bytes (0: none), offset.
+struct damacy__exec_match {
+    int32_t to, n, offset;
+};
+
+// Repeats the lowest `period` bytes (1 to 7) of v.
+DAMACY__INLINE uint64_t damacy__exec_repeat(uint64_t v, uint32_t period)
+{
+    v &= (1ull << (8 * period)) - 1;
+    v |= v << (8 * period);
+    if (period < 4)
+        v |= v << (16 * period);
+    if (period < 2)
+        v |= v << 32;
+    return v;
+}
+
+// 8 bytes of shared memory at any alignment.
+DAMACY__INLINE uint64_t damacy__exec_peek(uint32_t at)
+{
+    const uint32_t skew = (at & 3) * 8, word = at & ~3u;
+    const uint32_t w0 = damacy__lds32(word), w1 = damacy__lds32(word + 4);
+    const uint32_t w2 = damacy__lds32(word + 8);
+
+    return (uint64_t)damacy__funnel_right(w1, w2, skew) << 32 | damacy__funnel_right(w0, w1, skew);
+}
+
+// Copies a match of up to LONG bytes whose source is there already; false if it is not. Where
+// source and match overlap, the bytes before the match repeat.
+template <class S> DAMACY__INLINE bool damacy__exec_copy_own(uint32_t shared, damacy__exec_match m)
+{
+    const int32_t q = m.to - m.offset, period = m.offset < m.n ? m.offset : m.n;
+
+    if (q < 0)
+        return false;
+    const uint32_t marks = shared + S::MARKS + (uint32_t)q / 32 * 4;
+    const uint32_t bits =
+        damacy__funnel_right(damacy__lds32(marks), damacy__lds32(marks + 4), (uint32_t)q & 31);
+    if (bits & 0xffffffffu >> (32 - period))
+        return false;
+    const bool repeats = period < 8 && period < m.n;
+    uint32_t from = shared + S::BYTES + (uint32_t)q, to = shared + S::BYTES + (uint32_t)m.to;
+    uint64_t v = damacy__exec_peek(from);
+    int32_t step = 8;
+    if (repeats) {
+        v = damacy__exec_repeat(v, (uint32_t)period);
+        step -= 0x12302000 >> (4 * period) & 15; // 8 modulo the period
+    }
+    DAMACY__EXEC_NOUNROLL for (int32_t n = m.n;;)
+    {
+        damacy__exec_store8(to, (uint32_t)v, (uint32_t)(v >> 32), n);
+        n -= step;
+        if (n <= 0)
+            return true;
+        to += (uint32_t)step;
+        from += 8;
+        if (!repeats)
+            v = damacy__exec_peek(from);
+    }
+}
+
+// The same of a match of any length by the whole warp.
+template <class S> DAMACY__INLINE bool damacy__exec_copy_long(uint32_t shared, damacy__exec_match m)
+{
+    const uint32_t lane = damacy__lane(), to = (uint32_t)m.to, n = (uint32_t)m.n;
+    const uint32_t q = to - (uint32_t)m.offset, period = damacy__min((uint32_t)m.offset, n);
+    const uint32_t end = q + period, step = 32 % period;
+    uint32_t bits = 0, phase = lane % period;
+
+    if (m.to < m.offset)
+        return false;
+    DAMACY__EXEC_NOUNROLL for (uint32_t at = (q & ~31u) + 32 * lane; at < end; at += 1024)
+    {
+        uint32_t word = damacy__lds32(shared + S::MARKS + at / 8);
+        if (at < q)
+            word &= 0xffffffffu << (q & 31);
+        if (end - at < 32)
+            word &= 0xffffffffu >> (32 - (end - at));
+        bits |= word;
+    }
+    if (damacy__any(bits != 0))
+        return false;
+    DAMACY__EXEC_NOUNROLL for (uint32_t k = lane; k < n; k += 32)
+    {
+        damacy__sts8(shared + S::BYTES + to + k, damacy__lds8(shared + S::BYTES + q + phase));
+        phase += step;
+        if (phase >= period)
+            phase -= period;
+    }
+    return true;
+}
+
+// Links and list entries of a match. Where source and match overlap, a byte's source is taken
+// modulo the offset: it lies before the match.
+template <class S> DAMACY__INLINE void damacy__exec_link(uint32_t shared, damacy__exec_match m)
+{
+    const uint32_t base =
+        damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED, (uint32_t)m.n);
+    uint32_t link = shared + S::LINK + 2 * (uint32_t)m.to, list = shared + S::LIST + 2 * base;
+    const int32_t end = m.to + DAMACY__EXEC_BIAS;
+    int32_t source = end - m.offset;
+
+    DAMACY__EXEC_NOUNROLL for (int32_t k = 0; k < m.n; k++, link += 2, list += 2)
+    {
+        damacy__exec_link_store(link, (uint32_t)source);
+        if (list < shared + S::LIST + 2 * S::LISTS)
+            damacy__sts16(list, (uint32_t)(m.to + k));
+        if (++source == end)
+            source -= m.offset;
+    }
+}
+
+// The same of one match by the whole warp.
+template <class S> DAMACY__INLINE void damacy__exec_link_long(uint32_t shared, damacy__exec_match m)
+{
+    const uint32_t lane = damacy__lane(), to = (uint32_t)m.to, n = (uint32_t)m.n;
+    const uint32_t source = to - (uint32_t)m.offset + DAMACY__EXEC_BIAS;
+    const uint32_t period = damacy__min((uint32_t)m.offset, n), step = 32 % period;
+    uint32_t phase = lane % period, base = 0;
+
+    if (lane == 0)
+        base = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED, n);
+    base = shared + S::LIST + 2 * damacy__shfl(base, 0);
+    DAMACY__EXEC_NOUNROLL for (uint32_t k = lane; k < n; k += 32)
+    {
+        damacy__exec_link_store(shared + S::LINK + 2 * (to + k), source + phase);
+        if (base + 2 * k < shared + S::LIST + 2 * S::LISTS)
+            damacy__sts16(base + 2 * k, to + k);
+        phase += step;
+        if (phase >= period)
+            phase -= period;
+    }
+}
+
+// The matches that read their tile: copies what can be copied, links the bytes of the others.
+template <class S> DAMACY__INLINE void damacy__exec_own(uint32_t shared, uint32_t n_own)
+{
+    DAMACY__EXEC_NOUNROLL for (uint32_t i0 = threadIdx.x & ~31u; i0 < n_own; i0 += S::THREADS)
+    {
+        const uint32_t i = i0 + damacy__lane();
+        damacy__exec_match m;
+        m.to = m.n = 0;
+        m.offset = 1;
+        if (i < n_own) {
+            const damacy__u32x2 v = damacy__lds64(shared + S::OWN + 8 * i);
+            m.to = (int32_t)(v.x & 0xffff);
+            m.n = (int32_t)(v.x >> 16);
+            m.offset = (int32_t)v.y;
+        }
+        uint32_t longer = damacy__ballot(m.n > DAMACY__EXEC_LONG);
+        while (longer) {
+            const uint32_t l = damacy__ctz(longer);
+            damacy__exec_match one;
+            one.to = damacy__shfl(m.to, l);
+            one.n = damacy__shfl(m.n, l);
+            one.offset = damacy__shfl(m.offset, l);
+            longer &= longer - 1;
+            if (!damacy__exec_copy_long<S>(shared, one))
+                damacy__exec_link_long<S>(shared, one);
+        }
+        if (m.n > 0 && m.n <= DAMACY__EXEC_LONG && !damacy__exec_copy_own<S>(shared, m))
+            damacy__exec_link<S>(shared, m);
+        damacy__sync_warp();
+    }
+}
+
+// Bytes with links; all of the tile are looked at if they were too many for the list. A hop goes to
+// an earlier byte, so a tile bounds them.
+template <class S>
+DAMACY__INLINE void damacy__exec_chase(uint32_t shared, uint64_t history, uint32_t n)
+{
+    const uint32_t end = n > S::LISTS ? S::LINKS : n;
+
+    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < end; i += S::THREADS)
+    {
+        const uint32_t x = n > S::LISTS ? i : damacy__lds16(shared + S::LIST + 2 * i);
+        const uint32_t self = shared + S::LINK + 2 * x;
+        uint32_t v = damacy__exec_link_load(self);
+        if (v == DAMACY__EXEC_ROOT)
+            continue;
+        DAMACY__EXEC_NOUNROLL for (int32_t hop = 0; v >= DAMACY__EXEC_BIAS && hop < S::TILE; hop++)
+        {
+            const uint32_t next =
+                damacy__exec_link_load(shared + S::LINK + 2 * (v - DAMACY__EXEC_BIAS));
+            if (next == DAMACY__EXEC_ROOT)
+                break;
+            v = next;
+            damacy__exec_link_store(self, v);
+        }
+        const uint32_t byte = v < DAMACY__EXEC_BIAS
+                                  ? damacy__exec_byte(history + v - DAMACY__EXEC_BIAS)
+                                  : damacy__lds8(shared + S::BYTES + v - DAMACY__EXEC_BIAS);
+        damacy__sts8(shared + S::BYTES + x, byte);
+    }
+}
