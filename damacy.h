@@ -14785,6 +14785,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    damacy__sync_block();\n"
     "    if (tid < t->t1 - whole)\n"
     "        damacy__sts8(shared + S::BYTES + (uint32_t)tid, byte);\n"
+    "    damacy__sync_warp(); // the next tile may begin below: what it writes there comes after\n"
     "}\n"
     "\n"
     "// Places the tile that begins at coordinate t0. At the first of a run of blocks, what lies before\n"

@@ -290,6 +290,7 @@ DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* 
     damacy__sync_block();
     if (tid < t->t1 - whole)
         damacy__sts8(shared + S::BYTES + (uint32_t)tid, byte);
+    damacy__sync_warp(); // the next tile may begin below: what it writes there comes after
 }
 
 // Places the tile that begins at coordinate t0. At the first of a run of blocks, what lies before
