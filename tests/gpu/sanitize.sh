@@ -70,7 +70,7 @@ check() {
     log=$logs/$tool.$number.log
     options="--print-limit 100000"
     [ "$tool" = memcheck ] && options="--leak-check full --padding 256"
-    [ "$tool" = racecheck ] && options="$options --racecheck-report all"
+    [ "$tool" = racecheck ] && options="$options --racecheck-report hazard"
     [ "$tool $program" = "racecheck codec" ] && options="$options --launch-count 6"
     [ "$kernels" = - ] || options="$options --kernel-name kns=$kernels"
     begin=$(date +%s)
