@@ -9809,7 +9809,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_EXECUTE_1024X3 0x20000u  /* up to a few hundred frames */
 #define DAMACY__ZSTD_EXECUTE_256X4  0x40000u  /* hundreds of frames */
 #define DAMACY__ZSTD_EXECUTE_128X4  0x80000u  /* thousands, or mostly literals */
-#define DAMACY__ZSTD_EXECUTE_128X2  0x100000u /* devices with little shared memory */
+#define DAMACY__ZSTD_EXECUTE_192X3  0x100000u /* thousands of many short segments */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -14215,7 +14215,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_EXECUTE_1024X3 0x20000u  /* up to a few hundred frames */\n"
     "#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u  /* hundreds of frames */\n"
     "#define DAMACY__ZSTD_EXECUTE_128X4  0x80000u  /* thousands, or mostly literals */\n"
-    "#define DAMACY__ZSTD_EXECUTE_128X2  0x100000u /* devices with little shared memory */\n"
+    "#define DAMACY__ZSTD_EXECUTE_192X3  0x100000u /* thousands of many short segments */\n"
     "\n"
     "#define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */\n"
     "\n"
@@ -15056,15 +15056,15 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "}\n"
     "\n"
     "// The variant for entry i of the execute list. Switch points measured on an H200 (132\n"
-    "// multiprocessors): links to 16 frames, large CTAs to 200; above, fewer than 60 records per KB of\n"
-    "// output are mostly literals.\n"
+    "// multiprocessors): links to 16 frames, large CTAs to 200; above, by records per KB of output,\n"
+    "// where fewer than 60 mean mostly literals and more than 170 short segments.\n"
     "DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)\n"
     "{\n"
     "    const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
     "    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
     "    const uint32_t n = damacy__zstd_counts(w)->n_execute;\n"
     "    const uint32_t launched = w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |\n"
-    "                                         DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2);\n"
+    "                                         DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_192X3);\n"
     "    const uint64_t density = 1024ull * f.n_records / (f.size ? f.size : 1);\n"
     "    uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;\n"
     "\n"
@@ -15072,6 +15072,8 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "        return DAMACY__ZSTD_EXECUTE_LINKS;\n"
     "    if (n <= 200)\n"
     "        best = DAMACY__ZSTD_EXECUTE_1024X3;\n"
+    "    else if (n > 1000 && density > 170)\n"
+    "        best = DAMACY__ZSTD_EXECUTE_192X3;\n"
     "    else if (n > 1000 || density < 60)\n"
     "        best = DAMACY__ZSTD_EXECUTE_128X4;\n"
     "    if (!(best & launched))\n"
@@ -18459,7 +18461,7 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x3, 1024, 3, 16384, 1, DAMACY__ZSTD_EXECUTE_1024X3)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256, 4, 4096, 4, DAMACY__ZSTD_EXECUTE_256X4)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, 128, 4, 4096, 8, DAMACY__ZSTD_EXECUTE_128X4)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x2, 128, 2, 2048, 8, DAMACY__ZSTD_EXECUTE_128X2)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_192x3, 192, 3, 3072, 8, DAMACY__ZSTD_EXECUTE_192X3)\n"
     "\n"
     "// The blocks of a few large frames at once, in two steps.\n"
     "extern \"C\" __global__ __launch_bounds__(256) void damacy_zstd_link(damacy__zstd_wave w)\n"
@@ -27758,7 +27760,7 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
         {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384)},
         {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 4096)},
         {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096)},
-        {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 2048)},
+        {DAMACY__ZSTD_EXECUTE_192X3, 192, DAMACY__ZSTD_EXECUTE_SHARED(192, 3, 3072)},
     };
 
     return tiles[index];
@@ -27795,7 +27797,7 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
     static const char* const back[] = {
         "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_half",
         "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_execute_1024x3",
-        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_128x2"};
+        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_192x3"};
     damacy__program_spec spec;
     damacy_status status;
 
@@ -27983,7 +27985,8 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
                      : run->n_jobs > 200 ? DAMACY__ZSTD_EXECUTE_256X4
                                          : DAMACY__ZSTD_EXECUTE_1024X3;
         if (run->n_jobs > 200 && !run->call->is_alone) { /* two would run one after another */
-            o->execute |= DAMACY__ZSTD_EXECUTE_128X4;
+            o->execute |=
+                run->n_jobs > 1000 ? DAMACY__ZSTD_EXECUTE_192X3 : DAMACY__ZSTD_EXECUTE_128X4;
         }
         if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
@@ -27992,7 +27995,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     o->execute &= run->kernels->tiles | (has_links ? DAMACY__ZSTD_EXECUTE_LINKS : 0);
     /* Links take what fits; every frame has to find some kernel. */
     if (!(o->execute & run->kernels->tiles)) {
-        o->execute |= DAMACY__ZSTD_EXECUTE_128X2;
+        o->execute |= DAMACY__ZSTD_EXECUTE_192X3;
     }
     run->wave.flags = o->execute | (o->fse & ~DAMACY__ZSTD_FLAG_FSE_HALF);
 }

@@ -181,7 +181,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_EXECUTE_1024X3 0x20000u  /* up to a few hundred frames */
 #define DAMACY__ZSTD_EXECUTE_256X4  0x40000u  /* hundreds of frames */
 #define DAMACY__ZSTD_EXECUTE_128X4  0x80000u  /* thousands, or mostly literals */
-#define DAMACY__ZSTD_EXECUTE_128X2  0x100000u /* devices with little shared memory */
+#define DAMACY__ZSTD_EXECUTE_192X3  0x100000u /* thousands of many short segments */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 

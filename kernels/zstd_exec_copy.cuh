@@ -142,15 +142,15 @@ DAMACY__INLINE uint32_t damacy__exec_link_at(const damacy__zstd_wave& w, uint32_
 }
 
 // The variant for entry i of the execute list. Switch points measured on an H200 (132
-// multiprocessors): links to 16 frames, large CTAs to 200; above, fewer than 60 records per KB of
-// output are mostly literals.
+// multiprocessors): links to 16 frames, large CTAs to 200; above, by records per KB of output,
+// where fewer than 60 mean mostly literals and more than 170 short segments.
 DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)
 {
     const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
     const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
     const uint32_t n = damacy__zstd_counts(w)->n_execute;
     const uint32_t launched = w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
-                                         DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2);
+                                         DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_192X3);
     const uint64_t density = 1024ull * f.n_records / (f.size ? f.size : 1);
     uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;
 
@@ -158,6 +158,8 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
         return DAMACY__ZSTD_EXECUTE_LINKS;
     if (n <= 200)
         best = DAMACY__ZSTD_EXECUTE_1024X3;
+    else if (n > 1000 && density > 170)
+        best = DAMACY__ZSTD_EXECUTE_192X3;
     else if (n > 1000 || density < 60)
         best = DAMACY__ZSTD_EXECUTE_128X4;
     if (!(best & launched))

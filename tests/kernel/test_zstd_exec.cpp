@@ -89,9 +89,9 @@ static void run_128x4(const damacy__zstd_wave& w)
 {
     run_tile<128, 4, 4096>(w, DAMACY__ZSTD_EXECUTE_128X4);
 }
-static void run_128x2(const damacy__zstd_wave& w)
+static void run_192x3(const damacy__zstd_wave& w)
 {
-    run_tile<128, 2, 2048>(w, DAMACY__ZSTD_EXECUTE_128X2);
+    run_tile<192, 3, 3072>(w, DAMACY__ZSTD_EXECUTE_192X3);
 }
 static void run_1024x3(const damacy__zstd_wave& w)
 {
@@ -107,10 +107,10 @@ static void run_links(const damacy__zstd_wave& wave)
 // As a launcher does: all of them, one after another.
 static void run_all(const damacy__zstd_wave& wave)
 {
-    static const uint32_t flags[] = {DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_128X2,
+    static const uint32_t flags[] = {DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_192X3,
                                      DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_128X4,
                                      DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
-                                         DAMACY__ZSTD_EXECUTE_128X2};
+                                         DAMACY__ZSTD_EXECUTE_192X3};
     damacy__zstd_wave w = wave;
     w.flags = flags[simt::random() % 3];
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_link(w); });
@@ -124,11 +124,11 @@ static void run_all(const damacy__zstd_wave& wave)
     };
     tile(damacy__exec_shape<256, 4, 4096>(), 256, DAMACY__ZSTD_EXECUTE_256X4);
     tile(damacy__exec_shape<128, 4, 4096>(), 128, DAMACY__ZSTD_EXECUTE_128X4);
-    tile(damacy__exec_shape<128, 2, 2048>(), 128, DAMACY__ZSTD_EXECUTE_128X2);
+    tile(damacy__exec_shape<192, 3, 3072>(), 192, DAMACY__ZSTD_EXECUTE_192X3);
     tile(damacy__exec_shape<1024, 3, 16384>(), 1024, DAMACY__ZSTD_EXECUTE_1024X3);
 }
 typedef void (*variant)(const damacy__zstd_wave& w);
-static const variant variants[] = {run_256x4, run_128x4, run_128x2, run_1024x3, run_links, run_all};
+static const variant variants[] = {run_256x4, run_128x4, run_192x3, run_1024x3, run_links, run_all};
 static const uint32_t n_variants = 6;
 
 // ---- harness
