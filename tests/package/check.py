@@ -320,7 +320,15 @@ def readme(tmp):
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
             must((ROOT / target).exists(), f"README.md links {target}, which is not there")
 
+    def run_compiles():
+        lines = re.findall(r'^ *(?:\$\{CC:-cc\}|c\+\+) (.*?) -o "\$BUILD/\S+" "?([a-z]+/[a-z$]+\.c(?:pp)?)', (ROOT / "run").read_text(), re.M)
+        must(len(lines) >= 4, f"found {len(lines)} compilers' lines in run")
+        for options, source in lines:
+            for path in [source] if "$" not in source else ["bench/dataset.c", "bench/pipeline.c"]:
+                need(compiler("g++" if path.endswith("pp") else "gcc"), "-fsyntax-only", *options.split(), path, cwd=ROOT)
+
     yield "the example is examples/hello.c", example
+    yield "what ./run compiles compiles with its options", run_compiles
     yield "linked files exist", links
     for number, (language, block) in enumerate(blocks):
         yield f"block {number} compiles", compiles(number, language, block)
