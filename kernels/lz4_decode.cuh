@@ -176,7 +176,8 @@ DAMACY__INLINE void damacy__lz4_copy(const damacy__lz4_state* s, damacy__lz4_sha
         for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
             if (q[k] >= 0)
                 v[k] = shared->bytes[q[k]];
-            shared->bytes[first + 32 * k + lane] = v[k];
+            if (k != 0 || first + lane >= low) // bytes that are complete may be read now
+                shared->bytes[first + 32 * k + lane] = v[k];
             damacy__sync_warp();
         }
         low = first + 32 * DAMACY__LZ4_GROUP;
