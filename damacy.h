@@ -27829,7 +27829,7 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__program_finish(&kernels->front, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->back, device, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
-                                            DAMACY__ZSTD_LANES9_SHARED, err));
+                                            DAMACY__ZSTD_LANES10_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
                                             DAMACY__ZSTD_LANES10_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
@@ -28030,25 +28030,27 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
 }
 
 /* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
- * so they run side by side; and the multiprocessors are to be idle when they begin, or some get
- * more of their warps than others and are done last. */
+ * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
+ * device that is idle when they begin, the smaller kernel first, and both of the same size if all
+ * find room at once. */
 static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
-    const uint64_t n = run->n_blocks;
-    const uint32_t shared = damacy__zstd_lanes11_shared(run->device);
+    const uint64_t n = damacy__div_up(run->n_blocks, 8);
+    const uint64_t room = run->device->shared_per_multiprocessor /
+                          (DAMACY__ZSTD_LANES10_SHARED + 1024) * run->device->n_multiprocessors;
+    const uint32_t shared9 = n <= room ? DAMACY__ZSTD_LANES10_SHARED : DAMACY__ZSTD_LANES9_SHARED;
 
     if (run->wave.flags & DAMACY__ZSTD_FLAG_EARLY) {
-        DAMACY__TRY(damacy__zstd_step_beside(run, 2, &front[DAMACY__ZSTD_LANES11],
-                                             damacy__div_up(n, 16), 64, shared, err));
+        DAMACY__TRY(
+            damacy__zstd_step_beside(run, 2, &front[DAMACY__ZSTD_LANES9], n, 32, shared9, err));
     } else {
-        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES11], damacy__div_up(n, 16), 64,
-                                      shared, err));
+        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES9], n, 32, shared9, err));
     }
-    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], damacy__div_up(n, 8),
-                                         32, DAMACY__ZSTD_LANES10_SHARED, err));
-    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES9], damacy__div_up(n, 8), 32,
-                                    DAMACY__ZSTD_LANES9_SHARED, err);
+    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], n, 32,
+                                         DAMACY__ZSTD_LANES10_SHARED, err));
+    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], damacy__div_up(n, 2), 64,
+                                    damacy__zstd_lanes11_shared(run->device), err);
 }
 
 /* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE. */
