@@ -285,7 +285,8 @@ DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* 
     if (tid == 0) {
         damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_OWNED, 0);
         damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_CHUNKED, 0);
-        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_LISTED, 0);
+        if (used.n_listed) // else others may still look at it
+            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_LISTED, 0);
     }
     damacy__sync_block();
     if (tid < t->t1 - whole)

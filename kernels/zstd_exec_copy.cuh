@@ -142,8 +142,8 @@ DAMACY__INLINE uint32_t damacy__exec_link_at(const damacy__zstd_wave& w, uint32_
 }
 
 // The variant for entry i of the execute list. Switch points measured on an H200 (132
-// multiprocessors): links to 16 frames, large CTAs to 200; above, by records per KB of output,
-// where fewer than 60 mean mostly literals and more than 170 short segments.
+// multiprocessors): links to 16 frames, large CTAs to 200, then one that the device holds all of at
+// once; above, by records per KB of output, where more than 170 mean short segments.
 DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)
 {
     const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
@@ -160,7 +160,7 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
         best = DAMACY__ZSTD_EXECUTE_1024X3;
     else if (n > 1000 && density > 170)
         best = DAMACY__ZSTD_EXECUTE_192X3;
-    else if (n > 1000 || density < 60)
+    else if (n > 1000 || (n > 600 && density <= 170))
         best = DAMACY__ZSTD_EXECUTE_128X4;
     if (!(best & launched))
         best = launched & (0u - launched); // the first that there is

@@ -75,12 +75,24 @@ DAMACY__INLINE uint64_t damacy__exec_repeat(uint64_t v, uint32_t period)
     return v;
 }
 
+// A word of the tile, of whose bytes other lanes may be writing those that are not wanted.
+DAMACY__INLINE uint32_t damacy__exec_peek_word(uint32_t at)
+{
+#ifdef __CUDACC__
+    uint32_t v;
+    asm volatile("ld.relaxed.cta.shared.u32 %0,[%1];" : "=r"(v) : "r"(at));
+    return v;
+#else
+    return damacy__lds32(at);
+#endif
+}
+
 // 8 bytes of shared memory at any alignment.
 DAMACY__INLINE uint64_t damacy__exec_peek(uint32_t at)
 {
     const uint32_t skew = (at & 3) * 8, word = at & ~3u;
-    const uint32_t w0 = damacy__lds32(word), w1 = damacy__lds32(word + 4);
-    const uint32_t w2 = damacy__lds32(word + 8);
+    const uint32_t w0 = damacy__exec_peek_word(word), w1 = damacy__exec_peek_word(word + 4);
+    const uint32_t w2 = damacy__exec_peek_word(word + 8);
 
     return (uint64_t)damacy__funnel_right(w1, w2, skew) << 32 | damacy__funnel_right(w0, w1, skew);
 }

@@ -37,7 +37,8 @@ DAMACY__INLINE void damacy__zstd_steps(damacy__zstd_stream& s, uint32_t step_tab
     n += sum >> 8;     // N * 2 symbols
 }
 
-// Decodes without output up to the first boundary at or after `limit`; returns the symbols.
+// Decodes without output up to the first boundary at or after `limit`; returns the symbols. The
+// last symbol may begin just before the limit, so that its bits must be there, too.
 template <int LOG>
 DAMACY__INLINE uint32_t damacy__zstd_run(damacy__zstd_stream& s, uint32_t step_table,
                                          uint32_t limit)
@@ -53,7 +54,7 @@ DAMACY__INLINE uint32_t damacy__zstd_run(damacy__zstd_stream& s, uint32_t step_t
             damacy__zstd_steps<4>(s, step_table, n);
         if (ahead)
             damacy__zstd_ring_put(s, g);
-        damacy__zstd_ring_need(s, 16 * STEP);
+        damacy__zstd_ring_need(s, 17 * STEP);
     }
     while (s.at + 4 * STEP <= limit)
         damacy__zstd_steps<4>(s, step_table, n);

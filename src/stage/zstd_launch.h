@@ -361,7 +361,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
         o->execute = run->n_jobs > 1000  ? DAMACY__ZSTD_EXECUTE_128X4
                      : run->n_jobs > 200 ? DAMACY__ZSTD_EXECUTE_256X4
                                          : DAMACY__ZSTD_EXECUTE_1024X3;
-        if (run->n_jobs > 200 && !run->call->is_alone) { /* two would run one after another */
+        if (run->n_jobs > 600 && !run->call->is_alone) { /* two would run one after another */
             o->execute |=
                 run->n_jobs > 1000 ? DAMACY__ZSTD_EXECUTE_192X3 : DAMACY__ZSTD_EXECUTE_128X4;
         }

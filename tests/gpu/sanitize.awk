@@ -7,12 +7,15 @@
 #            value that a link ever has leads to an ancestor of the byte, all of which end at the
 #            same source, and every access is relaxed and of 16 bits, so that a reader sees one of
 #            them; a tile's size bounds the hops. Both sides must be the two functions for links.
+# peek       racecheck, zstd_execute: 8 bytes of a tile at any alignment are read as words while other
+#            lanes write other bytes of these words. The wanted bytes are not written then: MARKS has
+#            none of them, and only matches that it marks are written between these barriers; bytes
+#            that the lane wrote itself come in its own order. The others are shifted out or not
+#            stored. One side must be damacy__exec_peek_word, the other a store of a byte.
 # idle       racecheck, zstd_fse: while seven warps work with a named barrier, the idle one (warp 4,
 #            threads 128-159) waits at the barrier of the block, and the tool loses count of those:
 #            it reports the next value that thread 0 writes and all read, with two barriers of the
 #            block between (the ticket). Only that writer and that warp may be named.
-# same       racecheck, lz4: the first window of a batch writes its bytes below the batch again, which
-#            are complete, with the value that they have. Only a write of the same value counts.
 # words      initcheck, zstd_execute: a source is read as aligned words, of which the outer ones may
 #            have bytes that nobody wrote. No word is read that has not a wanted byte, and the others
 #            are shifted out: zstd_gpu_gives_the_same_whatever_memory_held. Only reads of 4 bytes by
@@ -25,16 +28,14 @@ function finish() {
     n_links = gsub(/Thread \([0-9,]*\) at damacy__exec_link_(load|store)\(/, "&", both)
     if (tool == "racecheck" && finding ~ /hazard/ && n_links == 2)
         kind = "links"
+    else if (tool == "racecheck" && finding ~ /hazard/ && finding ~ /Read Thread \([0-9,]*\) at damacy__exec_peek_word\(/ &&
+             finding ~ /Write Thread \([0-9,]*\) at damacy__sts8\(/)
+        kind = "peek"
     else if (tool == "racecheck" && finding ~ /RAW hazard/ &&
              finding ~ /Write Thread \(0,0,0\) at damacy__sts32\(/ &&
              finding ~ /Read Thread \(1(2[89]|[345][0-9]),0,0\) at damacy__lds32\(/ && finding ~ /warp\.cuh/)
         kind = "idle"
-    else if (tool == "racecheck" && finding ~ /WAR hazard/ && finding ~ /at damacy__lz4_copy\(|in lz4_decode\.cuh/ &&
-             match(finding, /Current Value : [0-9]+, Incoming Value : [0-9]+/)) {
-        split(substr(finding, RSTART, RLENGTH), value, /[:,]/)
-        if (value[2] + 0 == value[4] + 0)
-            kind = "same"
-    } else if (tool == "initcheck" && finding ~ /Uninitialized __global__ memory read of size 4 bytes/ &&
+    else if (tool == "initcheck" && finding ~ /Uninitialized __global__ memory read of size 4 bytes/ &&
                finding ~ /at damacy__exec_word\(/)
         kind = "words"
     if (kind == "")

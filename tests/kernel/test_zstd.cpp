@@ -260,6 +260,35 @@ TEST(zstd_decodes_literals_with_every_kernel)
     }
 }
 
+// A share of a stream may end in a symbol whose bits are the first of the input's next granule: in
+// this frame it does at one of 32 places.
+TEST(zstd_decodes_literals_in_shares_at_any_place_of_the_input)
+{
+    bytes src, content(131072);
+    FILE* file = fopen("tests/corpus/literals_at_a_granule.zst", "rb");
+
+    CHECK(file != nullptr);
+    for (int byte; (byte = fgetc(file)) != EOF;) {
+        src.push_back((bytes::value_type)byte);
+    }
+    (void)fclose(file);
+    CHECK_EQ(ZSTD_decompress(content.data(), content.size(), src.data(), src.size()), 131072);
+    for (const int literals : {WAVE_SPLIT32, WAVE_SPLIT128}) {
+        std::vector<wave_job> jobs;
+        wave_options o;
+        for (unsigned skew = 0; skew < 32; skew++) {
+            jobs.push_back(job_of(src, content.size()));
+            jobs.back().skew = skew;
+        }
+        o.literals = literals;
+        CHECK(wave_run(jobs, o).empty());
+        for (const wave_job& j : jobs) {
+            CHECK_EQ(j.result.status, DAMACY__JOB_OK);
+            CHECK(j.out == content && j.canary);
+        }
+    }
+}
+
 TEST(zstd_joins_frames_and_skips_skippable_ones)
 {
     const bytes a = volume(3000, 50), b = volume(90001, 900);
