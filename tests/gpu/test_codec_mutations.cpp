@@ -71,6 +71,8 @@ TEST(codec_gpu_decodes_no_damaged_lz4_or_blosc_otherwise_than_the_host)
         memset(&config, 0, sizeof config);
         if (m.open(kind, &config) != DAMACY_OK) {
             printf("# %s\n", m.err.message);
+            damacy__zstd_close(&zstd);
+            damacy__libraries_deinit(&libraries);
             SKIP("no CUDA device");
         }
         uint64_t n_decoded = 0, n_stricter = 0, n_wrong = 0;
