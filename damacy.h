@@ -15076,7 +15076,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "        best = DAMACY__ZSTD_EXECUTE_1024X3;\n"
     "    else if (n > 1000 && density > 170)\n"
     "        best = DAMACY__ZSTD_EXECUTE_192X3;\n"
-    "    else if (n > 1000 || (n > 600 && density <= 170))\n"
+    "    else if (n > 600 && density <= 170)\n"
     "        best = DAMACY__ZSTD_EXECUTE_128X4;\n"
     "    if (!(best & launched))\n"
     "        best = launched & (0u - launched); // the first that there is\n"
@@ -21208,28 +21208,41 @@ static uint32_t damacy__compile_options(const damacy__compiler* compiler,
     return n;
 }
 
-/* How code of exactly the architecture is asked for. */
-static damacy__target damacy__compiler_exact(const damacy__compiler* compiler)
+/* The key of the note about code of exactly the architecture. */
+static damacy__cache_key damacy__compiler_note_key(const damacy__compiler* compiler,
+                                                   const damacy__compilation_spec* spec,
+                                                   const damacy__texts* texts)
 {
-    damacy__target target;
+    char text[DAMACY__COMPILE_DEFINES + 1][80];
+    const char* options[DAMACY__COMPILE_DEFINES + 4];
+    damacy__target exact;
+    uint32_t n_options;
 
-    target.architecture = compiler->architecture;
-    target.is_ptx = false;
-    return target;
+    memset(&exact, 0, sizeof exact);
+    exact.architecture = compiler->architecture;
+    n_options = damacy__compile_options(compiler, spec, &exact, text, options);
+    return damacy__compiler_key(compiler, texts, spec->name, options, n_options, true);
+}
+
+/* Takes the code of image->key from the cache. */
+static bool damacy__image_load(damacy__compiler* compiler, damacy__image* image)
+{
+    image->is_cached = damacy__cache_load(&compiler->cache, compiler->alloc, &image->key,
+                                          &image->bytes, &image->size);
+    if (image->is_cached) {
+        __atomic_add_fetch(&compiler->n_cached, 1, __ATOMIC_RELAXED);
+    }
+    return image->is_cached;
 }
 
 /* Takes the code from the cache without NVRTC, if a note says that it is what NVRTC would make. */
 static bool damacy__compile_from_note(damacy__compiler* compiler,
                                       const damacy__compilation_spec* spec, damacy__image* out)
 {
-    const damacy__target exact = damacy__compiler_exact(compiler);
-    char text[DAMACY__COMPILE_DEFINES + 1][80];
-    const char* options[DAMACY__COMPILE_DEFINES + 4];
     damacy__cache_key note_key;
     damacy__texts texts;
     damacy__image image;
     damacy_error ignored;
-    uint32_t n_options;
     bool is_there;
 
     damacy__lock(&compiler->mutex);
@@ -21240,15 +21253,11 @@ static bool damacy__compile_from_note(damacy__compiler* compiler,
         damacy__texts_collect(compiler, spec->name, &texts, &ignored) != DAMACY_OK) {
         return false;
     }
-    n_options = damacy__compile_options(compiler, spec, &exact, text, options);
-    note_key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options, true);
+    note_key = damacy__compiler_note_key(compiler, spec, &texts);
     damacy__texts_free(compiler, &texts);
     is_there = damacy__note_load(&compiler->cache, compiler->alloc, &note_key, &image.key) &&
-               damacy__cache_load(&compiler->cache, compiler->alloc, &image.key, &image.bytes,
-                                  &image.size);
+               damacy__image_load(compiler, &image);
     if (is_there) {
-        image.is_cached = true;
-        __atomic_add_fetch(&compiler->n_cached, 1, __ATOMIC_RELAXED);
         *out = image;
     }
     return is_there;
@@ -21260,10 +21269,8 @@ static damacy_status damacy__compile(damacy__compiler* compiler,
                                      const damacy__compilation_spec* spec, damacy__image* out,
                                      damacy_error* err)
 {
-    const damacy__target exact = damacy__compiler_exact(compiler);
     char text[DAMACY__COMPILE_DEFINES + 1][80];
     const char* options[DAMACY__COMPILE_DEFINES + 4];
-    damacy__cache_key note_key;
     uint32_t n_options;
     damacy__target target;
     damacy__texts texts;
@@ -21275,14 +21282,9 @@ static damacy_status damacy__compile(damacy__compiler* compiler,
     DAMACY__TRY(damacy__compiler_prepare(compiler, err));
     DAMACY__TRY(damacy__compiler_target(compiler, &target, err));
     DAMACY__TRY(damacy__texts_collect(compiler, spec->name, &texts, err));
-    n_options = damacy__compile_options(compiler, spec, &exact, text, options);
-    note_key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options, true);
     n_options = damacy__compile_options(compiler, spec, &target, text, options);
     image.key = damacy__compiler_key(compiler, &texts, spec->name, options, n_options, false);
-    if (!spec->ignores_cache && damacy__cache_load(&compiler->cache, compiler->alloc, &image.key,
-                                                   &image.bytes, &image.size)) {
-        image.is_cached = true;
-        __atomic_add_fetch(&compiler->n_cached, 1, __ATOMIC_RELAXED);
+    if (!spec->ignores_cache && damacy__image_load(compiler, &image)) {
         status = DAMACY_OK;
     } else {
         status = damacy__compile_now(compiler, &texts, spec->name, options, n_options,
@@ -21292,6 +21294,7 @@ static damacy_status damacy__compile(damacy__compiler* compiler,
         }
     }
     if (status == DAMACY_OK && !target.is_ptx) {
+        const damacy__cache_key note_key = damacy__compiler_note_key(compiler, spec, &texts);
         damacy__note_store(&compiler->cache, compiler->driver, &note_key, &image.key);
     }
     damacy__texts_free(compiler, &texts);

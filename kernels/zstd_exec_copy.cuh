@@ -160,7 +160,7 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
         best = DAMACY__ZSTD_EXECUTE_1024X3;
     else if (n > 1000 && density > 170)
         best = DAMACY__ZSTD_EXECUTE_192X3;
-    else if (n > 1000 || (n > 600 && density <= 170))
+    else if (n > 600 && density <= 170)
         best = DAMACY__ZSTD_EXECUTE_128X4;
     if (!(best & launched))
         best = launched & (0u - launched); // the first that there is

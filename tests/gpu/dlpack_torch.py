@@ -171,14 +171,14 @@ class Capsule:
     name = b"dltensor"  # capsules keep the pointer
 
     def __init__(self, library, batch):
-        self.library, self.batch = library, batch
+        self.exporter, self.batch = library, batch
 
     def __dlpack_device__(self):
         return (2, 0)
 
     def __dlpack__(self, stream=None, **_):
         out, message = ctypes.c_void_p(), ctypes.create_string_buffer(384)
-        status = self.library.t_export(ctypes.byref(self.batch), ctypes.c_ssize_t(0 if stream is None else int(stream)),
+        status = self.exporter.t_export(ctypes.byref(self.batch), ctypes.c_ssize_t(0 if stream is None else int(stream)),
                                        ctypes.byref(out), message)
         if status:
             raise RuntimeError(f"status {status}: {message.value.decode()}")
