@@ -283,9 +283,12 @@ DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* 
     if (used.n_chunks > threadIdx.x * 32)
         damacy__sts32(shared + S::STARTS + 4 * threadIdx.x, 0);
     if (tid == 0) {
-        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_OWNED, 0);
-        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_CHUNKED, 0);
-        if (used.n_listed) // else others may still look at it
+        // what is 0 already is left alone: others may still look at it
+        if (used.n_own)
+            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_OWNED, 0);
+        if (used.n_chunks)
+            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_CHUNKED, 0);
+        if (used.n_listed)
             damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_LISTED, 0);
     }
     damacy__sync_block();
