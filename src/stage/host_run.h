@@ -417,13 +417,14 @@ static void damacy__run_read(void* context, uint32_t worker)
     const damacy__plan_read* read = &slot->plan.reads.items[task->read];
     const uint64_t start = damacy__now_ns();
     const uint32_t n_chunks = read->n_chunks;
-    damacy_status status = DAMACY_OK;
+    const bool stops = damacy__core_stops(core); /* nothing is read then, and nothing is wrong */
+    damacy_status status = DAMACY_SHUTDOWN;
     damacy_error error;
     uint64_t wanted = 0;
 
     (void)worker;
     damacy__run_error_init(slot, slot->plan.by_place.items[read->first], DAMACY_STAGE_READ, &error);
-    if (!damacy__core_stops(core)) {
+    if (!stops) {
         status = damacy__run_fetch(task, &error);
     }
     for (uint32_t i = 0; i < n_chunks; i++) {
@@ -441,10 +442,11 @@ static void damacy__run_read(void* context, uint32_t worker)
     }
     for (uint32_t i = 0; i < n_chunks; i++) {
         const uint32_t chunk = slot->plan.by_place.items[read->first + i];
-        /* An object that is gone or was replaced gives no more chunks from memory either. */
-        __atomic_store_n(&((damacy__index*)(uintptr_t)slot->plan.chunks.items[chunk].index)->serial,
-                         0, __ATOMIC_RELAXED);
-        damacy__run_unit_fail(&slot->chunk_units.items[chunk], &error);
+        damacy__index* index = (damacy__index*)(uintptr_t)slot->plan.chunks.items[chunk].index;
+        if (!stops) { /* an object that is gone or replaced gives no more from memory either */
+            __atomic_store_n(&index->serial, 0, __ATOMIC_RELAXED);
+        }
+        damacy__run_unit_fail(&slot->chunk_units.items[chunk], stops ? NULL : &error);
     }
     damacy__run_release(task, n_chunks);
     damacy__run_done(slot, n_chunks);

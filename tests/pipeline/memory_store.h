@@ -32,7 +32,8 @@ typedef struct mem_store {
     unsigned delay_us; /* of every read; atomic */
     pthread_mutex_t mutex;
     pthread_cond_t resume;
-    int paused; /* reads of keys with "/c/" wait */
+    int paused;    /* reads of keys with "/c/" wait */
+    int n_waiting; /* such reads; atomic */
 } mem_store;
 
 static mem_store* mem_new(void)
@@ -126,7 +127,9 @@ static damacy_status mem_read_at(void* user, void* object, uint64_t offset, void
 
     pthread_mutex_lock(&m->mutex);
     while (m->paused && strstr(o->key, "/c/")) {
+        __atomic_add_fetch(&m->n_waiting, 1, __ATOMIC_RELEASE);
         pthread_cond_wait(&m->resume, &m->mutex);
+        __atomic_sub_fetch(&m->n_waiting, 1, __ATOMIC_RELAXED);
     }
     m->n_reads++;
     o->n_reads++;

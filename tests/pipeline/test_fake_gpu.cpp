@@ -549,6 +549,27 @@ TEST(damaged_chunk_fails_its_samples_alone_under_every_policy)
     }
 }
 
+TEST(destroy_before_chunks_are_read_tells_of_no_damage)
+{
+    scene s(27);
+    log_state log;
+    s.config.logger.user = &log;
+    s.config.logger.log = log_line;
+    mem_pause(s.store, 1);
+    damacy* d = create(s);
+    push_all(s, d);
+    while (__atomic_load_n(&s.store->n_waiting, __ATOMIC_ACQUIRE) == 0)
+        usleep(1000);
+    std::thread reader([&] {
+        usleep(50000); // destroy is under way then
+        mem_pause(s.store, 0);
+    });
+    damacy_destroy(d);
+    reader.join();
+    CHECK(!log.has(".zarr")); // errors name their array
+    check_no_leftovers(s);
+}
+
 // ---- where kernels come from
 // ---------------------------------------------------------------------
 
