@@ -77,6 +77,7 @@ struct damacy__exec_tile {
     uint64_t history; // address of the buffer's first byte in the output
     uint32_t start;   // coordinate of the same
     int32_t t0, t1;
+    bool is_cut; // t1 lies inside a block and its loaded records
 };
 
 // What the segments of a tile are measured against.
@@ -85,7 +86,6 @@ struct damacy__exec_view {
     int32_t block, t0, t1;    // places of the block and the tile
     uint32_t ahead;           // bytes of the frame before the buffer, modulo 2^32
     uint32_t edge;            // bytes before the first whole word of the frame
-    uint32_t next;            // the thread's first record
     int32_t left;             // records from that one on
 };
 
@@ -131,9 +131,7 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
     const uint32_t position = (uint32_t)to + v->ahead;
     const uint32_t source = literals ? (offset & 0x1ffff) + (uint32_t)(to - x) : position - offset;
     const uint64_t from = (literals ? v->literals : v->frame) + source;
-    if (here && end >= v->t1)
-        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_NEXT,
-                      v->next + (uint32_t)skip + (end == v->t1));
+    s->source = source | (record.y & DAMACY__EXEC_LITERALS);
     // An offset of 0, one that leads before the frame, or a source that is not in the output yet.
     if (here && !literals && (source >= position || to + n > (int32_t)offset)) {
         if (source >= position) {
@@ -146,10 +144,9 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
     } else if (here) {
         s->n = n;
         s->words = damacy__exec_gather(from, n);
-        if (v->edge && !literals && source < v->edge)
+        if (s->source < v->edge)
             s->words.w0 = damacy__exec_edge(from);
     }
-    s->source = source | (record.y & DAMACY__EXEC_LITERALS);
     s->skew = (uint32_t)from * 8 & 31;
     s->to = to;
 }
@@ -177,6 +174,22 @@ DAMACY__INLINE void damacy__exec_put(const damacy__exec_segment* s, uint32_t sha
     }
 }
 
+// Of a tile that ends inside a record that is loaded: leaves that record's index.
+template <class S>
+DAMACY__INLINE void damacy__exec_next(uint32_t shared, const damacy__exec_records<S>* r,
+                                      const damacy__exec_block* b, const damacy__exec_view* v)
+{
+    DAMACY__EXEC_UNROLL for (int32_t u = 0; u < S::SEGMENTS; u++)
+    {
+        const damacy__u32x2 record = r->record[u];
+        const uint32_t before = (uint32_t)(v->t1 - v->block) - (record.x & 0x1ffff);
+        if (u * S::THREADS < v->left &&
+            before <= (damacy__funnel_right(record.x, record.y, 17) & 0x1ffff))
+            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_NEXT,
+                          b->next + threadIdx.x + (uint32_t)(u * S::THREADS));
+    }
+}
+
 // The records of a tile.
 template <class S>
 DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_records<S>* r,
@@ -184,6 +197,7 @@ DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_re
                                           const damacy__exec_tile* t)
 {
     damacy__exec_view v;
+    damacy__exec_segment s[1 + S::AHEAD]; // the second is loaded while the first is stored
 
     v.literals = b->literals;
     v.frame = f->base + f->begin;
@@ -192,14 +206,17 @@ DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_re
     v.t1 = t->t1;
     v.ahead = t->start - f->begin;
     v.edge = (0u - f->begin) & 3;
-    v.next = b->next + threadIdx.x;
-    v.left = (int32_t)(b->n_records - v.next);
-    DAMACY__EXEC_UNROLL for (int32_t u = 0; u < S::SEGMENTS; u++)
+    v.left = (int32_t)(b->n_records - b->next - threadIdx.x);
+    DAMACY__EXEC_UNROLL for (int32_t u = -S::AHEAD; u < S::SEGMENTS; u++)
     {
-        damacy__exec_segment s;
-        damacy__exec_take<S>(&s, shared, r->record[u], u * S::THREADS, &v);
-        damacy__exec_put<S>(&s, shared);
+        const int32_t k = u + S::AHEAD;
+        if (k < S::SEGMENTS)
+            damacy__exec_take<S>(&s[k & S::AHEAD], shared, r->record[k], k * S::THREADS, &v);
+        if (u >= 0)
+            damacy__exec_put<S>(&s[u & S::AHEAD], shared);
     }
+    if (t->is_cut)
+        damacy__exec_next<S>(shared, r, b, &v);
 }
 
 // The queue's chunks, one a thread.
@@ -245,11 +262,17 @@ DAMACY__INLINE void damacy__exec_flush(uint32_t shared, const damacy__exec_frame
 {
     const int32_t whole = t->t1 & ~15, tid = (int32_t)threadIdx.x;
     const int32_t begin = t->start < f->begin ? (int32_t)(f->begin - t->start) : 0;
-    const int32_t first = begin ? 16 : 0;
+    const int32_t first = begin ? 16 : 0, from = tid * 16 - first;
+    const uint32_t end = whole > first ? (uint32_t)(whole - first) : 0;
 
-    DAMACY__EXEC_NOUNROLL for (int32_t at = first + tid * 16; at < whole; at += S::THREADS * 16) *
-        (damacy__u32x4*)(uintptr_t)(t->history + (uint32_t)at) =
-        damacy__lds128(shared + S::BYTES + (uint32_t)at);
+    DAMACY__EXEC_UNROLL for (int32_t i = 0; i < S::TILE; i += S::THREADS * 16)
+    {
+        const uint32_t at = (uint32_t)(tid * 16 + i);
+        if ((uint32_t)(from + i) < end)
+            *(damacy__u32x4*)(uintptr_t)(t->history + at) = damacy__lds128(shared + S::BYTES + at);
+    }
+    if (!begin && !all)
+        return;
     if (begin && tid >= begin && tid < 16 && tid < t->t1 && (all || whole))
         *(uint8_t*)(uintptr_t)(t->history + (uint32_t)tid) =
             (uint8_t)damacy__lds8(shared + S::BYTES + (uint32_t)tid);
@@ -273,23 +296,26 @@ DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* 
     const uint32_t byte = tid < 16 ? damacy__lds8(shared + S::BYTES + (uint32_t)(whole + tid)) : 0;
     damacy__u32x4 none;
 
-    none.x = none.y = none.z = none.w = 0xffffffffu;
-    if (used.n_listed)
-        DAMACY__EXEC_NOUNROLL for (int32_t i = tid; i * 8 < t->t1; i += S::THREADS)
-            damacy__sts128(shared + S::LINK + 16 * (uint32_t)i, none);
-    if (used.n_own)
-        DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < S::TILE / 32 + 4; i += S::THREADS)
-            damacy__sts32(shared + S::MARKS + 4 * i, 0);
-    if (used.n_chunks > threadIdx.x * 32)
-        damacy__sts32(shared + S::STARTS + 4 * threadIdx.x, 0);
-    if (tid == 0) {
-        // what is 0 already is left alone: others may still look at it
-        if (used.n_own)
-            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_OWNED, 0);
-        if (used.n_chunks)
-            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_CHUNKED, 0);
-        if (used.n_listed)
+    const uint32_t at = 16 * threadIdx.x;
+
+    none.x = none.y = none.z = none.w = 0;
+    if (used.n_own | used.n_chunks) { // else others may still look there
+        DAMACY__EXEC_UNROLL for (uint32_t i = 0; i < S::CLEARED;
+                                 i += 16 * S::THREADS) if (i + at < S::CLEARED)
+            damacy__sts128(shared + S::STARTS + i + at, none);
+    }
+    if (used.n_listed) {
+        none.x = none.y = none.z = none.w = 0xffffffffu;
+        if (tid == 0)
             damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_LISTED, 0);
+        if (used.n_listed <= S::LISTS) {
+            DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < used.n_listed; i += S::THREADS)
+                damacy__sts16(shared + S::LINK + 2 * damacy__lds16(shared + S::LIST + 2 * i),
+                              DAMACY__EXEC_ROOT);
+        } else {
+            DAMACY__EXEC_NOUNROLL for (int32_t i = tid; i * 8 < t->t1; i += S::THREADS)
+                damacy__sts128(shared + S::LINK + 16 * (uint32_t)i, none);
+        }
     }
     damacy__sync_block();
     if (tid < t->t1 - whole)
@@ -306,7 +332,8 @@ damacy__exec_tile_begin(damacy__exec_tile* t, uint32_t shared, const damacy__exe
 {
     uint32_t t1 = bound == DAMACY__ZSTD_NONE ? b->end : b->begin + (bound & 0x1ffff);
 
-    t1 = damacy__min(t1, damacy__min(b->end, t0 + S::TILE));
+    t->is_cut = t0 + S::TILE < t1;
+    t1 = damacy__min(t1, t0 + S::TILE);
     t->start = t0 & ~15u;
     t->history = f->base + t->start;
     t->t0 = (int32_t)(t0 - t->start);
@@ -353,7 +380,7 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
         const uint32_t t1 = t.start + (uint32_t)t.t1;
         const uint64_t literals = b.literals;
         bool more = true;
-        b.next = control.y;
+        b.next = t.is_cut ? control.y : b.next + S::RECORDS;
         is_first = false;
         if (t1 == b.end) {
             more = damacy__exec_block_next(w, &f, &b);

@@ -76,23 +76,38 @@ DAMACY__INLINE uint32_t damacy__exec_count(uint32_t at, uint32_t n)
 #endif
 }
 
-// Lowest n bytes (1 to 8) of hi:lo to shared memory; their neighbours belong to other lanes.
+// The lowest n bits, all if n is 32 or more.
+DAMACY__INLINE uint32_t damacy__exec_ones(uint32_t n)
+{
+#ifdef __CUDACC__
+    uint32_t v;
+    asm("bmsk.clamp.b32 %0,0,%1;" : "=r"(v) : "r"(n));
+    return v;
+#else
+    return n < 32 ? (1u << n) - 1 : 0xffffffffu;
+#endif
+}
+
+// Lowest n bytes (1 to 8, more count as 8) of hi:lo to shared memory; their neighbours belong to
+// other lanes.
 DAMACY__INLINE void damacy__exec_store8(uint32_t to, uint32_t lo, uint32_t hi, int32_t n)
 {
+    const uint32_t wanted = damacy__exec_ones((uint32_t)n);
+
     damacy__sts8(to, lo);
-    if (n > 1)
+    if (wanted & 2)
         damacy__sts8(to + 1, lo >> 8);
-    if (n > 2)
+    if (wanted & 4)
         damacy__sts8(to + 2, lo >> 16);
-    if (n > 3)
+    if (wanted & 8)
         damacy__sts8(to + 3, lo >> 24);
-    if (n > 4)
+    if (wanted & 16)
         damacy__sts8(to + 4, hi);
-    if (n > 5)
+    if (wanted & 32)
         damacy__sts8(to + 5, hi >> 8);
-    if (n > 6)
+    if (wanted & 64)
         damacy__sts8(to + 6, hi >> 16);
-    if (n > 7)
+    if (wanted & 128)
         damacy__sts8(to + 7, hi >> 24);
 }
 
@@ -120,7 +135,7 @@ DAMACY__INLINE void damacy__exec_scatter(uint32_t to, damacy__exec_words w, uint
                                          int32_t n)
 {
     damacy__exec_store8(to, damacy__funnel_right(w.w0, w.w1, skew),
-                        damacy__funnel_right(w.w1, w.w2, skew), n < 8 ? n : 8);
+                        damacy__funnel_right(w.w1, w.w2, skew), n);
 }
 
 // ---- which variant takes a frame

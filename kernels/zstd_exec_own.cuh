@@ -17,6 +17,7 @@
 template <int THREADS_, int SEGMENTS_, int TILE_> struct damacy__exec_shape {
     static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;
     static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;
+    static constexpr int32_t AHEAD = THREADS == 192 ? 0 : 1; // it has 40 registers, others 64
     static constexpr uint32_t LINKS = TILE + 16;
     // Places in shared memory. OWN: matches that read their tile, {place | bytes << 16, offset}.
     // QUEUE: segments above 8 bytes, {source, place | end << 16}, source and place less 8 times the
@@ -27,6 +28,7 @@ template <int THREADS_, int SEGMENTS_, int TILE_> struct damacy__exec_shape {
     static constexpr uint32_t QUEUE = LIST, STARTS = LIST + TILE, MARKS = STARTS + TILE / 64;
     static constexpr uint32_t LISTS = TILE / 2;
     static constexpr uint32_t CONTROL = MARKS + TILE / 8 + 16, BYTES = CONTROL + 64;
+    static constexpr uint32_t CLEARED = CONTROL + 16 - STARTS; // after a tile
     static constexpr uint32_t SIZE = BYTES + TILE + 64;
     static_assert(TILE % 1024 == 0 && TILE <= DAMACY__EXEC_BIAS, "tile");
     static_assert(8 * (TILE / 9 + 2) <= TILE, "every segment above 8 bytes has an entry");
@@ -35,7 +37,7 @@ template <int THREADS_, int SEGMENTS_, int TILE_> struct damacy__exec_shape {
 
 enum { // words at CONTROL
     DAMACY__EXEC_BAD = 0,
-    DAMACY__EXEC_NEXT = 4,     // first record that the tile has not finished
+    DAMACY__EXEC_NEXT = 4,     // record that t1 lies in, if that is a loaded one
     DAMACY__EXEC_OWNED = 8,    // entries of OWN << 16 | their bytes
     DAMACY__EXEC_CHUNKED = 12, // entries of QUEUE << 16 | chunks
     DAMACY__EXEC_LISTED = 16   // bytes with links

@@ -83,7 +83,7 @@ static void run_tile(damacy__zstd_wave w, uint32_t variant)
 }
 static void run_256x4(const damacy__zstd_wave& w)
 {
-    run_tile<256, 4, 4096>(w, DAMACY__ZSTD_EXECUTE_256X4);
+    run_tile<256, 4, 8192>(w, DAMACY__ZSTD_EXECUTE_256X4);
 }
 static void run_128x4(const damacy__zstd_wave& w)
 {
@@ -122,7 +122,7 @@ static void run_all(const damacy__zstd_wave& wave)
                 w, variant, shared);
         });
     };
-    tile(damacy__exec_shape<256, 4, 4096>(), 256, DAMACY__ZSTD_EXECUTE_256X4);
+    tile(damacy__exec_shape<256, 4, 8192>(), 256, DAMACY__ZSTD_EXECUTE_256X4);
     tile(damacy__exec_shape<128, 4, 4096>(), 128, DAMACY__ZSTD_EXECUTE_128X4);
     tile(damacy__exec_shape<192, 3, 3072>(), 192, DAMACY__ZSTD_EXECUTE_192X3);
     tile(damacy__exec_shape<1024, 3, 16384>(), 1024, DAMACY__ZSTD_EXECUTE_1024X3);
