@@ -793,6 +793,9 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 /* For functions that some builds of the implementation do not use. */
 #define DAMACY__UNUSED __attribute__((unused))
 
+/* For helpers of loops: functions of warm and cold modules are inlined into others only so. */
+#define DAMACY__INLINE static inline __attribute__((always_inline))
+
 /* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
  * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, warm
  * ones run per chunk. This halves the time of gcc and clang, and only where they optimise. (glibc's
@@ -943,6 +946,7 @@ static inline uint64_t damacy__now_ns(void)
 }
 
 /* ==== src/base/error.h ==== */
+DAMACY__COLD_BEGIN
 /* Makes errors: damacy__fail is the only function that writes a damacy_error's message, so a
  * breakpoint there stops at every failure. Non-printable bytes of file names and metadata are
  * escaped. */
@@ -1003,8 +1007,10 @@ static void damacy__error_where(damacy_error* err, damacy_stage stage, const cha
         damacy__copy_escaped(err->chunk, sizeof err->chunk, chunk);
     }
 }
+DAMACY__COLD_END
 
 /* ==== src/base/alloc.h ==== */
+DAMACY__COLD_BEGIN
 /* Host memory: typed, counted allocation through the user's allocator, under a byte budget.
  *
  * Every block is zeroed. damacy__new returns NULL when the product overflows, the budget is reached
@@ -1128,8 +1134,10 @@ static damacy_status damacy__alloc_explain(const damacy__alloc* alloc, damacy_er
     }
     return err->status;
 }
+DAMACY__COLD_END
 
 /* ==== src/base/arena.h ==== */
+DAMACY__COLD_BEGIN
 /* Two allocators of offsets inside one range of bytes that is made once and never grows.
  *
  * A ring gives space in order and takes it back in any order; it is what reads pass through. An
@@ -1296,6 +1304,7 @@ static void damacy__arena_give(damacy__arena* arena, uint64_t offset)
     memmove(&arena->blocks[i], &arena->blocks[i + 1],
             (arena->n_blocks - i) * sizeof arena->blocks[0]);
 }
+DAMACY__COLD_END
 
 /* ==== src/base/crc32c.h ==== */
 /* CRC-32C (RFC 3720 appendix B.4), as stored by Zarr's crc32c codec and shard indexes.
@@ -1421,6 +1430,7 @@ static uint32_t damacy__crc32c(const void* src, size_t size)
 }
 
 /* ==== src/base/table.h ==== */
+DAMACY__COLD_BEGIN
 /* An intrusive hash table with a least-recently-used list: keys to records that the owner embeds.
  *
  * The table allocates only its buckets, at init. Records are found by a 64-bit hash and a
@@ -1547,8 +1557,10 @@ static void damacy__table_remove(damacy__table* table, damacy__entry* entry)
     damacy__table_unlink(table, entry);
     table->n_entries--;
 }
+DAMACY__COLD_END
 
 /* ==== src/base/sync.h ==== */
+DAMACY__COLD_BEGIN
 /* Threads, locks and a task pool.
  *
  * Tasks are records that their owner embeds (no allocation to submit one); a job must stay alive
@@ -1798,6 +1810,7 @@ static void damacy__pool_deinit(damacy__pool* pool)
     damacy__free(pool->alloc, pool->threads, pool->n_capacity);
     memset(pool, 0, sizeof *pool);
 }
+DAMACY__COLD_END
 
 /* ==== kernels/abi.h ==== */
 /* Types, job records and status codes shared by the host and every kernel: plain C that is also
@@ -5851,8 +5864,9 @@ static damacy_status damacy__zstd_check(damacy__span src, uint64_t expected, dam
 }
 DAMACY__WARM_END
 
-/* ==== src/codec/zstd_entropy.h ==== */
-/* The entropy coding of Zstandard: FSE tables and Huffman literals (RFC 8878 section 4), for
+/* ==== src/codec/zstd_tables.h ==== */
+DAMACY__WARM_BEGIN
+/* The tables of Zstandard's entropy coding: FSE tables and Huffman trees (RFC 8878 section 4), for
  * sources whose headers zstd_walk.h has accepted.
  *
  * Bits are read backwards through 8-byte loads that end where the wanted bits end: at least 8 bytes
@@ -5916,7 +5930,7 @@ static bool damacy__zstd_bits_open(damacy__zstd_bits* bits, const uint8_t* src, 
 
 /* The next bits at the top of a word; at least 57 of them are right, as far as there are so many.
  */
-static inline uint64_t damacy__zstd_bits_word(const damacy__zstd_bits* bits)
+DAMACY__INLINE uint64_t damacy__zstd_bits_word(const damacy__zstd_bits* bits)
 {
     const int64_t end = (bits->left + 7) >> 3;
 
@@ -5924,7 +5938,7 @@ static inline uint64_t damacy__zstd_bits_word(const damacy__zstd_bits* bits)
 }
 
 /* n up to 31 bits. Past the start of the stream: 0, and left stays below 0. */
-static inline uint64_t damacy__zstd_bits_read(damacy__zstd_bits* bits, uint32_t n)
+DAMACY__INLINE uint64_t damacy__zstd_bits_read(damacy__zstd_bits* bits, uint32_t n)
 {
     uint64_t word;
 
@@ -6123,6 +6137,90 @@ static size_t damacy__zstd_tree_read(damacy__zstd_scalar* z, damacy__span src)
     return size <= src.size && n && damacy__zstd_plant(z, weights, n) ? size : 0;
 }
 
+static const uint8_t damacy__zstd_more_literals[36] = {0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0,
+                                                       0, 0, 0, 0, 1, 1,  1,  1,  2,  2,  3,  3,
+                                                       4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+static const uint8_t damacy__zstd_more_match[53] = {
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0, 0,
+    0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+
+/* Makes the table of one kind from counts: 0 literal lengths, 1 offsets, 2 match lengths. */
+static void damacy__zstd_table(damacy__zstd_scalar* z, uint32_t kind, const int16_t* counts,
+                               uint32_t n, uint32_t log)
+{
+    uint32_t bases[53];
+    uint8_t mores[53];
+    uint32_t base = kind == 2 ? 3 : 0;
+
+    for (uint32_t s = 0; s < n; s++) { /* each code starts where the one before ends */
+        mores[s] = kind == 0   ? damacy__zstd_more_literals[s]
+                   : kind == 2 ? damacy__zstd_more_match[s]
+                               : (uint8_t)s;
+        bases[s] = kind == 1 ? 1u << s : base;
+        base += 1u << (kind == 1 ? 0 : mores[s]);
+    }
+    damacy__zstd_spread(&z->tables[kind], counts, n, log, bases, mores);
+}
+
+/* Predefined distributions (section 3.1.1.3.2.2). */
+static void damacy__zstd_predefined(damacy__zstd_scalar* z, uint32_t kind)
+{
+    static const int8_t counts[3][53] = {
+        {4, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1,  1,  2,  2,
+         2, 2, 2, 2, 2, 2, 2, 3, 2, 1, 1, 1, 1, 1, -1, -1, -1, -1},
+        {1, 1, 1, 1, 1, 1, 2, 2, 2, 1,  1,  1,  1,  1, 1,
+         1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1},
+        {1, 4, 3, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,  1,  1,  1,  1,  1,  1, 1,
+         1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1}};
+    static const uint32_t n[3] = {36, 29, 53};
+    int16_t wide[53];
+
+    for (uint32_t s = 0; s < n[kind]; s++) {
+        wide[s] = counts[kind][s];
+    }
+    damacy__zstd_table(z, kind, wide, n[kind], kind == 1 ? 5 : 6);
+}
+
+/* Reads the three tables as the modes say; *at moves to the bitstream. */
+static damacy_status damacy__zstd_tables_read(damacy__zstd_scalar* z, uint32_t modes,
+                                              const uint8_t** at, const uint8_t* end,
+                                              damacy_error* err)
+{
+    static const uint32_t n_symbols[3] = {36, 32, 53};
+    static const uint32_t max_logs[3] = {9, 8, 9};
+
+    for (uint32_t kind = 0; kind < 3; kind++) {
+        const uint32_t mode = modes >> (6 - 2 * kind) & 3;
+        int16_t counts[53] = {0};
+        if (mode == 0) {
+            damacy__zstd_predefined(z, kind);
+        } else if (mode == 1) {
+            if (*at == end || **at >= n_symbols[kind]) {
+                return damacy__zstd_scalar_refuse(z, *at, "a code that does not exist", err);
+            }
+            counts[**at] = 1;
+            damacy__zstd_table(z, kind, counts, n_symbols[kind], 0);
+            ++*at;
+        } else if (mode == 2) {
+            uint32_t log = 0;
+            const size_t size =
+                damacy__zstd_read_counts(damacy__span_of(*at, (size_t)(end - *at)), max_logs[kind],
+                                         n_symbols[kind], counts, &log);
+            if (size == 0) {
+                return damacy__zstd_scalar_refuse(z, *at, "a broken FSE table", err);
+            }
+            damacy__zstd_table(z, kind, counts, n_symbols[kind], log);
+            *at += size;
+        }
+    }
+    return DAMACY_OK;
+}
+DAMACY__WARM_END
+
+/* ==== src/codec/zstd_entropy.h ==== */
+/* Literals of Zstandard: Huffman streams (RFC 8878 section 4.2), one or four side by side, by the
+ * trees of zstd_tables.h. */
+
 /* Up to 5 symbols from one word: 5 codes of 11 bits. */
 static inline void damacy__zstd_symbols_5(const uint16_t* tree, uint32_t shift,
                                           damacy__zstd_bits* bits, uint8_t* dst)
@@ -6251,85 +6349,6 @@ static damacy_status damacy__zstd_scalar_decode(damacy__zstd_scalar* z, damacy__
                                                 uint8_t* dst, uint64_t capacity,
                                                 bool skip_checksums, uint64_t* size,
                                                 damacy_error* err);
-
-static const uint8_t damacy__zstd_more_literals[36] = {0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0,
-                                                       0, 0, 0, 0, 1, 1,  1,  1,  2,  2,  3,  3,
-                                                       4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-static const uint8_t damacy__zstd_more_match[53] = {
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0, 0,
-    0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-
-/* Makes the table of one kind from counts: 0 literal lengths, 1 offsets, 2 match lengths. */
-static void damacy__zstd_table(damacy__zstd_scalar* z, uint32_t kind, const int16_t* counts,
-                               uint32_t n, uint32_t log)
-{
-    uint32_t bases[53];
-    uint8_t mores[53];
-    uint32_t base = kind == 2 ? 3 : 0;
-
-    for (uint32_t s = 0; s < n; s++) { /* each code starts where the one before ends */
-        mores[s] = kind == 0   ? damacy__zstd_more_literals[s]
-                   : kind == 2 ? damacy__zstd_more_match[s]
-                               : (uint8_t)s;
-        bases[s] = kind == 1 ? 1u << s : base;
-        base += 1u << (kind == 1 ? 0 : mores[s]);
-    }
-    damacy__zstd_spread(&z->tables[kind], counts, n, log, bases, mores);
-}
-
-/* Predefined distributions (section 3.1.1.3.2.2). */
-static void damacy__zstd_predefined(damacy__zstd_scalar* z, uint32_t kind)
-{
-    static const int8_t counts[3][53] = {
-        {4, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1,  1,  2,  2,
-         2, 2, 2, 2, 2, 2, 2, 3, 2, 1, 1, 1, 1, 1, -1, -1, -1, -1},
-        {1, 1, 1, 1, 1, 1, 2, 2, 2, 1,  1,  1,  1,  1, 1,
-         1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1},
-        {1, 4, 3, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,  1,  1,  1,  1,  1,  1, 1,
-         1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1}};
-    static const uint32_t n[3] = {36, 29, 53};
-    int16_t wide[53];
-
-    for (uint32_t s = 0; s < n[kind]; s++) {
-        wide[s] = counts[kind][s];
-    }
-    damacy__zstd_table(z, kind, wide, n[kind], kind == 1 ? 5 : 6);
-}
-
-/* Reads the three tables as the modes say; *at moves to the bitstream. */
-static damacy_status damacy__zstd_tables_read(damacy__zstd_scalar* z, uint32_t modes,
-                                              const uint8_t** at, const uint8_t* end,
-                                              damacy_error* err)
-{
-    static const uint32_t n_symbols[3] = {36, 32, 53};
-    static const uint32_t max_logs[3] = {9, 8, 9};
-
-    for (uint32_t kind = 0; kind < 3; kind++) {
-        const uint32_t mode = modes >> (6 - 2 * kind) & 3;
-        int16_t counts[53] = {0};
-        if (mode == 0) {
-            damacy__zstd_predefined(z, kind);
-        } else if (mode == 1) {
-            if (*at == end || **at >= n_symbols[kind]) {
-                return damacy__zstd_scalar_refuse(z, *at, "a code that does not exist", err);
-            }
-            counts[**at] = 1;
-            damacy__zstd_table(z, kind, counts, n_symbols[kind], 0);
-            ++*at;
-        } else if (mode == 2) {
-            uint32_t log = 0;
-            const size_t size =
-                damacy__zstd_read_counts(damacy__span_of(*at, (size_t)(end - *at)), max_logs[kind],
-                                         n_symbols[kind], counts, &log);
-            if (size == 0) {
-                return damacy__zstd_scalar_refuse(z, *at, "a broken FSE table", err);
-            }
-            damacy__zstd_table(z, kind, counts, n_symbols[kind], log);
-            *at += size;
-        }
-    }
-    return DAMACY_OK;
-}
 
 /* The distance back that an offset value means (section 3.1.1.5); 0: none. */
 static inline uint64_t damacy__zstd_offset(uint64_t* repeats, uint64_t value, bool has_literals)
@@ -23399,37 +23418,14 @@ static void damacy__catalog_unpin_index(damacy__catalog* catalog, damacy__index_
 }
 DAMACY__COLD_END
 
-/* ==== src/stage/cast.h ==== */
-/* Voxels of one type to voxels of another: the rules, and loops over contiguous rows.
+/* ==== src/stage/cast_rows.h ==== */
+DAMACY__WARM_BEGIN
+/* The loops that convert rows of voxels, one per step of a conversion; cast.h has the rules and
+ * chooses the steps.
  *
- * The rules; kernels/assemble.cu follows them bit for bit and tests/data/cast_cases.h holds
- * examples:
- *
- *   same type       bits untouched, signalling NaN included; but bool is always 0 or 1
- *   bool to any     a byte that is not 0 is 1
- *   any to bool     x != 0, so NaN is true and -0.0 is false
- *   int to int      clamped to the range of the output
- *   int to float    one rounding, to nearest, ties to even; too large is infinity
- *
- *   float to int    towards zero, then clamped; infinities clamp, NaN is 0
- *
- *   float to float  one rounding, to nearest, ties to even, subnormals kept, too large is infinity.
- *                   NaN stays NaN: its sign and the top bits of its payload are kept, the quiet bit
- *                   is set
- *
- *   byte order      a big-endian source is swapped first
- *
- *   fill            the fill value's bits, in the source type, go through the same conversion
- *
- * Scale and offset (float outputs only): the source goes to f32 by the rules above (bits untouched
- * if it is f32), is multiplied by the scale and rounded, the offset is added and rounded (never
- * fused; a missing scale is 1, a missing offset is 0.0, which turns -0.0 into 0.0), a NaN result
- * becomes 0x7fc00000, and the f32 goes to the output by the rules above.
- *
- * The surprising rule: there is no loop per pair of types. Rows pass through f32, f64, i64 or u64.
- * What f32 cannot hold exactly but must end as f16 or bf16 passes through f32 rounded to odd (the
- * last bit is set when anything was lost), so that the one rounding that counts is the last. NaN is
- * told by its bits, so that -ffast-math in the including program changes nothing. */
+ * NaN is told by its bits, so that -ffast-math in the including program changes nothing. Loops that
+ * are common have a second form for AVX2: whole blocks, the last of which may do some elements once
+ * more. */
 
 /* Converts n elements; src and dst are contiguous, of any alignment, and do not overlap. */
 typedef void (*damacy__row)(void* dst, const void* src, size_t n);
@@ -23441,9 +23437,10 @@ typedef void (*damacy__row)(void* dst, const void* src, size_t n);
 #define DAMACY__X86 0
 #endif
 
-#define DAMACY__INLINE static inline __attribute__((always_inline))
+/* Many compilers' -O2 leaves such loops scalar; -O3 costs twice the time and finds no more. */
 #if defined(__GNUC__) && !defined(__clang__)
-#define DAMACY__VECTORIZE __attribute__((optimize("O3"))) /* -O2 leaves such loops scalar */
+#define DAMACY__VECTORIZE \
+    __attribute__((optimize("O1", "tree-loop-vectorize", "vect-cost-model=dynamic")))
 #else
 #define DAMACY__VECTORIZE
 #endif
@@ -23609,33 +23606,48 @@ DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
 #undef DAMACY__F64_TO_INT
 
 /* A row function: S x is the source element, value the output element of type D. */
-#define DAMACY__ROW_BODY(name, S, D, value)                                           \
-    DAMACY__INLINE void damacy__row_body_##name(void* dst, const void* src, size_t n) \
-    {                                                                                 \
-        uint8_t* to = (uint8_t*)dst;                                                  \
-        const uint8_t* from = (const uint8_t*)src;                                    \
-        for (size_t i = 0; i < n; i++) {                                              \
-            S x;                                                                      \
-            D y;                                                                      \
-            memcpy(&x, from + i * sizeof x, sizeof x);                                \
-            y = (value);                                                              \
-            memcpy(to + i * sizeof y, &y, sizeof y);                                  \
-        }                                                                             \
+#define DAMACY__ROW_BODY(name, S, D, value)                                                       \
+    DAMACY__INLINE void damacy__row_body_##name(void* __restrict dst, const void* __restrict src, \
+                                                size_t n)                                         \
+    {                                                                                             \
+        uint8_t* to = (uint8_t*)dst;                                                              \
+        const uint8_t* from = (const uint8_t*)src;                                                \
+        for (size_t i = 0; i < n; i++) {                                                          \
+            S x;                                                                                  \
+            D y;                                                                                  \
+            memcpy(&x, from + i * sizeof x, sizeof x);                                            \
+            y = (value);                                                                          \
+            memcpy(to + i * sizeof y, &y, sizeof y);                                              \
+        }                                                                                         \
     }
-#define DAMACY__ROW(name, S, D, value)                                   \
-    DAMACY__ROW_BODY(name, S, D, value)                                  \
-    static void damacy__row_##name(void* dst, const void* src, size_t n) \
-    {                                                                    \
-        damacy__row_body_##name(dst, src, n);                            \
+#define DAMACY__ROW(name, S, D, value)                                                             \
+    DAMACY__ROW_BODY(name, S, D, value)                                                            \
+    __attribute__((noinline)) static void damacy__row_##name(void* dst, const void* src, size_t n) \
+    {                                                                                              \
+        damacy__row_body_##name(dst, src, n);                                                      \
     }
-/* The common ones, on x86-64 once more as vector code for AVX2, which is chosen at run time. */
+/* The common ones, on x86-64 once more as vector code for AVX2, which is chosen at run time: blocks
+ * of a constant length, which cost a compiler least. */
 #if DAMACY__X86
 #define DAMACY__FAST_ROW(name, S, D, value)                                                \
     DAMACY__ROW(name, S, D, value)                                                         \
     DAMACY__VECTORIZE __attribute__((target("avx2"))) static void damacy__row_wide_##name( \
         void* dst, const void* src, size_t n)                                              \
     {                                                                                      \
-        damacy__row_body_##name(dst, src, n);                                              \
+        size_t i = 0;                                                                      \
+        if (n < 32) {                                                                      \
+            damacy__row_##name(dst, src, n);                                               \
+            return;                                                                        \
+        }                                                                                  \
+        for (;;) {                                                                         \
+            damacy__row_body_##name((uint8_t*)dst + i * sizeof(D),                         \
+                                    (const uint8_t*)src + i * sizeof(S), 32);              \
+            i += 32;                                                                       \
+            if (i >= n) {                                                                  \
+                return;                                                                    \
+            }                                                                              \
+            i = DAMACY__MIN(i, n - 32);                                                    \
+        }                                                                                  \
     }
 #define DAMACY__WIDE(name) damacy__row_wide_##name
 DAMACY__INLINE bool damacy__cpu_is_wide(void)
@@ -23752,6 +23764,39 @@ DAMACY__ROW(i64_bool, int64_t, uint8_t, x != 0)
 DAMACY__FAST_ROW(swap2, uint16_t, uint16_t, __builtin_bswap16(x))
 DAMACY__FAST_ROW(swap4, uint32_t, uint32_t, __builtin_bswap32(x))
 DAMACY__FAST_ROW(swap8, uint64_t, uint64_t, __builtin_bswap64(x))
+DAMACY__WARM_END
+
+/* ==== src/stage/cast.h ==== */
+DAMACY__WARM_BEGIN
+/* Voxels of one type to voxels of another: the rules, and loops over contiguous rows.
+ *
+ * The rules; kernels/assemble.cu follows them bit for bit and tests/data/cast_cases.h holds
+ * examples:
+ *
+ *   same type       bits untouched, signalling NaN included; but bool is always 0 or 1
+ *   bool to any     a byte that is not 0 is 1
+ *   any to bool     x != 0, so NaN is true and -0.0 is false
+ *   int to int      clamped to the range of the output
+ *   int to float    one rounding, to nearest, ties to even; too large is infinity
+ *
+ *   float to int    towards zero, then clamped; infinities clamp, NaN is 0
+ *
+ *   float to float  one rounding, to nearest, ties to even, subnormals kept, too large is infinity.
+ *                   NaN stays NaN: its sign and the top bits of its payload are kept, the quiet bit
+ *                   is set
+ *
+ *   byte order      a big-endian source is swapped first
+ *
+ *   fill            the fill value's bits, in the source type, go through the same conversion
+ *
+ * Scale and offset (float outputs only): the source goes to f32 by the rules above (bits untouched
+ * if it is f32), is multiplied by the scale and rounded, the offset is added and rounded (never
+ * fused; a missing scale is 1, a missing offset is 0.0, which turns -0.0 into 0.0), a NaN result
+ * becomes 0x7fc00000, and the f32 goes to the output by the rules above.
+ *
+ * The surprising rule: there is no loop per pair of types. Rows pass through f32, f64, i64 or u64.
+ * What f32 cannot hold exactly but must end as f16 or bf16 passes through f32 rounded to odd (the
+ * last bit is set when anything was lost), so that the one rounding that counts is the last. */
 
 enum { DAMACY__CAST_STEPS = 4 };
 
@@ -23964,15 +24009,13 @@ static void damacy__cast_choose(damacy__cast* cast, damacy_dtype src, damacy_dty
         damacy__cast_choose_from_f32(cast, out);
     }
 }
+DAMACY__WARM_END
 
-/* ==== src/stage/host_assemble.h ==== */
-/* Runs copy records on the CPU: voxels of a decoded chunk, or a fill value, into a sample of a
- * batch.
- *
- * Axes may come in any order: the one with output stride 1 is walked innermost, and where the
- * source runs along another axis (a transposed chunk) a tile is turned at a time, so that whole
- * cache lines are used on both sides. The rules of conversion are those of cast.h. Source addresses
- * need no alignment. */
+/* ==== src/stage/host_walk.h ==== */
+DAMACY__WARM_BEGIN
+/* Copy records made ready for the loops of host_assemble.h: strides in bytes, the steps of the
+ * conversion, and the axes in the order in which they are walked, the one with output stride 1
+ * innermost. */
 
 /* Scale and offset of float outputs. */
 typedef struct damacy__affine {
@@ -24013,6 +24056,88 @@ typedef struct damacy__copy_walk {
     bool is_splat;      /* a line is one value, again and again */
     bool is_stream;     /* the output is contiguous along the last axis and bypasses the caches */
 } damacy__copy_walk;
+
+/* Exchanges two axes of the walk. */
+static void damacy__walk_exchange(damacy__copy_walk* walk, uint32_t a, uint32_t b)
+{
+    uint64_t* const fields[3] = {walk->extent, walk->src_stride, walk->dst_stride};
+
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint64_t kept = fields[i][a];
+        fields[i][a] = fields[i][b];
+        fields[i][b] = kept;
+    }
+    if (walk->channel_axis == a || walk->channel_axis == b) {
+        walk->channel_axis = a + b - walk->channel_axis;
+    }
+}
+
+/* Puts the axis of the shortest output stride last, and turns tiles where that pays. */
+static void damacy__walk_order(damacy__copy_walk* walk)
+{
+    const uint32_t last = walk->n_axes - 1;
+    const uint64_t size = walk->cast.src_size;
+
+    for (uint32_t i = 0; i < last && walk->dst_stride[last] != walk->out_size; i++) {
+        if (walk->dst_stride[i] == walk->out_size) {
+            damacy__walk_exchange(walk, i, last);
+        }
+    }
+    if (walk->src_stride[last] == size || walk->src_stride[last] == 0 ||
+        walk->src_stride[last] == 0 - size || walk->extent[last] < 4) {
+        return;
+    }
+    for (uint32_t i = 0; i < last; i++) {
+        if (walk->src_stride[i] == size && walk->extent[i] >= 4) {
+            damacy__walk_exchange(walk, i, last - 1);
+            walk->tile_rows = DAMACY__TILE_BYTES / walk->cast.src_size;
+            return;
+        }
+    }
+}
+
+static void damacy__walk_init(damacy__copy_walk* walk, const damacy__copy* copy,
+                              const damacy__axis* axes, damacy_dtype out,
+                              const damacy__affine* affine)
+{
+    const damacy_dtype src = (damacy_dtype)copy->src_dtype;
+    const bool is_fill = (copy->flags & DAMACY__COPY_FILL) != 0;
+
+    memset(walk, 0, sizeof *walk);
+    if (affine) {
+        assert(damacy__cast_is_float(out));
+        damacy__cast_choose_f32(&walk->cast, src);
+        damacy__cast_choose_from_f32(&walk->tail, out);
+    } else {
+        damacy__cast_choose(&walk->cast, src, out);
+    }
+    walk->out_size = damacy__cast_size(out);
+    walk->affine = affine;
+    if ((copy->flags & DAMACY__COPY_SWAP) && !is_fill && walk->cast.src_size > 1) {
+        walk->swap = damacy__row_swap(walk->cast.src_size);
+    }
+    walk->src = is_fill ? (uint64_t)(uintptr_t)&copy->fill : copy->src;
+    walk->dst = copy->dst;
+    walk->n_axes = copy->n_axes;
+    walk->channel = copy->channel;
+    walk->channel_axis = affine && affine->n_channels > 1 ? copy->channel_axis : DAMACY__NO_CHANNEL;
+    for (uint32_t i = 0; i < copy->n_axes; i++) {
+        walk->extent[i] = axes[i].extent;
+        walk->src_stride[i] = is_fill ? 0 : (uint64_t)axes[i].src_stride * walk->cast.src_size;
+        walk->dst_stride[i] = (uint64_t)axes[i].dst_stride * walk->out_size;
+    }
+    damacy__walk_order(walk);
+}
+DAMACY__WARM_END
+
+/* ==== src/stage/host_assemble.h ==== */
+/* Runs copy records on the CPU: voxels of a decoded chunk, or a fill value, into a sample of a
+ * batch.
+ *
+ * Axes may come in any order: the one with output stride 1 is walked innermost, and where the
+ * source runs along another axis (a transposed chunk) a tile is turned at a time, so that whole
+ * cache lines are used on both sides. The rules of conversion are those of cast.h. Source addresses
+ * need no alignment. */
 
 static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes,
                               damacy_dtype out_dtype, const damacy__affine* affine);
@@ -24069,16 +24194,16 @@ static void damacy__turn(void* dst, uint64_t src, uint64_t stride, size_t n, siz
 /* n times the size bytes at value. */
 DAMACY__VECTORIZE static void damacy__splat(void* dst, const void* value, size_t n, uint32_t size)
 {
-#define DAMACY__SPLAT(T)                                              \
-    {                                                                 \
-        T one;                                                        \
-        memcpy(&one, value, sizeof one);                              \
-        for (size_t i = 0; i < n; i++) {                              \
-            memcpy((uint8_t*)dst + i * sizeof one, &one, sizeof one); \
-        }                                                             \
+    uint8_t* const to = (uint8_t*)dst;
+    const size_t n_whole = n * size / 8;
+    uint64_t word = 0;
+
+    memcpy(&word, value, size);
+    word *= size == 8 ? 1 : UINT64_MAX / ((UINT64_C(1) << 8 * size) - 1); /* again and again */
+    for (size_t i = 0; i < n_whole; i++) {
+        memcpy(to + 8 * i, &word, 8);
     }
-    DAMACY__BY_SIZE(size, DAMACY__SPLAT)
-#undef DAMACY__SPLAT
+    memcpy(to + 8 * n_whole, &word, n * size - 8 * n_whole);
 }
 
 /* Copies to memory that will not be read soon. The writes are ordered by damacy__stream_copy_end.
@@ -24428,78 +24553,6 @@ static void damacy__copy_run(const damacy__copy_walk* walk)
     }
 }
 
-/* Exchanges two axes of the walk. */
-static void damacy__walk_exchange(damacy__copy_walk* walk, uint32_t a, uint32_t b)
-{
-    uint64_t* const fields[3] = {walk->extent, walk->src_stride, walk->dst_stride};
-
-    for (uint32_t i = 0; i < 3; i++) {
-        const uint64_t kept = fields[i][a];
-        fields[i][a] = fields[i][b];
-        fields[i][b] = kept;
-    }
-    if (walk->channel_axis == a || walk->channel_axis == b) {
-        walk->channel_axis = a + b - walk->channel_axis;
-    }
-}
-
-/* Puts the axis of the shortest output stride last, and turns tiles where that pays. */
-static void damacy__walk_order(damacy__copy_walk* walk)
-{
-    const uint32_t last = walk->n_axes - 1;
-    const uint64_t size = walk->cast.src_size;
-
-    for (uint32_t i = 0; i < last && walk->dst_stride[last] != walk->out_size; i++) {
-        if (walk->dst_stride[i] == walk->out_size) {
-            damacy__walk_exchange(walk, i, last);
-        }
-    }
-    if (walk->src_stride[last] == size || walk->src_stride[last] == 0 ||
-        walk->src_stride[last] == 0 - size || walk->extent[last] < 4) {
-        return;
-    }
-    for (uint32_t i = 0; i < last; i++) {
-        if (walk->src_stride[i] == size && walk->extent[i] >= 4) {
-            damacy__walk_exchange(walk, i, last - 1);
-            walk->tile_rows = DAMACY__TILE_BYTES / walk->cast.src_size;
-            return;
-        }
-    }
-}
-
-static void damacy__walk_init(damacy__copy_walk* walk, const damacy__copy* copy,
-                              const damacy__axis* axes, damacy_dtype out,
-                              const damacy__affine* affine)
-{
-    const damacy_dtype src = (damacy_dtype)copy->src_dtype;
-    const bool is_fill = (copy->flags & DAMACY__COPY_FILL) != 0;
-
-    memset(walk, 0, sizeof *walk);
-    if (affine) {
-        assert(damacy__cast_is_float(out));
-        damacy__cast_choose_f32(&walk->cast, src);
-        damacy__cast_choose_from_f32(&walk->tail, out);
-    } else {
-        damacy__cast_choose(&walk->cast, src, out);
-    }
-    walk->out_size = damacy__cast_size(out);
-    walk->affine = affine;
-    if ((copy->flags & DAMACY__COPY_SWAP) && !is_fill && walk->cast.src_size > 1) {
-        walk->swap = damacy__row_swap(walk->cast.src_size);
-    }
-    walk->src = is_fill ? (uint64_t)(uintptr_t)&copy->fill : copy->src;
-    walk->dst = copy->dst;
-    walk->n_axes = copy->n_axes;
-    walk->channel = copy->channel;
-    walk->channel_axis = affine && affine->n_channels > 1 ? copy->channel_axis : DAMACY__NO_CHANNEL;
-    for (uint32_t i = 0; i < copy->n_axes; i++) {
-        walk->extent[i] = axes[i].extent;
-        walk->src_stride[i] = is_fill ? 0 : (uint64_t)axes[i].src_stride * walk->cast.src_size;
-        walk->dst_stride[i] = (uint64_t)axes[i].dst_stride * walk->out_size;
-    }
-    damacy__walk_order(walk);
-}
-
 /* Runs one record. axes are the record's own, copy->n_axes of them; src_dtype is a real type;
  * out_dtype DAMACY_NATIVE stands for it. affine NULL: no scaling; else the output is a float type.
  * Any thread; records of different outputs may run at once. */
@@ -24538,6 +24591,7 @@ static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes
 }
 
 /* ==== src/stage/bytes_decode.h ==== */
+DAMACY__COLD_BEGIN
 /* The bytes-to-bytes part of a codec chain, undone on the host.
  *
  * One codec decodes straight into its destination; several pass through two scratch buffers that
@@ -24791,6 +24845,7 @@ static damacy_status damacy__bytes_decode(damacy__decoder* decoder, const damacy
     }
     return DAMACY_OK;
 }
+DAMACY__COLD_END
 
 /* ==== src/stage/host_decode.h ==== */
 DAMACY__WARM_BEGIN

@@ -8,6 +8,9 @@
 /* For functions that some builds of the implementation do not use. */
 #define DAMACY__UNUSED __attribute__((unused))
 
+/* For helpers of loops: functions of warm and cold modules are inlined into others only so. */
+#define DAMACY__INLINE static inline __attribute__((always_inline))
+
 /* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
  * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, warm
  * ones run per chunk. This halves the time of gcc and clang, and only where they optimise. (glibc's
