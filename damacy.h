@@ -27888,14 +27888,10 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
     return tiles[index];
 }
 
-static uint32_t damacy__zstd_lanes11_shared(const damacy__device* device)
+/* Shared memory of a kernel that works with less. */
+static uint32_t damacy__zstd_fit(const damacy__device* device, uint32_t shared)
 {
-    return DAMACY__MIN(DAMACY__ZSTD_LANES11_SHARED, device->shared_per_block);
-}
-
-static uint32_t damacy__zstd_fse_half_shared(const damacy__device* device)
-{
-    return DAMACY__MIN(DAMACY__ZSTD_FSE_HALF_SHARED, device->shared_per_block);
+    return DAMACY__MIN(shared, device->shared_per_block);
 }
 
 /* Begins to compile. On failure there is nothing to deinit. */
@@ -27920,11 +27916,10 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
         "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_half",
         "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_execute_1024x3",
         "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_192x3"};
-    damacy__program_spec spec;
+    damacy__program_spec spec = {0};
     damacy_status status;
 
     memset(kernels, 0, sizeof *kernels);
-    memset(&spec, 0, sizeof spec);
     kernels->has_split128 = device->shared_per_block > 131072; /* as zstd.cu */
     spec.name = "kernels/zstd.cu";
     spec.entries = front;
@@ -27954,7 +27949,8 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
                                             DAMACY__ZSTD_LANES10_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
-                                            damacy__zstd_lanes11_shared(device), err));
+                                            damacy__zstd_fit(device, DAMACY__ZSTD_LANES11_SHARED),
+                                            err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS32], device,
                                             DAMACY__ZSTD_SPLIT_SHARED(32), err));
     if (kernels->has_split128) {
@@ -27964,7 +27960,8 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE], device,
                                             device->shared_per_block, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE_HALF], device,
-                                            damacy__zstd_fse_half_shared(device), err));
+                                            damacy__zstd_fit(device, DAMACY__ZSTD_FSE_HALF_SHARED),
+                                            err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         if (tile.shared <= device->shared_per_block) {
@@ -28001,6 +27998,7 @@ typedef struct damacy__zstd_pass {
     damacy__zstd_wave wave;
     uint32_t n_jobs;   /* likely */
     uint32_t n_blocks; /* likely */
+    bool is_few;       /* so few blocks that sequences take the shape for latency */
     damacy__zstd_options options;
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
@@ -28095,6 +28093,8 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
         o->literals = run->n_blocks >= 4000  ? DAMACY__ZSTD_LANES
                       : run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT32
                                              : DAMACY__ZSTD_SPLIT128;
+        /* beside sequences they take what the multiprocessors that are done first have left */
+        o->is_early |= o->literals == DAMACY__ZSTD_SPLIT32 && !run->is_few && !run->call->is_alone;
     }
     if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
         o->literals = DAMACY__ZSTD_SPLIT32;
@@ -28171,7 +28171,8 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
     DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], n, 32,
                                          DAMACY__ZSTD_LANES10_SHARED, err));
     return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], damacy__div_up(n, 2), 64,
-                                    damacy__zstd_lanes11_shared(run->device), err);
+                                    damacy__zstd_fit(run->device, DAMACY__ZSTD_LANES11_SHARED),
+                                    err);
 }
 
 /* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE. */
@@ -28209,26 +28210,23 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
                                              damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
-    const uint64_t n_multiprocessors = run->device->n_multiprocessors;
     const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
-    const bool is_few = n_blocks <= DAMACY__ZSTD_FSE_LATENCY_BLOCKS * n_multiprocessors;
-    uint64_t grid = n_multiprocessors;
+    uint64_t grid = run->device->n_multiprocessors;
 
     if (run->options.fse & DAMACY__ZSTD_FLAG_FSE_HALF) {
-        return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE_HALF],
-                                 DAMACY__MIN(damacy__div_up(n_blocks, DAMACY__ZSTD_FSE_HALF_BLOCKS),
-                                             2 * n_multiprocessors),
-                                 256, damacy__zstd_fse_half_shared(run->device), err);
+        return damacy__zstd_step(
+            run, &back[DAMACY__ZSTD_FSE_HALF],
+            DAMACY__MIN(damacy__div_up(n_blocks, DAMACY__ZSTD_FSE_HALF_BLOCKS), 2 * grid), 256,
+            damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_HALF_SHARED), err);
     }
     if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT && run->call->has_company) {
         grid = DAMACY__MIN(grid, damacy__div_up(n_blocks, damacy__zstd_fse_blocks(run->device)));
     }
-    return damacy__zstd_step(
-        run, &back[DAMACY__ZSTD_FSE], grid, 256,
-        is_few && !(run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)
-            ? DAMACY__MIN(DAMACY__ZSTD_FSE_LATENCY_SHARED, run->device->shared_per_block)
-            : run->device->shared_per_block,
-        err);
+    return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE], grid, 256,
+                             run->is_few && !(run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)
+                                 ? damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED)
+                                 : run->device->shared_per_block,
+                             err);
 }
 
 /* Shapes for different frames run side by side: each has a tail of its own. */
@@ -28321,6 +28319,8 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
     }
     run.n_blocks = (uint32_t)DAMACY__MIN(run.n_jobs + size / DAMACY__ZSTD_BLOCK_MAX,
                                          (uint64_t)layout->wave.max_blocks);
+    run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
+                 (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * device->n_multiprocessors;
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, size, err);
     if (status != DAMACY_OK) { /* so that who waits for the stream has waited for all */
