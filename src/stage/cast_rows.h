@@ -214,19 +214,19 @@ DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
     DAMACY__VECTORIZE __attribute__((target("avx2"))) static void damacy__row_wide_##name( \
         void* dst, const void* src, size_t n)                                              \
     {                                                                                      \
+        uint8_t* to = (uint8_t*)dst;                                                       \
+        const uint8_t* from = (const uint8_t*)src;                                         \
         size_t i = 0;                                                                      \
-        if (n < 32) {                                                                      \
+        if (n < 8) {                                                                       \
             damacy__row_##name(dst, src, n);                                               \
             return;                                                                        \
         }                                                                                  \
-        for (;;) {                                                                         \
-            damacy__row_body_##name((uint8_t*)dst + i * sizeof(D),                         \
-                                    (const uint8_t*)src + i * sizeof(S), 32);              \
-            i += 32;                                                                       \
-            if (i >= n) {                                                                  \
-                return;                                                                    \
-            }                                                                              \
-            i = DAMACY__MIN(i, n - 32);                                                    \
+        for (; n - i >= 32; i += 32) {                                                     \
+            damacy__row_body_##name(to + i * sizeof(D), from + i * sizeof(S), 32);         \
+        }                                                                                  \
+        for (; i < n; i += 8) {                                                            \
+            i = DAMACY__MIN(i, n - 8);                                                     \
+            damacy__row_body_##name(to + i * sizeof(D), from + i * sizeof(S), 8);          \
         }                                                                                  \
     }
 #define DAMACY__WIDE(name) damacy__row_wide_##name
