@@ -95,22 +95,22 @@ DAMACY__INLINE void damacy__lz4_map(const damacy__lz4_state* s, damacy__lz4_shar
     const uint32_t y = x - s->begin, to = y + q->n_literals;
     const uint32_t empties = damacy__ballot(q->n_literals == 0);
     uint32_t run = 1 + 2 * lane - damacy__popc(empties & ((1u << lane) - 1));
-    shared->starts[lane] = 0;
+    shared->windows[lane].x = 0;
     damacy__sync_warp();
     if (lane < n) {
         if (q->n_literals != 0) {
-            (void)damacy__atomic_or(&shared->starts[y / 32], 1u << (y % 32));
+            (void)damacy__atomic_or(&shared->windows[y / 32].x, 1u << (y % 32));
             shared->delta[run] = (int32_t)(q->literals - y);
             run++;
         }
         if (q->n_match != 0) {
-            (void)damacy__atomic_or(&shared->starts[to / 32], 1u << (to % 32));
+            (void)damacy__atomic_or(&shared->windows[to / 32].x, 1u << (to % 32));
             shared->delta[run] = -(int32_t)q->offset;
         }
     }
     damacy__sync_warp();
     damacy__u32x2 window;
-    window.x = shared->starts[lane];
+    window.x = shared->windows[lane].x;
     const uint32_t runs = damacy__lz4_sum(damacy__popc(window.x), lane);
     window.y = runs - damacy__popc(window.x);
     shared->windows[lane] = window;

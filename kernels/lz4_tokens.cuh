@@ -18,16 +18,19 @@
 #define DAMACY__LZ4_TILE  1024u // bytes of output in shared memory; a multiple of 32
 #define DAMACY__LZ4_GAP   128u  // bytes that whole groups of windows may take in addition
 
-// Rows of marks have an odd number of words, so that lanes hit different banks.
+// Rows of marks have an odd number of words, so that lanes hit different banks. How many warps a
+// multiprocessor holds, which is what counts, is a matter of this size.
 struct damacy__lz4_shared {
     alignas(16) uint8_t
         bytes[DAMACY__LZ4_TILE + DAMACY__LZ4_GAP + DAMACY__LZ4_PART + 320]; // tile, part, room
-    uint32_t marks[32][DAMACY__LZ4_WORDS + 1]; // a bit per byte: a token is there
-    uint32_t trial[32][DAMACY__LZ4_WORDS + 1]; // the same of a walk under way
-    uint16_t tokens[32 + 344]; // places in bytes; of 1,024 bytes, and a rest below 32
-    uint32_t starts[32];       // a bit per byte of the tile: a literal run or match starts there
-    damacy__u32x2 windows[36]; // .x: word of starts; .y: runs before it
-    int32_t delta[66];         // from a byte of the tile to its source, by run; below the tile: -
+    uint32_t marks[32][DAMACY__LZ4_WORDS + 1];     // a bit per byte: a token is there
+    union {                                        // in turns
+        uint32_t trial[32][DAMACY__LZ4_WORDS + 1]; // as marks, of a walk under way
+        uint16_t tokens[32 + 344]; // places in bytes; of 1,024 bytes, and a rest below 32
+    };
+    damacy__u32x2 windows[36]; // .x: a bit per byte of the tile: a literal run or match starts
+                               // there; .y: runs before the window
+    int32_t delta[66]; // from a byte of the tile to its source, by run; below the tile: -
 };
 
 // The sum of the bytes of a length from *at on, the last of which is not 255. If they do not end
