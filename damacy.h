@@ -6669,7 +6669,7 @@ static damacy_status damacy__zstd_scalar_decode(damacy__zstd_scalar* z, damacy__
 }
 
 /* ==== src/codec/zstd.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* Zstandard on the host: our own walk over headers first, then libzstd, then, where libzstd is
  * missing or refuses, our own decoder.
  *
@@ -6783,7 +6783,7 @@ static damacy_status damacy__zstd_decode(damacy__zstd* zstd, damacy__span src, u
     }
     return DAMACY_OK;
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/codec/lz4.h ==== */
 /* LZ4 blocks on the host: our own decoder, so that hostile bytes meet nothing but checked copies.
@@ -20173,7 +20173,7 @@ static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* 
 DAMACY__WARM_END
 
 /* ==== src/gpu/memory.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* Memory that the GPU uses: device memory under a hard budget, pinned host memory, mapped files.
  *
  * Pinned and registered bytes count against the budget of the host allocator. Everything is made
@@ -20474,7 +20474,7 @@ static void damacy__mapping_close(damacy__device* device, damacy__mapping* mappi
     __atomic_sub_fetch(&device->pinned, mapping->map_size, __ATOMIC_RELAXED);
     memset(mapping, 0, sizeof *mapping);
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/gpu/cache.h ==== */
 DAMACY__COLD_BEGIN
@@ -24851,7 +24851,7 @@ static damacy_status damacy__bytes_decode(damacy__decoder* decoder, const damacy
 DAMACY__COLD_END
 
 /* ==== src/stage/host_decode.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* One stored chunk to its voxels, on the host.
  *
  * The result is layout->chunk_size bytes exactly, or an error. Shards inside a chunk (is_nested)
@@ -25109,7 +25109,7 @@ static damacy_status damacy__host_decode(damacy__decoder* decoder, const damacy_
     return damacy__bytes_decode(decoder, chain->codecs + middle + 1, chain->n - middle - 1, stored,
                                 dst, layout->chunk_size, NULL, err);
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/stage/config.h ==== */
 DAMACY__COLD_BEGIN
@@ -25304,7 +25304,7 @@ static damacy_status damacy__config_fill(const damacy_config* config, damacy_con
 DAMACY__COLD_END
 
 /* ==== src/stage/mapped.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* Local files whose page cache a GPU's copy engine reads: whole files, mapped and registered with
  * the driver once they have been asked for often enough, until others need the room.
  *
@@ -25685,7 +25685,7 @@ static void damacy__mapped_forget(damacy__mapped* mapped, uint64_t stamp)
     damacy__unlock(&mapped->mutex);
     damacy__mapped_sweep(mapped);
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/stage/numa.h ==== */
 DAMACY__COLD_BEGIN
@@ -25889,7 +25889,7 @@ static void damacy__numa_leave(const damacy__numa* numa)
 DAMACY__COLD_END
 
 /* ==== src/stage/chunks.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* Decoded chunks that later batches may use again: one range of bytes, made once, that is divided
  * into blocks; the least recently used are given up first.
  *
@@ -26237,7 +26237,7 @@ static void damacy__chunks_unpin(damacy__chunks* chunks, damacy__block* block)
     block->n_pins--;
     damacy__unlock(&chunks->mutex);
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/stage/told.h ==== */
 DAMACY__COLD_BEGIN
@@ -26781,7 +26781,7 @@ static bool damacy__crop_settle(damacy__core* core, damacy__crop* crop)
 DAMACY__COLD_END
 
 /* ==== src/stage/host_run.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* Runs a planned batch on the CPU: reader threads fill staging space, workers decode chunks and
  * copy their voxels into the batch.
  *
@@ -27233,7 +27233,7 @@ static void damacy__run_read(void* context, uint32_t worker)
     damacy__run_release(task, n_chunks);
     damacy__run_done(slot, n_chunks);
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/stage/issue.h ==== */
 DAMACY__WARM_BEGIN
@@ -27439,7 +27439,7 @@ static bool damacy__run_issue(damacy__slot* slot)
 DAMACY__WARM_END
 
 /* ==== src/stage/finish.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* The end of a batch: the error policy is applied, and the batch goes to poppers.
  *
  * Runs on the thread that ended the batch's last task, whichever that was. */
@@ -27520,7 +27520,7 @@ static void damacy__slot_finish(damacy__slot* slot)
     }
     damacy__slot_publish(slot);
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/stage/kernel_sources.h ==== */
 DAMACY__COLD_BEGIN
