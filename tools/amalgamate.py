@@ -16,7 +16,8 @@ numbers, so that git merges damacy.h exactly as it merges its sources. A line of
                            compile time (base/base.h); warm likewise
     #ifdef NAME            a preprocessor line, copied
 
-A file may include only what stands above it, and only from layers that it may see.
+A file may include only what stands above it, and only from layers that it may see. Every embedded
+file must be in the table of src/stage/kernel_sources.h.
 """
 import pathlib
 import re
@@ -32,6 +33,7 @@ LAYERS = {  # folder: the other folders that it may include; "" is src/ itself
     "": ("base", "format", "codec", "store", "gpu", "stage", "kernels"),
     "kernels": (),
 }
+TABLE = "src/stage/kernel_sources.h"  # gives the strings to NVRTC by the names of their files
 SYSTEM = ("src/api.h", "src/base/system.h", "kernels/abi.h")  # may include system headers
 
 
@@ -59,11 +61,14 @@ def literal(line):
     return '"' + line.replace("\\", "\\\\").replace('"', '\\"').replace("??", "?\\?") + '\\n"'
 
 
+def symbol_of(path):
+    return "damacy__source_" + re.sub(r"\W", "_", path.removeprefix("kernels/"))
+
+
 def embedded(root, path):
     lines = lines_of(root, path)
-    name = re.sub(r"\W", "_", path.removeprefix("kernels/"))
     # __extension__: one literal longer than 4095 bytes is legal GNU C, silent under -Wpedantic.
-    yield f"__extension__ static const char damacy__source_{name}[] =", None
+    yield f"__extension__ static const char {symbol_of(path)}[] =", None
     for number, line in enumerate(lines, 1):
         yield "    " + literal(line) + (";" if number == len(lines) else ""), number
 
@@ -96,6 +101,14 @@ def check_embedded(root, paths):
                 raise Refused(f"{path}:{number}: {include[1]} is not embedded by src/modules.txt")
 
 
+def check_listed(root, paths):
+    """A string that the table does not name would be missed on a device only."""
+    text = "\n".join(lines_of(root, TABLE))
+    for path in paths:
+        if not re.search(rf'"{re.escape(path)}",\s*{symbol_of(path)}\b', text):
+            raise Refused(f"{TABLE}: {path} is embedded by src/modules.txt but not listed with {symbol_of(path)}")
+
+
 def render(root):
     """All lines of damacy.h, each with its (file, line) or None."""
     above, strings = set(), []
@@ -126,6 +139,8 @@ def render(root):
         if path == entry:
             above.add(name)
     check_embedded(root, strings)
+    if name_of(TABLE) in above:
+        check_listed(root, strings)
 
 
 def main(arguments):

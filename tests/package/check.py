@@ -169,6 +169,10 @@ def layers(tmp):
     yield "an embedded file sees embedded files only", refuses(
         {"src/modules.txt": "src/api.h\nembed kernels/a.cu\n", "kernels/a.cu": '\n#include "kernels/abi.h"\n'},
         "kernels/a.cu:2", "not embedded")
+    yield "an embedded file must be in the table of kernels", refuses(
+        {"src/modules.txt": "src/api.h\nembed kernels/a.cu\nembed kernels/b.cuh\nsrc/stage/kernel_sources.h\n", "kernels/a.cu": "\n",
+         "kernels/b.cuh": "\n", "src/stage/kernel_sources.h": 'x y[] = {\n{"kernels/a.cu", damacy__source_a_cu},\n};\n'},
+        "src/stage/kernel_sources.h", "kernels/b.cuh", "not listed")
 
 
 # ---- c, cxx ----
