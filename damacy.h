@@ -19844,9 +19844,6 @@ static damacy_status damacy__device_find(damacy__device* device, const damacy__d
                                          damacy__alloc* alloc, const damacy__device_config* config,
                                          damacy_error* err);
 static damacy_status damacy__device_connect(damacy__device* device, damacy_error* err);
-DAMACY__UNUSED static damacy_status
-damacy__device_open(damacy__device* device, const damacy__driver* driver, damacy__alloc* alloc,
-                    const damacy__device_config* config, damacy_error* err);
 
 /* Finds the device whose primary context connect takes. */
 static damacy_status damacy__device_number(damacy__device* device, int ordinal, damacy_error* err)
@@ -20044,21 +20041,6 @@ static damacy_status damacy__device_connect(damacy__device* device, damacy_error
     DAMACY__TRY(damacy__device_enter(device, err));
     status = damacy__device_measure_context(device, err);
     damacy__device_leave(device);
-    return status;
-}
-
-/* Both. On failure nothing is held. */
-DAMACY__UNUSED static damacy_status
-damacy__device_open(damacy__device* device, const damacy__driver* driver, damacy__alloc* alloc,
-                    const damacy__device_config* config, damacy_error* err)
-{
-    damacy_status status;
-
-    DAMACY__TRY(damacy__device_find(device, driver, alloc, config, err));
-    status = damacy__device_connect(device, err);
-    if (status != DAMACY_OK) {
-        damacy__device_close(device);
-    }
     return status;
 }
 DAMACY__COLD_END

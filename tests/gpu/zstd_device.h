@@ -2,9 +2,9 @@
 // kernels/ folder of the working directory, jobs are uploaded, decoded through
 // src/stage/zstd_launch.h and fetched back.
 #pragma once
-#include "gpu/device_open.h"
 #include "gpu/memory.h"
 #include "stage/zstd_launch.h"
+#include "tests/device_open.h"
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

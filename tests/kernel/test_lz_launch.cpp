@@ -1,11 +1,11 @@
 // src/stage/lz_launch.h and assemble_launch.h on a fake driver whose device runs the kernels on the
 // CPU: a wave of blosc chunks of both codecs with LZ4 jobs of the caller's before them, decoded,
 // checked and assembled, without a look at anything in between.
-#include "gpu/device_open.h"
 #include "gpu/memory.h"
 #include "stage/assemble_launch.h"
 #include "stage/lz_launch.h"
 #include "stage/zstd_launch.h"
+#include "tests/device_open.h"
 #include "tests/simt/driver.h"
 #include "kernels/assemble.cu"
 #include "kernels/blosc.cu"

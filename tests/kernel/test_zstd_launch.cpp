@@ -1,8 +1,8 @@
 // src/stage/zstd_launch.h on a fake driver whose device runs the kernels on the CPU: the layout
 // holds what it promises, every choice of kernels decodes, waves on two streams do not mix.
-#include "gpu/device_open.h"
 #include "gpu/memory.h"
 #include "stage/zstd_launch.h"
+#include "tests/device_open.h"
 #include "tests/simt/driver.h"
 #include "kernels/zstd.cu"
 #include "kernels/zstd_sequences.cu"

@@ -1,6 +1,6 @@
 // Device and memory on the fake driver: contexts stay as they were, budgets hold, errors are told.
-#include "gpu/device_open.h"
 #include "gpu/memory.h"
+#include "tests/device_open.h"
 #include "tests/simt/driver.h"
 #include "tests/test.h"
 #include <sys/wait.h>

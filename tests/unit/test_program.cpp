@@ -1,8 +1,8 @@
 // Programs: compiled by NVRTC (where there is one) or a fake, cached, loaded, launched; every
 // failure is told.
-#include "gpu/device_open.h"
 #include "gpu/memory.h"
 #include "gpu/program.h"
+#include "tests/device_open.h"
 #include "tests/simt/driver.h"
 #include "tests/test.h"
 
