@@ -17,6 +17,7 @@
 template <int THREADS_, int SEGMENTS_, int TILE_> struct damacy__exec_shape {
     static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;
     static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;
+    static constexpr bool IS_DEALT = THREADS == 128;         // see damacy__exec_own
     static constexpr int32_t AHEAD = THREADS == 192 ? 0 : 1; // it has 40 registers, others 64
     static constexpr uint32_t LINKS = TILE + 16;
     // Places in shared memory. OWN: matches that read their tile, {place | bytes << 16, offset}.
@@ -206,12 +207,17 @@ template <class S> DAMACY__INLINE void damacy__exec_link_long(uint32_t shared, d
     }
 }
 
-// The matches that read their tile: copies what can be copied, links the bytes of the others.
+// The matches that read their tile: copies what can be copied, links the bytes of the others. The
+// shape for long segments deals them out to its warps one by one, as each long one is a whole
+// warp's work.
 template <class S> DAMACY__INLINE void damacy__exec_own(uint32_t shared, uint32_t n_own)
 {
-    DAMACY__EXEC_NOUNROLL for (uint32_t i0 = threadIdx.x & ~31u; i0 < n_own; i0 += S::THREADS)
+    const uint32_t first = S::IS_DEALT ? threadIdx.x / 32 : threadIdx.x & ~31u;
+    const uint32_t step = S::IS_DEALT ? S::WARPS : 1;
+
+    DAMACY__EXEC_NOUNROLL for (uint32_t i0 = first; i0 < n_own; i0 += S::THREADS)
     {
-        const uint32_t i = i0 + damacy__lane();
+        const uint32_t i = i0 + damacy__lane() * step;
         damacy__exec_match m;
         m.to = m.n = 0;
         m.offset = 1;
