@@ -9,13 +9,14 @@
 //   warp 3      feeds the rings of input         for batch b + 2
 //   warps 5-7   copy records to device memory    batch b - 3
 // Warp 4 is idle: it would share the scheduler of the walk.
-// Two shapes: latency (entries of 8 bytes, 8 blocks, the shortest chain) and throughput (4 bytes,
-// up to 32 blocks). Everything is checked at the end of a block, not on the way: see
-// zstd_fse_walk.cuh.
+// Two shapes: throughput (entries of 4 bytes, up to 32 blocks) and latency (8 bytes, 8 blocks, the
+// shortest chain), which has a pipeline of its own, damacy__fse_wide_pipeline. Everything is
+// checked at the end of a block, not on the way: see zstd_fse_walk.cuh.
 #pragma once
 
 #include "kernels/zstd_common.cuh"
 #include "kernels/zstd_fse_extract.cuh"
+#include "kernels/zstd_fse_wide.cuh"
 
 #define DAMACY__FSE_THREADS 256
 #define DAMACY__FSE_ROLES   7 // warps in the pipeline
@@ -86,10 +87,8 @@ template <class S>
 DAMACY__INLINE void damacy__fse_walk_begin(damacy__fse_walk* w, damacy__fse_lane self,
                                            const damacy__fse_block* b)
 {
-    const damacy__fse_window v =
-        damacy__fse_window_load<S>(damacy__fse_ring_at<S>(w->at, self.ring));
     damacy__fse_entry first = {0, 0, 0, 0};
-    uint32_t x = damacy__funnel_left(v.w1, v.w0, w->at);
+    uint32_t x = damacy__fse_bits_load<S>(w->at, self.ring).y;
 
     first.width = b->logs[DAMACY__ZSTD_LL];
     w->ll = damacy__fse_next<S>(&first, &x, self.column);
@@ -181,6 +180,9 @@ template <class S> struct damacy__fse_role {
     damacy__fse_walk walk;
     damacy__fse_feed feed;
     damacy__fse_values<S> values;
+    damacy__fse_seen seen; // of the stages of the wide shape
+    damacy__fse_sums sums;
+    damacy__fse_state state;
     uint64_t records;
     uint32_t capacity, walked, max_offset;
 };
@@ -191,6 +193,14 @@ template <class S> struct damacy__fse_role {
         damacy__sync_warp();                          \
         damacy__sync_some(1, 32 * DAMACY__FSE_ROLES); \
     } while (0)
+
+// The same for a warp that never came apart.
+#ifdef __CUDACC__
+#define damacy__fse_batch_done_together() \
+    asm volatile("barrier.sync.aligned 1, %0;" ::"n"(32 * DAMACY__FSE_ROLES) : "memory")
+#else
+#define damacy__fse_batch_done_together() damacy__fse_batch_done()
+#endif
 
 // The pipeline of a group; n_batches is that of its largest block. All lanes stay to the end, as
 // the barrier counts them.
@@ -239,6 +249,109 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
     }
 }
 
+// The same for the wide shape:
+//   warp 0      walks states                     batch b
+//   warp 1      values                           batch b - 1
+//   warp 5      sums and records                 batch b - 2
+//   warp 2      offsets                          batch b - 3
+//   warp 3      feeds the rings of input         for batch b + 3
+//   warps 6, 7  copy records to device memory    batch b - 4
+template <class S>
+DAMACY__INLINE void damacy__fse_wide_pipeline(damacy__fse_role<S>* r, uint32_t shared,
+                                              damacy__fse_lane self, const damacy__fse_block* b,
+                                              uint32_t n_batches)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = damacy__lane(), rounds = n_batches + 4;
+    const bool here = lane < S::LANES;
+
+    if (warp == 0) {
+        damacy__fse_loads loads;
+        loads.of.x = loads.of.y = loads.ml.x = loads.ml.y = loads.ll.x = loads.ll.y = loads.bits.x =
+            loads.bits.y = 0;
+        r->walk.at *= S::UNIT;
+        damacy__fse_wide_load<S>(b->n > 0, &loads, &r->walk, shared, self.ring - shared - S::RING);
+        uint32_t i = 0;
+        DAMACY__NOUNROLL while (i < n_batches) // two a turn: a branch back waits for instructions
+        {
+            damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);
+            damacy__fse_batch_done_together();
+            if (i >= n_batches)
+                break;
+            damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);
+            damacy__fse_batch_done_together();
+        }
+        DAMACY__NOUNROLL for (; i < rounds; i++) damacy__fse_batch_done();
+    } else if (warp == 1) {
+        const uint32_t n = damacy__shfl(b->n, lane & (S::LANES - 1));
+        for (uint32_t i = 0; i < rounds; i++) {
+            if (i - 1 < n_batches)
+                damacy__fse_wide_values<S>(&r->seen, shared, self, n, i - 1);
+            damacy__fse_batch_done();
+        }
+    } else if (warp == 5) {
+        for (uint32_t i = 0; i < rounds; i++) {
+            if (i - 2 < n_batches)
+                damacy__fse_wide_records<S>(&r->sums, shared, i - 2);
+            damacy__fse_batch_done();
+        }
+    } else if (warp == 2) {
+        for (uint32_t i = 0; i < rounds; i++) {
+            if (here && i - 3 < n_batches)
+                damacy__fse_wide_offsets<S>(&r->state, shared, r->records, r->capacity, i - 3);
+            damacy__fse_batch_done();
+        }
+    } else if (warp == 3) {
+        const uint32_t n = damacy__shfl(b->n, lane & (S::LANES - 1));
+        const uint32_t position = shared + S::POSITION + 4 * (lane & (S::LANES - 1));
+        for (uint32_t i = 0; i < rounds; i++) {
+            damacy__fse_wide_feed_step<S>(&r->feed, n > i * S::BATCH,
+                                          damacy__lds32(position + (i & 1) * 4 * S::LANES),
+                                          self.ring);
+            damacy__fse_batch_done();
+        }
+    } else if (warp >= 6) {
+        for (uint32_t i = 0; i < rounds; i++) {
+            if (i - 4 < n_batches)
+                damacy__fse_copy_out<S>(shared, i - 4, warp - 6);
+            damacy__fse_batch_done();
+        }
+    }
+}
+
+// Brings the results of the warps together in the first lanes of warp 0: the state of a block and
+// its largest offset; returns the position after its last sequence.
+template <class S>
+DAMACY__INLINE uint32_t damacy__fse_wide_results(const damacy__fse_role<S>* r, uint32_t shared,
+                                                 damacy__fse_state* s, uint32_t* max_offset)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = damacy__lane();
+    const uint32_t results = shared + S::QUEUE + 16 * (lane & (S::LANES - 1));
+    uint32_t most = r->seen.max_offset, walked = r->seen.walked;
+
+    if (warp == 1) {
+        for (uint32_t d = S::LANES; d < 32; d *= 2) {
+            most = damacy__max(most, damacy__shfl_xor(most, d));
+            walked = damacy__max(walked, damacy__shfl_xor(walked, d)); // positions only grow
+        }
+        if (lane < S::LANES)
+            damacy__sts64(results, most, walked);
+    }
+    if (warp == 5 && lane < S::LANES)
+        damacy__fse_queue_write(results + 16 * S::LANES, r->sums.start, r->sums.literals,
+                                r->sums.too_long ? 0x80000000u : 0, 0);
+    if (warp == 2 && lane < S::LANES)
+        damacy__fse_state_save(&r->state, shared + S::STATE + lane * 32);
+    damacy__sync_block();
+    damacy__fse_state_load(s, shared + S::STATE + (lane & (S::LANES - 1)) * 32);
+    const damacy__u32x2 seen = damacy__lds64(results);
+    const damacy__u32x4 sums = damacy__lds128(results + 16 * S::LANES);
+    s->start = sums.x;
+    s->literals = sums.y;
+    s->symbolic |= sums.z;
+    *max_offset = seen.x;
+    return seen.y;
+}
+
 // Fills the rings and the first states.
 template <class S>
 DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__zstd_wave& w,
@@ -258,22 +371,29 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
     r->records = b->n ? w.records + 8 * b->block->first_record : 0;
     for (uint32_t k = 0; k < S::BATCH; k++)
         r->values.offset[k] = r->values.choice[k] = r->values.ll[k] = r->values.ml[k] = 0;
-    if (warp == 1 && lane < S::LANES) {
-        damacy__fse_state s;
-        damacy__fse_state_init(&s);
-        damacy__fse_state_save(&s, shared + S::STATE + lane * 32);
-    }
+    damacy__fse_state_init(&r->state);
+    r->sums.start = r->state.start;
+    r->sums.literals = r->state.literals;
+    r->sums.too_long = r->seen.max_offset = r->seen.walked = 0;
+    if (warp == 1 && lane < S::LANES)
+        damacy__fse_state_save(&r->state, shared + S::STATE + lane * 32);
     if (warp == 3) {
-        r->feed.end = (b->end + 15) & ~15ull;
-        r->feed.lo = b->stream;
-        r->feed.hi = b->end;
-        r->feed.filled = r->feed.pending = 0;
+        const uint32_t from = S::WIDE ? lane & (S::LANES - 1) : lane; // several lanes a block
+        r->feed.end = damacy__shfl((b->end + 15) & ~15ull, from);
+        r->feed.lo = damacy__shfl(b->stream, from);
+        r->feed.hi = damacy__shfl(b->end, from);
+        r->feed.filled = r->feed.pending = r->feed.last.x = r->feed.last.y = 0;
         for (uint32_t i = 0; i < 4; i++)
             r->feed.chunk[i].x = r->feed.chunk[i].y = r->feed.chunk[i].z = r->feed.chunk[i].w = 0;
-        if (lane < S::LANES && b->n)
+        if (S::WIDE) {
+            damacy__fse_wide_feed_step<S>(&r->feed, damacy__shfl(b->n, from) != 0,
+                                          damacy__shfl(skip, from), self.ring);
+            damacy__fse_wide_feed_store<S>(&r->feed, self.ring);
+        } else if (lane < S::LANES && b->n) {
             damacy__fse_feed_step<S>(&r->feed, skip, self.ring);
+        }
     }
-    if (warp == 3 && lane < S::LANES)
+    if (!S::WIDE && warp == 3 && lane < S::LANES)
         damacy__fse_feed_store<S>(&r->feed, self.ring);
     damacy__sync_block();
     if (warp == 0) {
@@ -301,21 +421,30 @@ static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint3
         most = damacy__max(most, damacy__shfl_xor(most, d));
     damacy__sync_block(); // counts become the ring
     damacy__fse_role_init<S>(&r, w, &b, shared, self);
-    damacy__fse_pipeline<S>(&r, shared, self, &b, (most + S::BATCH - 1) / S::BATCH);
+    const uint32_t n_batches = (most + S::BATCH - 1) / S::BATCH;
+    if (S::WIDE)
+        damacy__fse_wide_pipeline<S>(&r, shared, self, &b, n_batches);
+    else
+        damacy__fse_pipeline<S>(&r, shared, self, &b, n_batches);
     damacy__sync_block();
-    if (lane < S::LANES && warp < 3)
-        damacy__sts32(shared + S::QUEUE + warp * 4 * S::LANES + 4 * lane,
-                      warp == 0 ? r.walked : r.max_offset);
-    damacy__sync_block();
-    if (warp == 0 && b.block) {
-        const uint32_t results = shared + S::QUEUE + 4 * lane;
-        damacy__fse_state s;
-        damacy__fse_state_load(&s, shared + S::STATE + lane * 32);
-        const uint32_t max_offset = damacy__max(damacy__lds32(results + 4 * S::LANES),
-                                                damacy__lds32(results + 8 * S::LANES));
-        damacy__fse_finish(
-            w, &b, &s, damacy__fse_verdict(&b, &s, damacy__lds32(results), max_offset), S::BATCH);
+    damacy__fse_state s;
+    uint32_t walked, max_offset;
+    if (S::WIDE) {
+        walked = damacy__fse_wide_results<S>(&r, shared, &s, &max_offset);
+    } else {
+        if (lane < S::LANES && warp < 3)
+            damacy__sts32(shared + S::QUEUE + warp * 4 * S::LANES + 4 * lane,
+                          warp == 0 ? r.walked : r.max_offset);
+        damacy__sync_block();
+        const uint32_t results = shared + S::QUEUE + 4 * (lane & (S::LANES - 1));
+        damacy__fse_state_load(&s, shared + S::STATE + (lane & (S::LANES - 1)) * 32);
+        walked = damacy__lds32(results);
+        max_offset = damacy__max(damacy__lds32(results + 4 * S::LANES),
+                                 damacy__lds32(results + 8 * S::LANES));
     }
+    if (warp == 0 && b.block)
+        damacy__fse_finish(w, &b, &s, damacy__fse_verdict(&b, &s, walked, max_offset),
+                           S::WIDE ? 1 : S::BATCH);
 }
 
 // A whole CTA. Groups are as small as the grid allows.

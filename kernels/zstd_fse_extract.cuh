@@ -157,7 +157,8 @@ DAMACY__INLINE void damacy__fse_copy_out(uint32_t shared, uint32_t batch, uint32
     constexpr uint32_t ONCE = S::LANES < 4 ? S::LANES : 4;
     const uint32_t k = damacy__lane(); // a block has at most 2 * BATCH <= 32 records
     const uint32_t infos = shared + S::COPY + (batch & 1) * 16 * S::LANES;
-    const uint32_t records = shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE;
+    const uint32_t records =
+        shared + S::RECORDS + (batch & (S::RECORDS_PARTS - 1)) * S::RECORDS_SIZE;
 
     DAMACY__NOUNROLL for (uint32_t j0 = part * ONCE; j0 < S::LANES; j0 += 3 * ONCE)
     {

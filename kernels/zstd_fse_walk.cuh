@@ -1,6 +1,7 @@
 // The serial part of sequence decoding (RFC 8878 section 3.1.1.3.2): state walks. A lane walks one
 // block; what a step consumes goes to a queue as {64-bit window, codes and extra bits of the three
-// states}, and nothing else is done here, because the walk is what the whole stage waits for.
+// states}, and nothing else is done here, because the walk is what the whole stage waits for. The
+// walk of the wide shape is in zstd_fse_wide.cuh.
 //
 // Surprising: bits are never checked while walking. A lane that leaves its stream reads zeros or
 // the bits of an old batch, and every table entry leads to an entry of the same table, so it stays
@@ -25,24 +26,8 @@ DAMACY__INLINE uint32_t damacy__fse_lds32(uint32_t at)
     asm volatile("ld.volatile.shared.u32 %0,[%1];" : "=r"(v) : "r"(at));
     return v;
 }
-DAMACY__INLINE damacy__u32x2 damacy__fse_lds64(uint32_t at)
-{
-    damacy__u32x2 v;
-    asm volatile("ld.volatile.shared.v2.u32 {%0,%1},[%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-    return v;
-}
-DAMACY__INLINE damacy__u32x4 damacy__fse_lds128(uint32_t at)
-{
-    damacy__u32x4 v;
-    asm volatile("ld.volatile.shared.v4.u32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(at));
-    return v;
-}
 #else
-#define damacy__fse_lds32  damacy__lds32
-#define damacy__fse_lds64  damacy__lds64
-#define damacy__fse_lds128 damacy__lds128
+#define damacy__fse_lds32 damacy__lds32
 #endif
 
 // Low word of hi:lo >> s, 0 where s > 63: the shift of a step that is repeated with care may be
@@ -69,8 +54,8 @@ DAMACY__INLINE uint32_t damacy__fse_shift_left(uint32_t lo, uint32_t hi, uint32_
 // bank and a state is the byte address of its entry.
 //
 //   entry of 4 bytes    a | (a + width) << 8 | code << 16 | base << (BASE_SHIFT + ROW_LOG)
-//   entry of 8 bytes    {64 - ROW_LOG - a - width (LL) or a, width | base << ROW_LOG | a << 16 |
-//                        code << 24}
+//   entry of 8 bytes    {a + width (LL: 64 - ROW_LOG - a - width),
+//                        width | base << ROW_LOG | a << 16 | code << 24}
 //
 // where a is the number of extra bits, width the number of bits of the next state and base its
 // smallest value, always a multiple of 1 << width.
@@ -82,14 +67,18 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t MASK = 0x1ffu << ROW_LOG, MASK_OF = 0xffu << ROW_LOG;
 
     // Ring of big-endian words of a lane: three batches of sequences of 89 bits. In the wide shape
-    // an entry holds words k, -, k + 1, k + 2, so that one load makes a window; two lanes share a
-    // row.
-    static constexpr uint32_t RING_WORDS = 16 * BATCH, RING_LOG = WIDE ? 5 : ROW_LOG;
+    // it holds the 64 bits {low word, high word} from every 16th bit on, so that one load makes a
+    // window, in rows of all lanes.
+    static constexpr uint32_t RING_WORDS = 16 * BATCH, RING_LOG = WIDE ? ROW_LOG + 1 : ROW_LOG;
     static constexpr uint32_t RING_MASK = (RING_WORDS - 1) << RING_LOG;
-    static constexpr uint32_t RING_SIZE = // the wide ring is aligned when the kernel runs
-        WIDE ? RING_WORDS * 16 * LANES + RING_WORDS * 32 : (RING_WORDS + 2) * 4 * LANES;
-    static constexpr uint32_t QUEUE_SIZE = BATCH * 16 * LANES;   // one of two
-    static constexpr uint32_t RECORDS_SIZE = BATCH * 16 * LANES; // one of two: 2 records a sequence
+    static constexpr uint32_t WINDOW_MASK = (2 * RING_WORDS - 1) << ROW_LOG; // wide shape
+    static constexpr uint32_t UNIT = (1u << ROW_LOG) / 16;                   // of a row, a bit
+    static constexpr uint32_t RING_SIZE =
+        WIDE ? RING_WORDS * 16 * LANES : (RING_WORDS + 2) * 4 * LANES;
+    static constexpr uint32_t QUEUE_SIZE = BATCH * 16 * LANES; // one part
+    static constexpr uint32_t QUEUE_PARTS = WIDE ? 4 : 2;
+    static constexpr uint32_t RECORDS_SIZE = BATCH * 16 * LANES; // one part: 2 records a sequence
+    static constexpr uint32_t RECORDS_PARTS = WIDE ? 4 : 2;
     static constexpr uint32_t RECORDS_LANE = BATCH * 16;
 
     // Places in shared memory.
@@ -100,8 +89,10 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t CONTROL = STATE + 32 * LANES; // first block of the group
     static constexpr uint32_t RING = CONTROL + 16;
     static constexpr uint32_t QUEUE = RING + RING_SIZE;
-    static constexpr uint32_t RECORDS = (QUEUE + 2 * QUEUE_SIZE + 255) & ~255u;
-    static constexpr uint32_t TABLES = (RECORDS + 2 * RECORDS_SIZE + 127) & ~127u;
+    static constexpr uint32_t RECORDS = (QUEUE + QUEUE_PARTS * QUEUE_SIZE + 255) & ~255u;
+    static constexpr uint32_t COUNT = // 2 x u32 a lane, wide shape
+        RECORDS + RECORDS_PARTS * RECORDS_SIZE;
+    static constexpr uint32_t TABLES = (COUNT + (WIDE ? 8 * LANES : 0) + 127) & ~127u;
     static constexpr uint32_t LL = TABLES, ML = LL + (512u << ROW_LOG), OF = ML + (512u << ROW_LOG);
     static constexpr uint32_t SIZE = OF + (256u << ROW_LOG);
     static constexpr uint32_t COUNTS = RING; // before the walk: 3 tables a lane
@@ -119,7 +110,8 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
                                                        uint32_t width, uint32_t base, uint32_t code)
     {
         if (WIDE)
-            damacy__sts64(at, table == DAMACY__ZSTD_LL ? 64 - ROW_LOG - extra - width : extra,
+            damacy__sts64(at,
+                          table == DAMACY__ZSTD_LL ? 64 - ROW_LOG - extra - width : extra + width,
                           width | base << ROW_LOG | extra << 16 | code << 24);
         else
             damacy__sts32(at, extra | (extra + width) << 8 | code << 16 |
@@ -138,21 +130,17 @@ struct damacy__fse_window {
 };
 
 // Addresses at which the places of a lane begin: its column in the tables (relative to a table) and
-// its part of the ring. Passed through a shuffle so that the compiler keeps them in registers. In
-// the wide shape the part is aligned, so that a place in it needs no addition.
+// its part of the ring. Passed through a shuffle so that the compiler keeps them in registers.
 struct damacy__fse_lane {
     uint32_t column, ring;
 };
 
 template <class S> DAMACY__INLINE damacy__fse_lane damacy__fse_lane_init(uint32_t shared)
 {
-    constexpr uint32_t PAIR = S::RING_WORDS * 32;
     const uint32_t lane = damacy__lane(), ring = shared + S::RING;
     damacy__fse_lane self;
     self.column = damacy__shfl(lane * S::ENTRY & ((1u << S::ROW_LOG) - 1), lane);
-    self.ring = S::WIDE ? ((ring + PAIR - 1) & ~(PAIR - 1)) +
-                              (lane >> 1 & (S::LANES / 2 - 1)) * PAIR + (lane & 1) * 16
-                        : ring + (lane * 4 & (4 * S::LANES - 1));
+    self.ring = ring + (S::WIDE ? lane * 8 & (8 * S::LANES - 1) : lane * 4 & (4 * S::LANES - 1));
     self.ring = damacy__shfl(self.ring, lane);
     return self;
 }
@@ -160,7 +148,7 @@ template <class S> DAMACY__INLINE damacy__fse_lane damacy__fse_lane_init(uint32_
 // Address of word `row` of the ring, given as a number shifted to S::RING_LOG.
 template <class S> DAMACY__INLINE uint32_t damacy__fse_row_at(uint32_t row, uint32_t ring)
 {
-    return S::WIDE ? (row & S::RING_MASK) | ring : (row & S::RING_MASK) + ring;
+    return (row & S::RING_MASK) + ring;
 }
 
 // Address in the ring of the word with bit `at`.
@@ -173,17 +161,27 @@ template <class S> DAMACY__INLINE uint32_t damacy__fse_ring_at(uint32_t at, uint
 template <class S> DAMACY__INLINE damacy__fse_window damacy__fse_window_load(uint32_t at)
 {
     damacy__fse_window w;
-    if (S::WIDE) {
-        const damacy__u32x4 v = damacy__fse_lds128(at);
-        w.w0 = v.x;
-        w.w1 = v.z;
-        w.w2 = v.w;
-    } else {
-        w.w0 = damacy__fse_lds32(at);
-        w.w1 = damacy__fse_lds32(at + 4 * S::LANES);
-        w.w2 = damacy__fse_lds32(at + 8 * S::LANES);
-    }
+    w.w0 = damacy__fse_lds32(at);
+    w.w1 = damacy__fse_lds32(at + 4 * S::LANES);
+    w.w2 = damacy__fse_lds32(at + 8 * S::LANES);
     return w;
+}
+
+// The 64 bits from bit `at` on.
+template <class S> DAMACY__INLINE damacy__u32x2 damacy__fse_bits_load(uint32_t at, uint32_t ring)
+{
+    damacy__u32x2 bits; // {low, high word}
+    if (S::WIDE) {
+        const damacy__u32x2 v = damacy__lds64((at * S::UNIT & S::WINDOW_MASK) + ring);
+        const damacy__u32x2 w = damacy__lds64(((at + 32) * S::UNIT & S::WINDOW_MASK) + ring);
+        bits.y = damacy__funnel_left(v.x, v.y, at & 15);
+        bits.x = damacy__funnel_left(w.x, v.x, at & 15);
+    } else {
+        const damacy__fse_window v = damacy__fse_window_load<S>(damacy__fse_ring_at<S>(at, ring));
+        bits.y = damacy__funnel_left(v.w1, v.w0, at);
+        bits.x = damacy__funnel_left(v.w2, v.w1, at);
+    }
+    return bits;
 }
 
 DAMACY__INLINE void damacy__fse_queue_write(uint32_t at, uint32_t hi, uint32_t lo, uint32_t codes,
@@ -246,19 +244,16 @@ static __device__ void damacy__fse_walk_careful(damacy__fse_walk* w, uint32_t sh
         const damacy__fse_entry l = damacy__fse_entry_load<S>(shared + S::LL + w->ll);
         const damacy__fse_entry m = damacy__fse_entry_load<S>(shared + S::ML + w->ml);
         const damacy__fse_entry o = damacy__fse_entry_load<S>(shared + S::OF + w->of);
-        damacy__fse_window v = damacy__fse_window_load<S>(damacy__fse_ring_at<S>(w->at, self.ring));
+        damacy__u32x2 v = damacy__fse_bits_load<S>(w->at, self.ring);
         if (k > last)
             damacy__fse_queue_write(queue + k * 16 * S::LANES, 0, 0, DAMACY__FSE_FILLER, 0);
         else
-            damacy__fse_queue_write(queue + k * 16 * S::LANES,
-                                    damacy__funnel_left(v.w1, v.w0, w->at),
-                                    damacy__funnel_left(v.w2, v.w1, w->at),
+            damacy__fse_queue_write(queue + k * 16 * S::LANES, v.y, v.x,
                                     damacy__bytes(l.packed, m.packed, 0x6240), o.packed);
         w->at += l.extra + m.extra + o.extra;
         if (k == last)
             *end = w->at;
-        v = damacy__fse_window_load<S>(damacy__fse_ring_at<S>(w->at, self.ring));
-        uint32_t x = damacy__funnel_left(v.w1, v.w0, w->at);
+        uint32_t x = damacy__fse_bits_load<S>(w->at, self.ring).y;
         w->ll = damacy__fse_next<S>(&l, &x, self.column);
         w->ml = damacy__fse_next<S>(&m, &x, self.column);
         w->of = damacy__fse_next<S>(&o, &x, self.column);
@@ -266,8 +261,8 @@ static __device__ void damacy__fse_walk_careful(damacy__fse_walk* w, uint32_t sh
     }
 }
 
-// One batch for sequences of at most 57 bits (wide shape) or 64; false if one was larger, and then
-// states and queue are rubbish. 33 instructions a step: every one counts.
+// One batch for sequences of at most 64 bits; false if one was larger, and then states and queue
+// are rubbish. Every instruction of a step counts.
 template <class S>
 DAMACY__INLINE bool damacy__fse_walk_fast(damacy__fse_walk* w, uint32_t shared,
                                           damacy__fse_lane self, uint32_t queue)
@@ -275,7 +270,6 @@ DAMACY__INLINE bool damacy__fse_walk_fast(damacy__fse_walk* w, uint32_t shared,
     constexpr uint32_t R = S::ROW_LOG;
     uint32_t ll = w->ll, ml = w->ml, of = w->of, c = w->at;
     uint32_t q_hi = 0, q_lo = 0, q_codes = 0, q_of = 0, overflow = 0, widest = 0;
-    int32_t room = 0;
 
     DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
@@ -283,46 +277,26 @@ DAMACY__INLINE bool damacy__fse_walk_fast(damacy__fse_walk* w, uint32_t shared,
             damacy__fse_window_load<S>(damacy__fse_ring_at<S>(c, self.ring));
         const uint32_t hi = damacy__funnel_left(v.w1, v.w0, c);
         const uint32_t lo = damacy__funnel_left(v.w2, v.w1, c);
-        if (!S::WIDE) {
-            const uint32_t el = damacy__fse_lds32(shared + S::LL + ll);
-            const uint32_t em = damacy__fse_lds32(shared + S::ML + ml);
-            const uint32_t eo = damacy__fse_lds32(shared + S::OF + of);
-            if (k)
-                damacy__fse_queue_write(queue + (k - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);
-            const uint32_t sum = el + em + eo, next = damacy__dot4(sum, 0x100, c);
-            const uint32_t nl = damacy__dot4(el, 0x1ff, R); // R + width
-            const uint32_t nm = damacy__dot4(em, 0x1ff, nl), no = damacy__dot4(eo, 0x1ff, nm);
-            const uint32_t x = damacy__fse_shift_left(lo, hi, sum & 255);
-            ll = (damacy__funnel_left(x, 0, nl) & damacy__mask_bits(R, nl - R)) |
-                 ((el >> S::BASE_SHIFT & S::MASK) | self.column);
-            ml = (damacy__funnel_left(x, 0, nm) & damacy__mask_bits(R, nm - nl)) |
-                 ((em >> S::BASE_SHIFT & S::MASK) | self.column);
-            of = (damacy__funnel_left(x, 0, no) & damacy__mask_bits(R, no - nm)) |
-                 ((eo >> S::BASE_SHIFT & S::MASK_OF) | self.column);
-            overflow |= no;
-            widest = damacy__max(widest, next - c);
-            q_codes = damacy__bytes(el, em, 0x6240);
-            q_of = eo;
-            c = next;
-        } else {
-            const damacy__u32x2 el = damacy__fse_lds64(shared + S::LL + ll);
-            const damacy__u32x2 em = damacy__fse_lds64(shared + S::ML + ml);
-            const damacy__u32x2 eo = damacy__fse_lds64(shared + S::OF + of);
-            if (k)
-                damacy__fse_queue_write(queue + (k - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);
-            const uint32_t wm = em.y & 31, wo = eo.y & 31, t = el.x - em.x - wm;
-            const uint32_t sl = el.x - em.x - eo.x, sm = t - eo.x, so = t - eo.x - wo;
-            ll = (damacy__fse_shift_right(lo, hi, sl) & damacy__mask_bits(R, el.y)) |
-                 ((el.y & S::MASK) | self.column);
-            ml = (damacy__fse_shift_right(lo, hi, sm) & damacy__mask_bits(R, em.y)) |
-                 ((em.y & S::MASK) | self.column);
-            of = (damacy__fse_shift_right(lo, hi, so) & damacy__mask_bits(R, eo.y)) |
-                 ((eo.y & S::MASK_OF) | self.column);
-            room = room < (int32_t)so ? room : (int32_t)so;
-            q_codes = damacy__bytes(el.y, em.y, 0x7362);
-            q_of = eo.x;
-            c = (c + 64 - R - t) + eo.x + wo;
-        }
+        const uint32_t el = damacy__fse_lds32(shared + S::LL + ll);
+        const uint32_t em = damacy__fse_lds32(shared + S::ML + ml);
+        const uint32_t eo = damacy__fse_lds32(shared + S::OF + of);
+        if (k)
+            damacy__fse_queue_write(queue + (k - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);
+        const uint32_t sum = el + em + eo, next = damacy__dot4(sum, 0x100, c);
+        const uint32_t nl = damacy__dot4(el, 0x1ff, R); // R + width
+        const uint32_t nm = damacy__dot4(em, 0x1ff, nl), no = damacy__dot4(eo, 0x1ff, nm);
+        const uint32_t x = damacy__fse_shift_left(lo, hi, sum & 255);
+        ll = (damacy__funnel_left(x, 0, nl) & damacy__mask_bits(R, nl - R)) |
+             ((el >> S::BASE_SHIFT & S::MASK) | self.column);
+        ml = (damacy__funnel_left(x, 0, nm) & damacy__mask_bits(R, nm - nl)) |
+             ((em >> S::BASE_SHIFT & S::MASK) | self.column);
+        of = (damacy__funnel_left(x, 0, no) & damacy__mask_bits(R, no - nm)) |
+             ((eo >> S::BASE_SHIFT & S::MASK_OF) | self.column);
+        overflow |= no;
+        widest = damacy__max(widest, next - c);
+        q_codes = damacy__bytes(el, em, 0x6240);
+        q_of = eo;
+        c = next;
         q_hi = hi;
         q_lo = lo;
     }
@@ -331,7 +305,7 @@ DAMACY__INLINE bool damacy__fse_walk_fast(damacy__fse_walk* w, uint32_t shared,
     w->ml = ml;
     w->of = of;
     w->at = c;
-    return S::WIDE ? room >= 0 : !(overflow & 32) && widest <= 64;
+    return !(overflow & 32) && widest <= 64;
 }
 
 // Walks batch `batch` of a block of n sequences and publishes the position.
@@ -358,6 +332,7 @@ struct damacy__fse_feed {
     uint64_t end, lo, hi;
     uint32_t filled, pending; // words in the ring, chunks loaded and not yet stored
     damacy__u32x4 chunk[4];
+    damacy__u32x2 last; // the last two words in the ring
 };
 
 // The 16 bytes that end at `end`, a chunk across an edge of the stream: those outside are 0 and are
@@ -399,7 +374,8 @@ DAMACY__INLINE void damacy__fse_chunk_load(damacy__u32x4* v, uint64_t end, bool 
 }
 
 template <class S>
-DAMACY__INLINE void damacy__fse_chunk_store(uint32_t filled, damacy__u32x4 v, uint32_t ring)
+DAMACY__INLINE void damacy__fse_chunk_store(uint32_t filled, damacy__u32x4 v, damacy__u32x2 last,
+                                            uint32_t ring)
 {
     const uint32_t at = damacy__fse_row_at<S>(filled << S::RING_LOG, ring);
     if (!S::WIDE) {
@@ -412,14 +388,16 @@ DAMACY__INLINE void damacy__fse_chunk_store(uint32_t filled, damacy__u32x4 v, ui
             damacy__sts32(ring + (S::RING_WORDS + 1) * 4 * S::LANES, v.z);
         }
     } else {
-        const uint32_t before = damacy__fse_row_at<S>((filled - 2) << S::RING_LOG, ring);
-        damacy__fse_queue_write(at, v.w, 0, v.z, v.y);
-        damacy__fse_queue_write(at + 32, v.z, 0, v.y, v.x);
-        damacy__sts32(at + 64, v.y);
-        damacy__sts32(at + 72, v.x);
-        damacy__sts32(at + 96, v.x);
-        damacy__sts32(before + 12, v.w);
-        damacy__sts64(before + 40, v.w, v.z);
+        // Words k - 2 ... k + 3: what begins in the first four is complete now.
+        const uint32_t words[6] = {last.x, last.y, v.w, v.z, v.y, v.x};
+        DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
+        {
+            const uint32_t to = damacy__fse_row_at<S>((filled + i - 2) << S::RING_LOG, ring);
+            damacy__sts64(to, words[i + 1], words[i]);
+            damacy__sts64(to + S::ENTRY * S::LANES,
+                          damacy__funnel_left(words[i + 2], words[i + 1], 16),
+                          damacy__funnel_left(words[i + 1], words[i], 16));
+        }
     }
 }
 
@@ -430,7 +408,9 @@ template <class S> DAMACY__INLINE void damacy__fse_feed_store(damacy__fse_feed* 
         if (i < f->pending) {
             if (!damacy__fse_chunk_inside(f, f->end - 16 * i))
                 f->chunk[i] = damacy__fse_chunk_edge(f->lo, f->hi, f->end - 16 * i);
-            damacy__fse_chunk_store<S>(f->filled + 4 * i, f->chunk[i], ring);
+            damacy__fse_chunk_store<S>(f->filled + 4 * i, f->chunk[i], f->last, ring);
+            f->last.x = f->chunk[i].y;
+            f->last.y = f->chunk[i].x;
         }
     }
     f->filled += 4 * f->pending;

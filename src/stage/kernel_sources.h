@@ -37,6 +37,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_fse_extract.cuh", damacy__source_zstd_fse_extract_cuh},
     {"kernels/zstd_fse_table.cuh", damacy__source_zstd_fse_table_cuh},
     {"kernels/zstd_fse_walk.cuh", damacy__source_zstd_fse_walk_cuh},
+    {"kernels/zstd_fse_wide.cuh", damacy__source_zstd_fse_wide_cuh},
     {"kernels/zstd_huffman.cuh", damacy__source_zstd_huffman_cuh},
     {"kernels/zstd_parse.cuh", damacy__source_zstd_parse_cuh},
     {"kernels/zstd_place.cuh", damacy__source_zstd_place_cuh},

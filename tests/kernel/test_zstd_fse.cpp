@@ -22,6 +22,8 @@ struct sequences {
     bool good;
     std::vector<uint64_t> records;
     uint32_t size, repeat[3];
+    int64_t left; // bits after the last sequence, or -1 if there is an error before
+    uint64_t literals, widest;
 };
 
 // Counts of a table description; returns its size, 0 if it is broken.
@@ -137,7 +139,7 @@ struct reader { // a backward stream
 static sequences reference_decode(const std::vector<damacy__zstd_block>& blocks, uint32_t index)
 {
     const damacy__zstd_block& b = blocks[index];
-    sequences r = {false, {}, 0, {0, 0, 0}};
+    sequences r = {false, {}, 0, {0, 0, 0}, -1, 0, 0};
     std::vector<cell> tables[3];
     uint32_t logs[3], state[3];
     for (uint32_t t = 0; t < 3; t++) {
@@ -160,6 +162,7 @@ static sequences reference_decode(const std::vector<damacy__zstd_block>& blocks,
     for (uint32_t k = 0; k < 3; k++)
         rep[k] = DAMACY__ZSTD_D_SYMBOLIC | k << 18 | 0x3ffff;
     for (uint32_t i = 0; i < b.n_sequences; i++) {
+        const int64_t before = in.left;
         const cell l = tables[0][state[0]], o = tables[1][state[1]], m = tables[2][state[2]];
         const uint64_t value = (1ull << o.code) + in.take(o.code);
         const uint64_t ml = damacy__fse_base_ml[m.code] + in.take(damacy__fse_bits_ml[m.code]);
@@ -193,7 +196,10 @@ static sequences reference_decode(const std::vector<damacy__zstd_block>& blocks,
             state[2] = m.base + (uint32_t)in.take(m.width);
             state[1] = o.base + (uint32_t)in.take(o.width);
         }
+        r.widest = std::max<uint64_t>(r.widest, (uint64_t)(before - in.left));
     }
+    r.left = in.left;
+    r.literals = literals;
     if (in.left != 0 || literals > b.n_literals || out + b.n_literals - literals > b.max_size)
         return r;
     if (literals < b.n_literals)
@@ -344,8 +350,8 @@ static void run_stage(const damacy__zstd_wave& w)
 }
 static const stage stages[] = {
     run_shape<damacy__fse_shape<8, 6, 16>>, run_shape<damacy__fse_shape<4, 7, 16>>,
-    run_shape<damacy__fse_shape<4, 6, 16>>,  run_shape<damacy__fse_shape<4, 6, 8>>,
-    run_shape<damacy__fse_shape<4, 5, 16>>,  run_stage};
+    run_shape<damacy__fse_shape<4, 6, 16>>, run_shape<damacy__fse_shape<4, 6, 8>>,
+    run_shape<damacy__fse_shape<4, 5, 16>>, run_stage};
 
 // Decodes the blocks with one variant and compares everything with the reference.
 static void check_blocks(const std::vector<frame>& frames, std::vector<damacy__zstd_block> blocks,
@@ -535,6 +541,76 @@ TEST(every_table_mode_of_generated_frames_is_decoded)
     for (uint32_t t = 0; t < 3; t++)
         for (uint32_t mode = 0; mode < 4; mode++)
             CHECK(n_modes[t][mode] > 20);
+}
+
+// A stream from whose top `n` random bits are read, the same first ones for every n.
+static bytes random_stream(uint32_t n, uint64_t seed)
+{
+    bytes out(n / 8 + 1);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t at = n - 1 - i;
+        out[at / 8] |= (uint8_t)((test_random(&seed) >> 40 & 1) << (at & 7));
+    }
+    out[n / 8] |= (uint8_t)(1u << (n & 7));
+    return out;
+}
+
+// A block of n sequences with offsets of `code` bits and predefined lengths.
+static damacy__zstd_block far_block(const frame& f, uint32_t job, uint32_t n, uint32_t n_literals)
+{
+    damacy__zstd_block b;
+    memset(&b, 0, sizeof b);
+    b.type = DAMACY__ZSTD_SEQUENCES;
+    b.frame = job;
+    b.n_sequences = n;
+    b.n_literals = n_literals;
+    b.max_size = DAMACY__ZSTD_BLOCK_MAX;
+    b.record_capacity = std::min(2 * n, n + n_literals) + 1;
+    b.modes = DAMACY__ZSTD_MODE_RLE << 2 * DAMACY__ZSTD_OF;
+    b.sequence_src = (uint64_t)(uintptr_t)f.src;
+    b.sequence_size = (uint32_t)f.size;
+    for (uint32_t t = 0; t < 3; t++)
+        b.tables[t] = job;
+    find_tables(&b);
+    return b;
+}
+
+TEST(sequences_of_more_bits_than_a_window_are_decoded)
+{
+    uint64_t seed = test_seed();
+    totals sum = {0, 0, 0};
+    uint64_t widest = 0;
+    for (uint32_t k = 0; k < 6; k++) {
+        std::vector<frame> frames;
+        std::vector<damacy__zstd_block> blocks;
+        simt::g.seed = seed + k;
+        for (uint32_t i = 0; i < 40; i++) {
+            const uint64_t bits = test_random(&seed);
+            const uint8_t code = (uint8_t)(18 + i % 11);
+            for (uint32_t n = 1 + (uint32_t)(bits >> 8) % 300, size = 40000; n; n -= (n + 7) / 8) {
+                bytes section = random_stream(size, bits);
+                section.insert(section.begin(), code);
+                const frame f(section, i % 16);
+                std::vector<damacy__zstd_block> one(1, far_block(f, 0, n, 1u << 17));
+                const sequences r = reference_decode(one, 0);
+                if (r.left < 0) // its lengths are too large for a block
+                    continue;
+                section = random_stream(size - (uint32_t)r.left, bits);
+                section.insert(section.begin(), code);
+                frames.emplace_back(section, i % 16);
+                blocks.push_back(
+                    far_block(frames.back(), (uint32_t)blocks.size(), n, (uint32_t)r.literals));
+                widest = std::max(widest, r.widest);
+                break;
+            }
+        }
+        check_blocks(frames, blocks, stages[k], &sum);
+    }
+    CHECK_EQ(sum.n_good, sum.n_blocks);
+    CHECK(sum.n_blocks > 200);
+    CHECK(widest > 58);
+    printf("# %llu blocks of %llu sequences, %llu bits\n", (unsigned long long)sum.n_blocks,
+           (unsigned long long)sum.n_sequences, (unsigned long long)widest);
 }
 
 TEST(hostile_sequences_get_the_verdict_of_the_reference)
