@@ -9824,11 +9824,11 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
 /* Variants of execution that are launched. Each takes the frames for which it is the best of them;
  * with one bit set it takes all. */
-#define DAMACY__ZSTD_EXECUTE_LINKS  0x10000u  /* a few large frames, all blocks at once */
-#define DAMACY__ZSTD_EXECUTE_1024X3 0x20000u  /* up to a few hundred frames */
-#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u  /* hundreds of frames */
-#define DAMACY__ZSTD_EXECUTE_128X4  0x80000u  /* thousands, or mostly literals */
-#define DAMACY__ZSTD_EXECUTE_192X3  0x100000u /* thousands of many short segments */
+#define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */
+#define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */
+#define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */
+#define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */
+#define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -14234,11 +14234,11 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "\n"
     "/* Variants of execution that are launched. Each takes the frames for which it is the best of them;\n"
     " * with one bit set it takes all. */\n"
-    "#define DAMACY__ZSTD_EXECUTE_LINKS  0x10000u  /* a few large frames, all blocks at once */\n"
-    "#define DAMACY__ZSTD_EXECUTE_1024X3 0x20000u  /* up to a few hundred frames */\n"
-    "#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u  /* hundreds of frames */\n"
-    "#define DAMACY__ZSTD_EXECUTE_128X4  0x80000u  /* thousands, or mostly literals */\n"
-    "#define DAMACY__ZSTD_EXECUTE_192X3  0x100000u /* thousands of many short segments */\n"
+    "#define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */\n"
+    "#define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */\n"
+    "#define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */\n"
+    "#define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */\n"
+    "#define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */\n"
     "\n"
     "#define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */\n"
     "\n"
@@ -14608,7 +14608,8 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "};\n"
     "\n"
     "// A segment: place, bytes (0: none), first words of its source and how many bits of them come\n"
-    "// before it. source: relative to the frame, or LITERALS and relative to the block's literals.\n"
+    "// before it, modulo 32. source: relative to the frame, or LITERALS and relative to the block's\n"
+    "// literals.\n"
     "#define DAMACY__EXEC_LITERALS 0x80000000u\n"
     "struct damacy__exec_segment {\n"
     "    uint32_t source, skew;\n"
@@ -14651,21 +14652,21 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    const uint64_t from = (literals ? v->literals : v->frame) + source;\n"
     "    s->source = source | (record.y & DAMACY__EXEC_LITERALS);\n"
     "    // An offset of 0, one that leads before the frame, or a source that is not in the output yet.\n"
-    "    if (here && !literals && (source >= position || to + n > (int32_t)offset)) {\n"
-    "        if (source >= position) {\n"
-    "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
-    "        } else {\n"
-    "            const uint32_t old = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED,\n"
-    "                                                    1u << 16 | (uint32_t)n);\n"
-    "            damacy__sts64(shared + S::OWN + 8 * (old >> 16), (uint32_t)(to | n << 16), offset);\n"
-    "        }\n"
-    "    } else if (here) {\n"
-    "        s->n = n;\n"
-    "        s->words = damacy__exec_gather(from, n);\n"
-    "        if (s->source < v->edge)\n"
+    "    const bool late = here && !literals && (source >= position || to + n > (int32_t)offset);\n"
+    "    s->n = here && !late ? n : 0;\n"
+    "    s->words = damacy__exec_gather(from, s->n);\n"
+    "    if (v->edge) {\n"
+    "        if (s->n && s->source < v->edge)\n"
     "            s->words.w0 = damacy__exec_edge(from);\n"
     "    }\n"
-    "    s->skew = (uint32_t)from * 8 & 31;\n"
+    "    if (late) {\n"
+    "        const uint32_t i =\n"
+    "            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1, (uint32_t)to >> 16);\n"
+    "        damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);\n"
+    "        if (source >= position)\n"
+    "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
+    "    }\n"
+    "    s->skew = (uint32_t)from * 8;\n"
     "    s->to = to;\n"
     "}\n"
     "\n"
@@ -14677,12 +14678,11 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    const int32_t n = s->n;\n"
     "    const uint32_t to = (uint32_t)s->to, begin = (to + 8) & ~7u;\n"
     "\n"
-    "    if (n > 0)\n"
-    "        damacy__exec_scatter(shared + S::BYTES + to, s->words, s->skew, n);\n"
+    "    damacy__exec_scatter(shared + S::BYTES + to, s->words, s->skew, n);\n"
     "    if (n > 8) {\n"
     "        const uint32_t end = to + (uint32_t)n, chunks = (end - begin + 7) / 8;\n"
-    "        const uint32_t old =\n"
-    "            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_CHUNKED, 1u << 16 | chunks);\n"
+    "        const uint32_t old = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_CHUNKED,\n"
+    "                                                1u << 16 | chunks, to >> 16);\n"
     "        const uint32_t before = old & 0xffff;\n"
     "        const uint32_t source = s->source + (begin - to) - 8 * before;\n"
     "        damacy__sts64(shared + S::QUEUE + 8 * (old >> 16),\n"
@@ -14715,7 +14715,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "                                          const damacy__exec_tile* t)\n"
     "{\n"
     "    damacy__exec_view v;\n"
-    "    damacy__exec_segment s[1 + S::AHEAD]; // the second is loaded while the first is stored\n"
+    "    damacy__exec_segment s[2]; // one is loaded while the first is stored\n"
     "\n"
     "    v.literals = b->literals;\n"
     "    v.frame = f->base + f->begin;\n"
@@ -14725,13 +14725,12 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    v.ahead = t->start - f->begin;\n"
     "    v.edge = (0u - f->begin) & 3;\n"
     "    v.left = (int32_t)(b->n_records - b->next - threadIdx.x);\n"
-    "    DAMACY__EXEC_UNROLL for (int32_t u = -S::AHEAD; u < S::SEGMENTS; u++)\n"
+    "    DAMACY__EXEC_UNROLL for (int32_t u = 0; u <= S::SEGMENTS; u++)\n"
     "    {\n"
-    "        const int32_t k = u + S::AHEAD;\n"
-    "        if (k < S::SEGMENTS)\n"
-    "            damacy__exec_take<S>(&s[k & S::AHEAD], shared, r->record[k], k * S::THREADS, &v);\n"
-    "        if (u >= 0)\n"
-    "            damacy__exec_put<S>(&s[u & S::AHEAD], shared);\n"
+    "        if (u < S::SEGMENTS)\n"
+    "            damacy__exec_take<S>(&s[u & 1], shared, r->record[u], u * S::THREADS, &v);\n"
+    "        if (u > 0)\n"
+    "            damacy__exec_put<S>(&s[(u - 1) & 1], shared);\n"
     "    }\n"
     "    if (t->is_cut)\n"
     "        damacy__exec_next<S>(shared, r, b, &v);\n"
@@ -14758,7 +14757,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "            const damacy__u32x2 v = damacy__lds64(shared + S::QUEUE + 8 * entry);\n"
     "            const uint64_t from = (v.x & DAMACY__EXEC_LITERALS ? literals : frame) +\n"
     "                                  ((v.x + 8 * chunk) & ~DAMACY__EXEC_LITERALS);\n"
-    "            const uint32_t to = (v.y + 8 * chunk) & 0xffff, skew = (uint32_t)from * 8 & 31;\n"
+    "            const uint32_t to = (v.y + 8 * chunk) & 0xffff, skew = (uint32_t)from * 8;\n"
     "            const int32_t n = (int32_t)((v.y >> 16) - to);\n"
     "            const damacy__exec_words words = damacy__exec_gather(from, n);\n"
     "            const uint32_t v0 = damacy__funnel_right(words.w0, words.w1, skew);\n"
@@ -14906,7 +14905,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "        }\n"
     "        if (more)\n"
     "            damacy__exec_load<S>(&r, &b);\n"
-    "        used.n_own = control.z >> 16;\n"
+    "        used.n_own = control.z;\n"
     "        used.n_chunks = control.w & 0xffff;\n"
     "        used.n_listed = 0;\n"
     "        damacy__exec_chunks<S>(shared, used.n_chunks, f.base + f.begin, literals);\n"
@@ -15030,16 +15029,20 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "#endif\n"
     "}\n"
     "\n"
-    "// A counter in shared memory; returns what it was.\n"
-    "DAMACY__INLINE uint32_t damacy__exec_count(uint32_t at, uint32_t n)\n"
+    "// A counter in shared memory; returns what it was. `nothing` is 0, but the compiler cannot tell:\n"
+    "// of lanes that it knows to use one counter it adds up the counts first, by shuffles, which takes\n"
+    "// longer than their turns.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_count(uint32_t at, uint32_t n, uint32_t nothing)\n"
     "{\n"
     "#ifdef __CUDACC__\n"
     "    uint32_t v;\n"
-    "    asm volatile(\"atom.relaxed.cta.shared.add.u32 %0,[%1],%2;\" : \"=r\"(v) : \"r\"(at), \"r\"(n));\n"
+    "    asm volatile(\"atom.relaxed.cta.shared.add.u32 %0,[%1],%2;\"\n"
+    "                 : \"=r\"(v)\n"
+    "                 : \"r\"(at + nothing), \"r\"(n));\n"
     "    return v;\n"
     "#else\n"
-    "    const uint32_t v = damacy__lds32(at);\n"
-    "    damacy__sts32(at, v + n);\n"
+    "    const uint32_t v = damacy__lds32(at + nothing);\n"
+    "    damacy__sts32(at + nothing, v + n);\n"
     "    return v;\n"
     "#endif\n"
     "}\n"
@@ -15056,13 +15059,14 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "#endif\n"
     "}\n"
     "\n"
-    "// Lowest n bytes (1 to 8, more count as 8) of hi:lo to shared memory; their neighbours belong to\n"
+    "// Lowest n bytes (0 to 8, more count as 8) of hi:lo to shared memory; their neighbours belong to\n"
     "// other lanes.\n"
     "DAMACY__INLINE void damacy__exec_store8(uint32_t to, uint32_t lo, uint32_t hi, int32_t n)\n"
     "{\n"
     "    const uint32_t wanted = damacy__exec_ones((uint32_t)n);\n"
     "\n"
-    "    damacy__sts8(to, lo);\n"
+    "    if (wanted & 1)\n"
+    "        damacy__sts8(to, lo);\n"
     "    if (wanted & 2)\n"
     "        damacy__sts8(to + 1, lo >> 8);\n"
     "    if (wanted & 4)\n"
@@ -15079,7 +15083,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "        damacy__sts8(to + 7, hi >> 24);\n"
     "}\n"
     "\n"
-    "// Words around a source of up to 8 bytes. Only words that hold a wanted byte are read.\n"
+    "// Words around the first 8 bytes of a source of n. Only words that hold one of the n are read.\n"
     "struct damacy__exec_words {\n"
     "    uint32_t w0, w1, w2;\n"
     "};\n"
@@ -15087,18 +15091,19 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "DAMACY__INLINE damacy__exec_words damacy__exec_gather(uint64_t from, int32_t n)\n"
     "{\n"
     "    const uint64_t at = from & ~3ull;\n"
-    "    const int32_t end = (int32_t)(from & 3) + (n < 8 ? n : 8);\n"
+    "    const int32_t end = (int32_t)(from & 3) + n;\n"
     "    damacy__exec_words w;\n"
-    "    w.w0 = damacy__exec_word(at);\n"
-    "    w.w1 = w.w2 = 0;\n"
-    "    if (end > 4)\n"
+    "    w.w0 = w.w1 = w.w2 = 0;\n"
+    "    if (n > 0)\n"
+    "        w.w0 = damacy__exec_word(at);\n"
+    "    if (n > 0 && end > 4)\n"
     "        w.w1 = damacy__exec_word(at + 4);\n"
-    "    if (end > 8)\n"
+    "    if (n > 0 && end > 8)\n"
     "        w.w2 = damacy__exec_word(at + 8);\n"
     "    return w;\n"
     "}\n"
     "\n"
-    "// Up to 8 bytes after the first `skew` bits (0 to 24) of w.\n"
+    "// Up to 8 bytes after the first `skew` modulo 32 bits of w.\n"
     "DAMACY__INLINE void damacy__exec_scatter(uint32_t to, damacy__exec_words w, uint32_t skew,\n"
     "                                         int32_t n)\n"
     "{\n"
@@ -15132,8 +15137,9 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
     "    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
     "    const uint32_t n = damacy__zstd_counts(w)->n_execute;\n"
-    "    const uint32_t launched = w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |\n"
-    "                                         DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_192X3);\n"
+    "    const uint32_t launched =\n"
+    "        w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |\n"
+    "                   DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K);\n"
     "    const uint64_t density = 1024ull * f.n_records / (f.size ? f.size : 1);\n"
     "    uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;\n"
     "\n"
@@ -15142,7 +15148,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    if (n <= 200)\n"
     "        best = DAMACY__ZSTD_EXECUTE_1024X3;\n"
     "    else if (n > 1000 && density > 170)\n"
-    "        best = DAMACY__ZSTD_EXECUTE_192X3;\n"
+    "        best = DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "    else if (n > 600 && density <= 170)\n"
     "        best = DAMACY__ZSTD_EXECUTE_128X4;\n"
     "    if (!(best & launched))\n"
@@ -15182,8 +15188,7 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "template <int THREADS_, int SEGMENTS_, int TILE_> struct damacy__exec_shape {\n"
     "    static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;\n"
     "    static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;\n"
-    "    static constexpr bool IS_DEALT = THREADS == 128;         // see damacy__exec_own\n"
-    "    static constexpr int32_t AHEAD = THREADS == 192 ? 0 : 1; // it has 40 registers, others 64\n"
+    "    static constexpr bool IS_DEALT = THREADS == 128 && TILE == 4096; // see damacy__exec_own\n"
     "    static constexpr uint32_t LINKS = TILE + 16;\n"
     "    // Places in shared memory. OWN: matches that read their tile, {place | bytes << 16, offset}.\n"
     "    // QUEUE: segments above 8 bytes, {source, place | end << 16}, source and place less 8 times the\n"
@@ -15204,7 +15209,7 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "enum { // words at CONTROL\n"
     "    DAMACY__EXEC_BAD = 0,\n"
     "    DAMACY__EXEC_NEXT = 4,     // record that t1 lies in, if that is a loaded one\n"
-    "    DAMACY__EXEC_OWNED = 8,    // entries of OWN << 16 | their bytes\n"
+    "    DAMACY__EXEC_OWNED = 8,    // entries of OWN\n"
     "    DAMACY__EXEC_CHUNKED = 12, // entries of QUEUE << 16 | chunks\n"
     "    DAMACY__EXEC_LISTED = 16   // bytes with links\n"
     "};\n"
@@ -15216,13 +15221,9 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "    {\n"
     "        const uint32_t place = damacy__lds32(shared + S::OWN + 8 * i);\n"
     "        const uint32_t end = (place & 0xffff) + (place >> 16);\n"
-    "        DAMACY__EXEC_NOUNROLL for (uint32_t at = place & 0xffff; at < end;)\n"
-    "        {\n"
-    "            const uint32_t room = 32 - (at & 31), n = damacy__min(room, end - at);\n"
-    "            damacy__shared_or(shared + S::MARKS + at / 32 * 4, 0xffffffffu >> (32 - n)\n"
-    "                                                                                  << (at & 31));\n"
-    "            at += n;\n"
-    "        }\n"
+    "        DAMACY__EXEC_NOUNROLL for (uint32_t at = place & 0xffff; at < end; at = (at | 31) + 1)\n"
+    "            damacy__shared_or(shared + S::MARKS + at / 32 * 4, damacy__exec_ones(end - at)\n"
+    "                                                                   << (at & 31));\n"
     "    }\n"
     "}\n"
     "\n"
@@ -15258,7 +15259,7 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "// 8 bytes of shared memory at any alignment.\n"
     "DAMACY__INLINE uint64_t damacy__exec_peek(uint32_t at)\n"
     "{\n"
-    "    const uint32_t skew = (at & 3) * 8, word = at & ~3u;\n"
+    "    const uint32_t skew = at * 8, word = at & ~3u;\n"
     "    const uint32_t w0 = damacy__exec_peek_word(word), w1 = damacy__exec_peek_word(word + 4);\n"
     "    const uint32_t w2 = damacy__exec_peek_word(word + 8);\n"
     "\n"
@@ -15334,8 +15335,8 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "// modulo the offset: it lies before the match.\n"
     "template <class S> DAMACY__INLINE void damacy__exec_link(uint32_t shared, damacy__exec_match m)\n"
     "{\n"
-    "    const uint32_t base =\n"
-    "        damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED, (uint32_t)m.n);\n"
+    "    const uint32_t base = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED,\n"
+    "                                             (uint32_t)m.n, (uint32_t)m.offset >> 16);\n"
     "    uint32_t link = shared + S::LINK + 2 * (uint32_t)m.to, list = shared + S::LIST + 2 * base;\n"
     "    const int32_t end = m.to + DAMACY__EXEC_BIAS;\n"
     "    int32_t source = end - m.offset;\n"
@@ -15359,7 +15360,8 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "    uint32_t phase = lane % period, base = 0;\n"
     "\n"
     "    if (lane == 0)\n"
-    "        base = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED, n);\n"
+    "        base = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED, n,\n"
+    "                                  (uint32_t)m.offset >> 16);\n"
     "    base = shared + S::LIST + 2 * damacy__shfl(base, 0);\n"
     "    DAMACY__EXEC_NOUNROLL for (uint32_t k = lane; k < n; k += 32)\n"
     "    {\n"
@@ -19056,7 +19058,7 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x3, 1024, 3, 16384, 1, DAMACY__ZSTD_EXECUTE_1024X3)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256, 4, 8192, 4, DAMACY__ZSTD_EXECUTE_256X4)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, 128, 4, 4096, 8, DAMACY__ZSTD_EXECUTE_128X4)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_192x3, 192, 3, 3072, 8, DAMACY__ZSTD_EXECUTE_192X3)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, 128, 4, 3072, 8, DAMACY__ZSTD_EXECUTE_128X4_3K)\n"
     "\n"
     "// The blocks of a few large frames at once, in two steps.\n"
     "extern \"C\" __global__ __launch_bounds__(256) void damacy_zstd_link(damacy__zstd_wave w)\n"
@@ -28380,7 +28382,7 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
         {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384)},
         {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 8192)},
         {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096)},
-        {DAMACY__ZSTD_EXECUTE_192X3, 192, DAMACY__ZSTD_EXECUTE_SHARED(192, 3, 3072)},
+        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072)},
     };
 
     return tiles[index];
@@ -28413,7 +28415,7 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
     static const char* const back[] = {
         "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_half",
         "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_execute_1024x3",
-        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_192x3"};
+        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_128x4_3k"};
     damacy__program_spec spec = {0};
     damacy_status status;
 
@@ -28606,7 +28608,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
                                          : DAMACY__ZSTD_EXECUTE_1024X3;
         if (run->n_jobs > 600 && !run->call->is_alone) { /* two would run one after another */
             o->execute |=
-                run->n_jobs > 1000 ? DAMACY__ZSTD_EXECUTE_192X3 : DAMACY__ZSTD_EXECUTE_128X4;
+                run->n_jobs > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_128X4;
         }
         if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
@@ -28615,7 +28617,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     o->execute &= run->kernels->tiles | (has_links ? DAMACY__ZSTD_EXECUTE_LINKS : 0);
     /* Links take what fits; every frame has to find some kernel. */
     if (!(o->execute & run->kernels->tiles)) {
-        o->execute |= DAMACY__ZSTD_EXECUTE_192X3;
+        o->execute |= DAMACY__ZSTD_EXECUTE_128X4_3K;
     }
     run->wave.flags = o->execute | (o->fse & ~DAMACY__ZSTD_FLAG_FSE_HALF);
 }

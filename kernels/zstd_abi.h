@@ -177,11 +177,11 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
 /* Variants of execution that are launched. Each takes the frames for which it is the best of them;
  * with one bit set it takes all. */
-#define DAMACY__ZSTD_EXECUTE_LINKS  0x10000u  /* a few large frames, all blocks at once */
-#define DAMACY__ZSTD_EXECUTE_1024X3 0x20000u  /* up to a few hundred frames */
-#define DAMACY__ZSTD_EXECUTE_256X4  0x40000u  /* hundreds of frames */
-#define DAMACY__ZSTD_EXECUTE_128X4  0x80000u  /* thousands, or mostly literals */
-#define DAMACY__ZSTD_EXECUTE_192X3  0x100000u /* thousands of many short segments */
+#define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */
+#define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */
+#define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */
+#define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */
+#define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 

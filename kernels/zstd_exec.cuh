@@ -90,7 +90,8 @@ struct damacy__exec_view {
 };
 
 // A segment: place, bytes (0: none), first words of its source and how many bits of them come
-// before it. source: relative to the frame, or LITERALS and relative to the block's literals.
+// before it, modulo 32. source: relative to the frame, or LITERALS and relative to the block's
+// literals.
 #define DAMACY__EXEC_LITERALS 0x80000000u
 struct damacy__exec_segment {
     uint32_t source, skew;
@@ -133,21 +134,21 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
     const uint64_t from = (literals ? v->literals : v->frame) + source;
     s->source = source | (record.y & DAMACY__EXEC_LITERALS);
     // An offset of 0, one that leads before the frame, or a source that is not in the output yet.
-    if (here && !literals && (source >= position || to + n > (int32_t)offset)) {
-        if (source >= position) {
-            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
-        } else {
-            const uint32_t old = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED,
-                                                    1u << 16 | (uint32_t)n);
-            damacy__sts64(shared + S::OWN + 8 * (old >> 16), (uint32_t)(to | n << 16), offset);
-        }
-    } else if (here) {
-        s->n = n;
-        s->words = damacy__exec_gather(from, n);
-        if (s->source < v->edge)
+    const bool late = here && !literals && (source >= position || to + n > (int32_t)offset);
+    s->n = here && !late ? n : 0;
+    s->words = damacy__exec_gather(from, s->n);
+    if (v->edge) {
+        if (s->n && s->source < v->edge)
             s->words.w0 = damacy__exec_edge(from);
     }
-    s->skew = (uint32_t)from * 8 & 31;
+    if (late) {
+        const uint32_t i =
+            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1, (uint32_t)to >> 16);
+        damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);
+        if (source >= position)
+            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
+    }
+    s->skew = (uint32_t)from * 8;
     s->to = to;
 }
 
@@ -159,12 +160,11 @@ DAMACY__INLINE void damacy__exec_put(const damacy__exec_segment* s, uint32_t sha
     const int32_t n = s->n;
     const uint32_t to = (uint32_t)s->to, begin = (to + 8) & ~7u;
 
-    if (n > 0)
-        damacy__exec_scatter(shared + S::BYTES + to, s->words, s->skew, n);
+    damacy__exec_scatter(shared + S::BYTES + to, s->words, s->skew, n);
     if (n > 8) {
         const uint32_t end = to + (uint32_t)n, chunks = (end - begin + 7) / 8;
-        const uint32_t old =
-            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_CHUNKED, 1u << 16 | chunks);
+        const uint32_t old = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_CHUNKED,
+                                                1u << 16 | chunks, to >> 16);
         const uint32_t before = old & 0xffff;
         const uint32_t source = s->source + (begin - to) - 8 * before;
         damacy__sts64(shared + S::QUEUE + 8 * (old >> 16),
@@ -197,7 +197,7 @@ DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_re
                                           const damacy__exec_tile* t)
 {
     damacy__exec_view v;
-    damacy__exec_segment s[1 + S::AHEAD]; // the second is loaded while the first is stored
+    damacy__exec_segment s[2]; // one is loaded while the first is stored
 
     v.literals = b->literals;
     v.frame = f->base + f->begin;
@@ -207,13 +207,12 @@ DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_re
     v.ahead = t->start - f->begin;
     v.edge = (0u - f->begin) & 3;
     v.left = (int32_t)(b->n_records - b->next - threadIdx.x);
-    DAMACY__EXEC_UNROLL for (int32_t u = -S::AHEAD; u < S::SEGMENTS; u++)
+    DAMACY__EXEC_UNROLL for (int32_t u = 0; u <= S::SEGMENTS; u++)
     {
-        const int32_t k = u + S::AHEAD;
-        if (k < S::SEGMENTS)
-            damacy__exec_take<S>(&s[k & S::AHEAD], shared, r->record[k], k * S::THREADS, &v);
-        if (u >= 0)
-            damacy__exec_put<S>(&s[u & S::AHEAD], shared);
+        if (u < S::SEGMENTS)
+            damacy__exec_take<S>(&s[u & 1], shared, r->record[u], u * S::THREADS, &v);
+        if (u > 0)
+            damacy__exec_put<S>(&s[(u - 1) & 1], shared);
     }
     if (t->is_cut)
         damacy__exec_next<S>(shared, r, b, &v);
@@ -240,7 +239,7 @@ DAMACY__INLINE void damacy__exec_chunks(uint32_t shared, uint32_t n_chunks, uint
             const damacy__u32x2 v = damacy__lds64(shared + S::QUEUE + 8 * entry);
             const uint64_t from = (v.x & DAMACY__EXEC_LITERALS ? literals : frame) +
                                   ((v.x + 8 * chunk) & ~DAMACY__EXEC_LITERALS);
-            const uint32_t to = (v.y + 8 * chunk) & 0xffff, skew = (uint32_t)from * 8 & 31;
+            const uint32_t to = (v.y + 8 * chunk) & 0xffff, skew = (uint32_t)from * 8;
             const int32_t n = (int32_t)((v.y >> 16) - to);
             const damacy__exec_words words = damacy__exec_gather(from, n);
             const uint32_t v0 = damacy__funnel_right(words.w0, words.w1, skew);
@@ -388,7 +387,7 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
         }
         if (more)
             damacy__exec_load<S>(&r, &b);
-        used.n_own = control.z >> 16;
+        used.n_own = control.z;
         used.n_chunks = control.w & 0xffff;
         used.n_listed = 0;
         damacy__exec_chunks<S>(shared, used.n_chunks, f.base + f.begin, literals);

@@ -62,16 +62,20 @@ DAMACY__INLINE void damacy__exec_link_store(uint32_t at, uint32_t v)
 #endif
 }
 
-// A counter in shared memory; returns what it was.
-DAMACY__INLINE uint32_t damacy__exec_count(uint32_t at, uint32_t n)
+// A counter in shared memory; returns what it was. `nothing` is 0, but the compiler cannot tell:
+// of lanes that it knows to use one counter it adds up the counts first, by shuffles, which takes
+// longer than their turns.
+DAMACY__INLINE uint32_t damacy__exec_count(uint32_t at, uint32_t n, uint32_t nothing)
 {
 #ifdef __CUDACC__
     uint32_t v;
-    asm volatile("atom.relaxed.cta.shared.add.u32 %0,[%1],%2;" : "=r"(v) : "r"(at), "r"(n));
+    asm volatile("atom.relaxed.cta.shared.add.u32 %0,[%1],%2;"
+                 : "=r"(v)
+                 : "r"(at + nothing), "r"(n));
     return v;
 #else
-    const uint32_t v = damacy__lds32(at);
-    damacy__sts32(at, v + n);
+    const uint32_t v = damacy__lds32(at + nothing);
+    damacy__sts32(at + nothing, v + n);
     return v;
 #endif
 }
@@ -88,13 +92,14 @@ DAMACY__INLINE uint32_t damacy__exec_ones(uint32_t n)
 #endif
 }
 
-// Lowest n bytes (1 to 8, more count as 8) of hi:lo to shared memory; their neighbours belong to
+// Lowest n bytes (0 to 8, more count as 8) of hi:lo to shared memory; their neighbours belong to
 // other lanes.
 DAMACY__INLINE void damacy__exec_store8(uint32_t to, uint32_t lo, uint32_t hi, int32_t n)
 {
     const uint32_t wanted = damacy__exec_ones((uint32_t)n);
 
-    damacy__sts8(to, lo);
+    if (wanted & 1)
+        damacy__sts8(to, lo);
     if (wanted & 2)
         damacy__sts8(to + 1, lo >> 8);
     if (wanted & 4)
@@ -111,7 +116,7 @@ DAMACY__INLINE void damacy__exec_store8(uint32_t to, uint32_t lo, uint32_t hi, i
         damacy__sts8(to + 7, hi >> 24);
 }
 
-// Words around a source of up to 8 bytes. Only words that hold a wanted byte are read.
+// Words around the first 8 bytes of a source of n. Only words that hold one of the n are read.
 struct damacy__exec_words {
     uint32_t w0, w1, w2;
 };
@@ -119,18 +124,19 @@ struct damacy__exec_words {
 DAMACY__INLINE damacy__exec_words damacy__exec_gather(uint64_t from, int32_t n)
 {
     const uint64_t at = from & ~3ull;
-    const int32_t end = (int32_t)(from & 3) + (n < 8 ? n : 8);
+    const int32_t end = (int32_t)(from & 3) + n;
     damacy__exec_words w;
-    w.w0 = damacy__exec_word(at);
-    w.w1 = w.w2 = 0;
-    if (end > 4)
+    w.w0 = w.w1 = w.w2 = 0;
+    if (n > 0)
+        w.w0 = damacy__exec_word(at);
+    if (n > 0 && end > 4)
         w.w1 = damacy__exec_word(at + 4);
-    if (end > 8)
+    if (n > 0 && end > 8)
         w.w2 = damacy__exec_word(at + 8);
     return w;
 }
 
-// Up to 8 bytes after the first `skew` bits (0 to 24) of w.
+// Up to 8 bytes after the first `skew` modulo 32 bits of w.
 DAMACY__INLINE void damacy__exec_scatter(uint32_t to, damacy__exec_words w, uint32_t skew,
                                          int32_t n)
 {
@@ -164,8 +170,9 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
     const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
     const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
     const uint32_t n = damacy__zstd_counts(w)->n_execute;
-    const uint32_t launched = w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
-                                         DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_192X3);
+    const uint32_t launched =
+        w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
+                   DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K);
     const uint64_t density = 1024ull * f.n_records / (f.size ? f.size : 1);
     uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;
 
@@ -174,7 +181,7 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
     if (n <= 200)
         best = DAMACY__ZSTD_EXECUTE_1024X3;
     else if (n > 1000 && density > 170)
-        best = DAMACY__ZSTD_EXECUTE_192X3;
+        best = DAMACY__ZSTD_EXECUTE_128X4_3K;
     else if (n > 600 && density <= 170)
         best = DAMACY__ZSTD_EXECUTE_128X4;
     if (!(best & launched))

@@ -17,8 +17,7 @@
 template <int THREADS_, int SEGMENTS_, int TILE_> struct damacy__exec_shape {
     static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;
     static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;
-    static constexpr bool IS_DEALT = THREADS == 128;         // see damacy__exec_own
-    static constexpr int32_t AHEAD = THREADS == 192 ? 0 : 1; // it has 40 registers, others 64
+    static constexpr bool IS_DEALT = THREADS == 128 && TILE == 4096; // see damacy__exec_own
     static constexpr uint32_t LINKS = TILE + 16;
     // Places in shared memory. OWN: matches that read their tile, {place | bytes << 16, offset}.
     // QUEUE: segments above 8 bytes, {source, place | end << 16}, source and place less 8 times the
@@ -39,7 +38,7 @@ template <int THREADS_, int SEGMENTS_, int TILE_> struct damacy__exec_shape {
 enum { // words at CONTROL
     DAMACY__EXEC_BAD = 0,
     DAMACY__EXEC_NEXT = 4,     // record that t1 lies in, if that is a loaded one
-    DAMACY__EXEC_OWNED = 8,    // entries of OWN << 16 | their bytes
+    DAMACY__EXEC_OWNED = 8,    // entries of OWN
     DAMACY__EXEC_CHUNKED = 12, // entries of QUEUE << 16 | chunks
     DAMACY__EXEC_LISTED = 16   // bytes with links
 };
@@ -51,13 +50,9 @@ template <class S> DAMACY__INLINE void damacy__exec_mark(uint32_t shared, uint32
     {
         const uint32_t place = damacy__lds32(shared + S::OWN + 8 * i);
         const uint32_t end = (place & 0xffff) + (place >> 16);
-        DAMACY__EXEC_NOUNROLL for (uint32_t at = place & 0xffff; at < end;)
-        {
-            const uint32_t room = 32 - (at & 31), n = damacy__min(room, end - at);
-            damacy__shared_or(shared + S::MARKS + at / 32 * 4, 0xffffffffu >> (32 - n)
-                                                                                  << (at & 31));
-            at += n;
-        }
+        DAMACY__EXEC_NOUNROLL for (uint32_t at = place & 0xffff; at < end; at = (at | 31) + 1)
+            damacy__shared_or(shared + S::MARKS + at / 32 * 4, damacy__exec_ones(end - at)
+                                                                   << (at & 31));
     }
 }
 
@@ -93,7 +88,7 @@ DAMACY__INLINE uint32_t damacy__exec_peek_word(uint32_t at)
 // 8 bytes of shared memory at any alignment.
 DAMACY__INLINE uint64_t damacy__exec_peek(uint32_t at)
 {
-    const uint32_t skew = (at & 3) * 8, word = at & ~3u;
+    const uint32_t skew = at * 8, word = at & ~3u;
     const uint32_t w0 = damacy__exec_peek_word(word), w1 = damacy__exec_peek_word(word + 4);
     const uint32_t w2 = damacy__exec_peek_word(word + 8);
 
@@ -169,8 +164,8 @@ template <class S> DAMACY__INLINE bool damacy__exec_copy_long(uint32_t shared, d
 // modulo the offset: it lies before the match.
 template <class S> DAMACY__INLINE void damacy__exec_link(uint32_t shared, damacy__exec_match m)
 {
-    const uint32_t base =
-        damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED, (uint32_t)m.n);
+    const uint32_t base = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED,
+                                             (uint32_t)m.n, (uint32_t)m.offset >> 16);
     uint32_t link = shared + S::LINK + 2 * (uint32_t)m.to, list = shared + S::LIST + 2 * base;
     const int32_t end = m.to + DAMACY__EXEC_BIAS;
     int32_t source = end - m.offset;
@@ -194,7 +189,8 @@ template <class S> DAMACY__INLINE void damacy__exec_link_long(uint32_t shared, d
     uint32_t phase = lane % period, base = 0;
 
     if (lane == 0)
-        base = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED, n);
+        base = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_LISTED, n,
+                                  (uint32_t)m.offset >> 16);
     base = shared + S::LIST + 2 * damacy__shfl(base, 0);
     DAMACY__EXEC_NOUNROLL for (uint32_t k = lane; k < n; k += 32)
     {

@@ -137,7 +137,7 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
         {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384)},
         {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 8192)},
         {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096)},
-        {DAMACY__ZSTD_EXECUTE_192X3, 192, DAMACY__ZSTD_EXECUTE_SHARED(192, 3, 3072)},
+        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072)},
     };
 
     return tiles[index];
@@ -170,7 +170,7 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
     static const char* const back[] = {
         "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_half",
         "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_execute_1024x3",
-        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_192x3"};
+        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_128x4_3k"};
     damacy__program_spec spec = {0};
     damacy_status status;
 
@@ -363,7 +363,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
                                          : DAMACY__ZSTD_EXECUTE_1024X3;
         if (run->n_jobs > 600 && !run->call->is_alone) { /* two would run one after another */
             o->execute |=
-                run->n_jobs > 1000 ? DAMACY__ZSTD_EXECUTE_192X3 : DAMACY__ZSTD_EXECUTE_128X4;
+                run->n_jobs > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_128X4;
         }
         if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
@@ -372,7 +372,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     o->execute &= run->kernels->tiles | (has_links ? DAMACY__ZSTD_EXECUTE_LINKS : 0);
     /* Links take what fits; every frame has to find some kernel. */
     if (!(o->execute & run->kernels->tiles)) {
-        o->execute |= DAMACY__ZSTD_EXECUTE_192X3;
+        o->execute |= DAMACY__ZSTD_EXECUTE_128X4_3K;
     }
     run->wave.flags = o->execute | (o->fse & ~DAMACY__ZSTD_FLAG_FSE_HALF);
 }

@@ -89,9 +89,9 @@ static void run_128x4(const damacy__zstd_wave& w)
 {
     run_tile<128, 4, 4096>(w, DAMACY__ZSTD_EXECUTE_128X4);
 }
-static void run_192x3(const damacy__zstd_wave& w)
+static void run_128x4_3k(const damacy__zstd_wave& w)
 {
-    run_tile<192, 3, 3072>(w, DAMACY__ZSTD_EXECUTE_192X3);
+    run_tile<128, 4, 3072>(w, DAMACY__ZSTD_EXECUTE_128X4_3K);
 }
 static void run_1024x3(const damacy__zstd_wave& w)
 {
@@ -107,10 +107,10 @@ static void run_links(const damacy__zstd_wave& wave)
 // As a launcher does: all of them, one after another.
 static void run_all(const damacy__zstd_wave& wave)
 {
-    static const uint32_t flags[] = {DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_192X3,
+    static const uint32_t flags[] = {DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_128X4_3K,
                                      DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_128X4,
                                      DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
-                                         DAMACY__ZSTD_EXECUTE_192X3};
+                                         DAMACY__ZSTD_EXECUTE_128X4_3K};
     damacy__zstd_wave w = wave;
     w.flags = flags[simt::random() % 3];
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_link(w); });
@@ -124,11 +124,12 @@ static void run_all(const damacy__zstd_wave& wave)
     };
     tile(damacy__exec_shape<256, 4, 8192>(), 256, DAMACY__ZSTD_EXECUTE_256X4);
     tile(damacy__exec_shape<128, 4, 4096>(), 128, DAMACY__ZSTD_EXECUTE_128X4);
-    tile(damacy__exec_shape<192, 3, 3072>(), 192, DAMACY__ZSTD_EXECUTE_192X3);
+    tile(damacy__exec_shape<128, 4, 3072>(), 128, DAMACY__ZSTD_EXECUTE_128X4_3K);
     tile(damacy__exec_shape<1024, 3, 16384>(), 1024, DAMACY__ZSTD_EXECUTE_1024X3);
 }
 typedef void (*variant)(const damacy__zstd_wave& w);
-static const variant variants[] = {run_256x4, run_128x4, run_192x3, run_1024x3, run_links, run_all};
+static const variant variants[] = {run_256x4,  run_128x4, run_128x4_3k,
+                                   run_1024x3, run_links, run_all};
 static const uint32_t n_variants = 6;
 
 // ---- harness
@@ -297,6 +298,28 @@ TEST(overlaps_of_every_offset_and_length_at_every_alignment)
         }
         simt::g.seed = seed;
         check_frames(frames, variants[v], 3 * v);
+    }
+}
+
+TEST(matches_that_begin_a_tile_read_the_end_of_the_one_before)
+{
+    static const uint32_t tiles[n_variants] = {8192, 4096, 3072, 16384, 3072, 4096};
+    uint64_t seed = test_seed();
+    for (uint32_t v = 0; v < n_variants; v++) {
+        std::vector<frame> frames;
+        for (uint32_t n : {9u, 40u, 265u, 2000u})
+            for (uint32_t gap : {0u, 1u, 7u, 15u, 16u, 31u}) {
+                frame f;
+                f.begin();
+                f.literals(noise(&seed, tiles[v]));
+                for (uint32_t k = 0; k < 3; k++) {
+                    f.match(n + gap, n);
+                    f.literals(noise(&seed, tiles[v] - n));
+                }
+                frames.push_back(f);
+            }
+        simt::g.seed = seed;
+        check_frames(frames, variants[v], 5 * v);
     }
 }
 

@@ -30,7 +30,7 @@ SIMT_KERNEL(damacy_zstd_jump);
 SIMT_KERNEL(damacy_zstd_execute_1024x3);
 SIMT_KERNEL(damacy_zstd_execute_256x4);
 SIMT_KERNEL(damacy_zstd_execute_128x4);
-SIMT_KERNEL(damacy_zstd_execute_192x3);
+SIMT_KERNEL(damacy_zstd_execute_128x4_3k);
 
 static damacy__driver driver;
 static damacy__alloc heap;
@@ -190,7 +190,7 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
                                    DAMACY__ZSTD_EXECUTE_1024X3,
                                    DAMACY__ZSTD_EXECUTE_256X4,
                                    DAMACY__ZSTD_EXECUTE_128X4,
-                                   DAMACY__ZSTD_EXECUTE_192X3};
+                                   DAMACY__ZSTD_EXECUTE_128X4_3K};
     open_all(3);
     CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
     CHECK_EQ(damacy__zstd_kernels_finish(&kernels, &device, &err), DAMACY_OK);

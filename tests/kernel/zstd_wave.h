@@ -10,8 +10,8 @@ enum { WAVE_LANES = 0, WAVE_SPLIT32 = 1, WAVE_SPLIT128 = 2 };
 
 struct wave_options {
     int literals = WAVE_LANES;
-    uint32_t flags = DAMACY__ZSTD_EXECUTE_192X3; // of the wave: shapes of fse and execute
-    uint32_t max_blocks = 0, max_frames = 0;     // 0: as many as any data needs
+    uint32_t flags = DAMACY__ZSTD_EXECUTE_128X4_3K; // of the wave: shapes of fse and execute
+    uint32_t max_blocks = 0, max_frames = 0;        // 0: as many as any data needs
     uint64_t max_records = 0;
     uint64_t seed = 1;
 };
@@ -155,9 +155,9 @@ static inline void wave_execute(const damacy__zstd_wave& w)
         simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096),
                      [&] { damacy_zstd_execute_128x4(w); });
     }
-    if (w.flags & DAMACY__ZSTD_EXECUTE_192X3) {
-        simt::launch(wave_grid(3), dim3(192), DAMACY__ZSTD_EXECUTE_SHARED(192, 3, 3072),
-                     [&] { damacy_zstd_execute_192x3(w); });
+    if (w.flags & DAMACY__ZSTD_EXECUTE_128X4_3K) {
+        simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072),
+                     [&] { damacy_zstd_execute_128x4_3k(w); });
     }
 }
 

@@ -105,7 +105,7 @@ static void enroll_kernels()
     KERNEL(damacy_zstd_execute_1024x3);
     KERNEL(damacy_zstd_execute_256x4);
     KERNEL(damacy_zstd_execute_128x4);
-    KERNEL(damacy_zstd_execute_192x3);
+    KERNEL(damacy_zstd_execute_128x4_3k);
 }
 
 static codec_machine open_codec(damacy_codec_kind kind)
