@@ -40,7 +40,8 @@ DAMACY__INLINE void damacy__fse_tables(const damacy__zstd_wave& w, const uint32_
         damacy__fse_counts(damacy__zstd_blocks(w), order[i / 3], i % 3,
                            shared + S::COUNTS + i * DAMACY__FSE_COUNTS);
     for (uint32_t i = tid; i < 3 * S::LANES; i += DAMACY__FSE_THREADS) // for lanes without a block
-        S::entry_write(i % 3, shared + S::table_at(i % 3) + i / 3 * S::ENTRY, 0, 0, 0, 0);
+        S::entry_write(i % 3, shared + S::table_at(i % 3) + i / 3 * S::ENTRY, i / 3 * S::ENTRY, 0,
+                       0, 0, 0);
     damacy__sync_block();
     for (uint32_t i = warp; i < 3 * n; i += DAMACY__FSE_THREADS / 32) {
         const uint32_t counts = shared + S::COUNTS + i * DAMACY__FSE_COUNTS;
@@ -226,7 +227,7 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
                     damacy__fse_extract<S>(&r->values, shared,
                                            shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE +
                                                lane * 16,
-                                           &r->max_offset);
+                                           self.ring, &r->max_offset);
             } else if (here && i - 2 < n_batches) {
                 damacy__fse_emit_batch<S>(&r->values, shared, b, r->records, r->capacity, i - 2);
             }

@@ -67,32 +67,37 @@ template <class S> struct damacy__fse_values {
     uint32_t offset[S::BATCH], choice[S::BATCH], ll[S::BATCH], ml[S::BATCH];
 };
 
-// First half. max_offset: largest offset value.
+// First half. max_offset: largest offset value. Shifts count modulo 32. The queue says where
+// windows are: they are still in the ring, as the feeder overwrites words three batches later.
 template <class S>
 DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t shared, uint32_t queue,
-                                        uint32_t* max_offset)
+                                        uint32_t ring, uint32_t* max_offset)
 {
     const uint32_t constants = shared + S::CONSTANTS;
     DAMACY__UNROLL for (uint32_t k0 = 0; k0 < S::BATCH; k0 += 4)
     {
-        damacy__u32x4 q[4];
+        damacy__u32x4 q[4]; // position, entries
+        damacy__fse_window v[4];
         DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++) q[i] =
             damacy__lds128(queue + (k0 + i) * 16 * S::LANES);
         DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
         {
-            o->ll[k0 + i] = damacy__lds32(constants + (q[i].z >> 14 & 0xfc));
-            o->ml[k0 + i] = damacy__lds32(constants + 144 + (q[i].z >> 22 & 0xfc));
+            v[i] = damacy__fse_window_load<S>(damacy__fse_ring_at<S>(q[i].x, ring));
+            o->ll[k0 + i] = damacy__lds32(constants + (q[i].y >> 14 & 0xfc));
+            o->ml[k0 + i] = damacy__lds32(constants + 144 + (q[i].z >> 14 & 0xfc));
         }
         DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
         {
-            const uint32_t hi = q[i].x, lo = q[i].y, codes = q[i].z, of = q[i].w, k = k0 + i;
+            const uint32_t hi = damacy__funnel_left(v[i].w1, v[i].w0, q[i].x);
+            const uint32_t lo = damacy__funnel_left(v[i].w2, v[i].w1, q[i].x);
+            const uint32_t of = q[i].w, k = k0 + i;
             const uint32_t rest = damacy__funnel_left(lo, hi, of); // after the offset's bits
             const uint32_t value = damacy__funnel_left(hi, 1, of);
-            const uint32_t last = damacy__funnel_left(lo << (of & 31), rest, codes >> 8);
-            const uint32_t ll = o->ll[k] + damacy__funnel_left(last, 0, codes);
+            const uint32_t last = damacy__funnel_left(lo << (of & 31), rest, q[i].z);
+            const uint32_t ll = o->ll[k] + damacy__funnel_left(last, 0, q[i].y);
             const uint32_t which = value - (ll ? 1 : 0);
             const bool is_new = value > 3;
-            o->ml[k] += damacy__funnel_left(rest, 0, codes >> 8);
+            o->ml[k] += damacy__funnel_left(rest, 0, q[i].z);
             o->ll[k] = ll;
             o->choice[k] = damacy__lds32(constants + 4 * DAMACY__FSE_CHOICES +
                                          (is_new ? 16 : (which & 3) * 4));

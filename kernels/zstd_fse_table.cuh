@@ -247,7 +247,7 @@ static __device__ void damacy__fse_build(uint32_t shared, uint32_t table, uint32
             continue;
         const uint32_t width = log - (31 - damacy__clz(x)); // 1 <= x < 2 * size
         const uint32_t base = (x << width) - size;
-        Shape::entry_write(table, column + (cell << Shape::ROW_LOG),
+        Shape::entry_write(table, column + (cell << Shape::ROW_LOG), slot * Shape::ENTRY,
                            damacy__fse_extra_bits(table, symbol), width, base, symbol);
     }
     damacy__sync_warp();

@@ -53,7 +53,8 @@ DAMACY__INLINE uint32_t damacy__fse_shift_left(uint32_t lo, uint32_t hi, uint32_
 // and sequences between two barriers. A row holds one entry of every block, so lanes never share a
 // bank and a state is the byte address of its entry.
 //
-//   entry of 4 bytes    a | (a + width) << 8 | code << 16 | base << (BASE_SHIFT + ROW_LOG)
+//   entry of 4 bytes    a | (a + width) << 8 | code << 16 | base << (BASE_SHIFT + ROW_LOG); of an
+//                       offset, whose code is a, with the column of its lane << BASE_SHIFT instead
 //   entry of 8 bytes    {a + width (LL: 64 - ROW_LOG - a - width),
 //                        width | base << ROW_LOG | a << 16 | code << 24}
 //
@@ -66,7 +67,8 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t BASE_SHIFT = ROW_LOG < 6 ? 22 - ROW_LOG : 16;
     static constexpr uint32_t MASK = 0x1ffu << ROW_LOG, MASK_OF = 0xffu << ROW_LOG;
 
-    // Ring of big-endian words of a lane: three batches of sequences of 89 bits. In the wide shape
+    // Ring of big-endian words of a lane: three batches of sequences of 89 bits and, in the narrow
+    // shape, the one before, whose windows are looked at once more. In the wide shape
     // it holds the 64 bits {low word, high word} from every 16th bit on, so that one load makes a
     // window, in rows of all lanes.
     static constexpr uint32_t RING_WORDS = 16 * BATCH, RING_LOG = WIDE ? ROW_LOG + 1 : ROW_LOG;
@@ -99,6 +101,7 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t BUILD = COUNTS + 3 * LANES * DAMACY__FSE_COUNTS;
     static_assert(RING % 16 == 0 && QUEUE % 16 == 0, "alignment");
     static_assert(BUILD + 8 * DAMACY__FSE_BUILD <= TABLES, "scratch");
+    static_assert(WIDE || RING_WORDS >= 4 * BATCH * 89 / 32 + 12, "ring"); // and some to spare
     static_assert(LANES <= 32 && (BATCH == 8 || BATCH == 16), "shape");
 
     static __device__ __forceinline__ uint32_t table_at(uint32_t table)
@@ -106,16 +109,17 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
         return table == DAMACY__ZSTD_LL ? LL : table == DAMACY__ZSTD_OF ? OF : ML;
     }
 
-    static __device__ __forceinline__ void entry_write(uint32_t table, uint32_t at, uint32_t extra,
-                                                       uint32_t width, uint32_t base, uint32_t code)
+    static __device__ __forceinline__ void entry_write(uint32_t table, uint32_t at, uint32_t column,
+                                                       uint32_t extra, uint32_t width,
+                                                       uint32_t base, uint32_t code)
     {
         if (WIDE)
             damacy__sts64(at,
                           table == DAMACY__ZSTD_LL ? 64 - ROW_LOG - extra - width : extra + width,
                           width | base << ROW_LOG | extra << 16 | code << 24);
         else
-            damacy__sts32(at, extra | (extra + width) << 8 | code << 16 |
-                                  base << (BASE_SHIFT + ROW_LOG));
+            damacy__sts32(at, extra | (extra + width) << 8 | base << (BASE_SHIFT + ROW_LOG) |
+                                  (table == DAMACY__ZSTD_OF ? column << BASE_SHIFT : code << 16));
     }
 };
 
@@ -195,7 +199,8 @@ DAMACY__INLINE void damacy__fse_queue_write(uint32_t at, uint32_t hi, uint32_t l
     damacy__sts128(at, v);
 }
 
-// An entry in parts. `packed`: extra bits in byte 0, code in the low 6 bits of byte 2.
+// An entry in parts. `packed`: extra bits in byte 0, code, but not of an offset, in the low 6 bits
+// of byte 2.
 struct damacy__fse_entry {
     uint32_t extra, width, base, packed;
 };
@@ -245,7 +250,11 @@ static __device__ void damacy__fse_walk_careful(damacy__fse_walk* w, uint32_t sh
         const damacy__fse_entry m = damacy__fse_entry_load<S>(shared + S::ML + w->ml);
         const damacy__fse_entry o = damacy__fse_entry_load<S>(shared + S::OF + w->of);
         damacy__u32x2 v = damacy__fse_bits_load<S>(w->at, self.ring);
-        if (k > last)
+        if (!S::WIDE)
+            damacy__fse_queue_write(queue + k * 16 * S::LANES, w->at, k > last ? 0 : l.packed,
+                                    k > last ? DAMACY__FSE_FILLER >> 8 : m.packed,
+                                    k > last ? 0 : o.packed);
+        else if (k > last)
             damacy__fse_queue_write(queue + k * 16 * S::LANES, 0, 0, DAMACY__FSE_FILLER, 0);
         else
             damacy__fse_queue_write(queue + k * 16 * S::LANES, v.y, v.x,
@@ -262,45 +271,41 @@ static __device__ void damacy__fse_walk_careful(damacy__fse_walk* w, uint32_t sh
 }
 
 // One batch for sequences of at most 64 bits; false if one was larger, and then states and queue
-// are rubbish. Every instruction of a step counts.
+// are rubbish. 33 instructions a step: every one counts. Entries are loaded first: there is work to
+// do with them until the window is there. That goes to the queue as its position, as the extracting
+// warps have time to look it up again.
 template <class S>
 DAMACY__INLINE bool damacy__fse_walk_fast(damacy__fse_walk* w, uint32_t shared,
                                           damacy__fse_lane self, uint32_t queue)
 {
     constexpr uint32_t R = S::ROW_LOG;
-    uint32_t ll = w->ll, ml = w->ml, of = w->of, c = w->at;
-    uint32_t q_hi = 0, q_lo = 0, q_codes = 0, q_of = 0, overflow = 0, widest = 0;
+    uint32_t ll = w->ll, ml = w->ml, of = w->of, c = w->at, overflow = 0, widest = 0;
+    uint32_t row = c << (R - 5); // of c in the ring
 
     DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
-        const damacy__fse_window v =
-            damacy__fse_window_load<S>(damacy__fse_ring_at<S>(c, self.ring));
-        const uint32_t hi = damacy__funnel_left(v.w1, v.w0, c);
-        const uint32_t lo = damacy__funnel_left(v.w2, v.w1, c);
         const uint32_t el = damacy__fse_lds32(shared + S::LL + ll);
         const uint32_t em = damacy__fse_lds32(shared + S::ML + ml);
         const uint32_t eo = damacy__fse_lds32(shared + S::OF + of);
-        if (k)
-            damacy__fse_queue_write(queue + (k - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);
+        const damacy__fse_window v =
+            damacy__fse_window_load<S>(shared + S::RING + ((row & S::RING_MASK) | self.column));
+        const uint32_t hi = damacy__funnel_left(v.w1, v.w0, c);
+        const uint32_t lo = damacy__funnel_left(v.w2, v.w1, c);
+        damacy__fse_queue_write(queue + k * 16 * S::LANES, c, el, em, eo);
         const uint32_t sum = el + em + eo, next = damacy__dot4(sum, 0x100, c);
         const uint32_t nl = damacy__dot4(el, 0x1ff, R); // R + width
         const uint32_t nm = damacy__dot4(em, 0x1ff, nl), no = damacy__dot4(eo, 0x1ff, nm);
         const uint32_t x = damacy__fse_shift_left(lo, hi, sum & 255);
-        ll = (damacy__funnel_left(x, 0, nl) & damacy__mask_bits(R, nl - R)) |
+        ll = (damacy__funnel_left(x, 0, nl) & (0xffffffffu << R)) | // the top bits of x
              ((el >> S::BASE_SHIFT & S::MASK) | self.column);
         ml = (damacy__funnel_left(x, 0, nm) & damacy__mask_bits(R, nm - nl)) |
              ((em >> S::BASE_SHIFT & S::MASK) | self.column);
-        of = (damacy__funnel_left(x, 0, no) & damacy__mask_bits(R, no - nm)) |
-             ((eo >> S::BASE_SHIFT & S::MASK_OF) | self.column);
+        of = (damacy__funnel_left(x, 0, no) & damacy__mask_bits(R, no - nm)) | eo >> S::BASE_SHIFT;
         overflow |= no;
         widest = damacy__max(widest, next - c);
-        q_codes = damacy__bytes(el, em, 0x6240);
-        q_of = eo;
+        row = damacy__dot4(sum, 0x100u << (R - 5), row);
         c = next;
-        q_hi = hi;
-        q_lo = lo;
     }
-    damacy__fse_queue_write(queue + (S::BATCH - 1) * 16 * S::LANES, q_hi, q_lo, q_codes, q_of);
     w->ll = ll;
     w->ml = ml;
     w->of = of;
