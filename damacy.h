@@ -794,7 +794,7 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 #define DAMACY__UNUSED __attribute__((unused))
 
 /* For helpers of loops: functions of warm and cold modules are inlined into others only so. */
-#define DAMACY__INLINE static inline __attribute__((always_inline))
+#define DAMACY__ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
  * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, warm
@@ -5930,7 +5930,7 @@ static bool damacy__zstd_bits_open(damacy__zstd_bits* bits, const uint8_t* src, 
 
 /* The next bits at the top of a word; at least 57 of them are right, as far as there are so many.
  */
-DAMACY__INLINE uint64_t damacy__zstd_bits_word(const damacy__zstd_bits* bits)
+DAMACY__ALWAYS_INLINE uint64_t damacy__zstd_bits_word(const damacy__zstd_bits* bits)
 {
     const int64_t end = (bits->left + 7) >> 3;
 
@@ -5938,7 +5938,7 @@ DAMACY__INLINE uint64_t damacy__zstd_bits_word(const damacy__zstd_bits* bits)
 }
 
 /* n up to 31 bits. Past the start of the stream: 0, and left stays below 0. */
-DAMACY__INLINE uint64_t damacy__zstd_bits_read(damacy__zstd_bits* bits, uint32_t n)
+DAMACY__ALWAYS_INLINE uint64_t damacy__zstd_bits_read(damacy__zstd_bits* bits, uint32_t n)
 {
     uint64_t word;
 
@@ -15635,12 +15635,12 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "//\n"
     "// A persistent CTA of 256 threads takes groups of up to LANES blocks from the order list, most\n"
     "// sequences first, one lane each. All warps build tables; then seven work as a pipeline of batches,\n"
-    "// with one named barrier a batch:\n"
+    "// with one barrier a batch:\n"
     "//   warp 0      walks states                     batch b\n"
     "//   warps 1, 2  alternate: values                batch b - 1, sums and records  batch b - 2\n"
     "//   warp 3      feeds the rings of input         for batch b + 2\n"
     "//   warps 5-7   copy records to device memory    batch b - 3\n"
-    "// Warp 4 is idle: it would share the scheduler of the walk.\n"
+    "// Warp 4 only comes to the barriers: it would share the scheduler of the walk.\n"
     "// Two shapes: throughput (entries of 4 bytes, up to 32 blocks) and latency (8 bytes, 8 blocks, the\n"
     "// shortest chain), which has a pipeline of its own, damacy__fse_wide_pipeline. Everything is\n"
     "// checked at the end of a block, not on the way: see zstd_fse_walk.cuh.\n"
@@ -15651,7 +15651,6 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "#include \"kernels/zstd_fse_wide.cuh\"\n"
     "\n"
     "#define DAMACY__FSE_THREADS 256\n"
-    "#define DAMACY__FSE_ROLES   7 // warps in the pipeline\n"
     "\n"
     "// A block as a lane sees it. n: sequences to decode, 0 if it is not there or cannot be decoded.\n"
     "struct damacy__fse_block {\n"
@@ -15820,20 +15819,13 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "    uint32_t capacity, walked, max_offset;\n"
     "};\n"
     "\n"
-    "// The end of a batch for a role. A warp comes to the barrier as one.\n"
-    "#define damacy__fse_batch_done()                      \\\n"
-    "    do {                                              \\\n"
-    "        damacy__sync_warp();                          \\\n"
-    "        damacy__sync_some(1, 32 * DAMACY__FSE_ROLES); \\\n"
+    "// The end of a batch for a role. A warp comes to the barrier as one, and all of the block's come,\n"
+    "// so that whoever counts barriers (racecheck does) sees them in step.\n"
+    "#define damacy__fse_batch_done()                   \\\n"
+    "    do {                                           \\\n"
+    "        damacy__sync_warp();                       \\\n"
+    "        damacy__sync_some(1, DAMACY__FSE_THREADS); \\\n"
     "    } while (0)\n"
-    "\n"
-    "// The same for a warp that never came apart.\n"
-    "#ifdef __CUDACC__\n"
-    "#define damacy__fse_batch_done_together() \\\n"
-    "    asm volatile(\"barrier.sync.aligned 1, %0;\" ::\"n\"(32 * DAMACY__FSE_ROLES) : \"memory\")\n"
-    "#else\n"
-    "#define damacy__fse_batch_done_together() damacy__fse_batch_done()\n"
-    "#endif\n"
     "\n"
     "// The pipeline of a group; n_batches is that of its largest block. All lanes stay to the end, as\n"
     "// the barrier counts them.\n"
@@ -15879,6 +15871,8 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "                damacy__fse_copy_out<S>(shared, i - 3, warp - 5);\n"
     "            damacy__fse_batch_done();\n"
     "        }\n"
+    "    } else {\n"
+    "        DAMACY__NOUNROLL for (uint32_t i = 0; i < rounds; i++) damacy__fse_batch_done();\n"
     "    }\n"
     "}\n"
     "\n"
@@ -15907,11 +15901,11 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "        DAMACY__NOUNROLL while (i < n_batches) // two a turn: a branch back waits for instructions\n"
     "        {\n"
     "            damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);\n"
-    "            damacy__fse_batch_done_together();\n"
+    "            damacy__fse_batch_done();\n"
     "            if (i >= n_batches)\n"
     "                break;\n"
     "            damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);\n"
-    "            damacy__fse_batch_done_together();\n"
+    "            damacy__fse_batch_done();\n"
     "        }\n"
     "        DAMACY__NOUNROLL for (; i < rounds; i++) damacy__fse_batch_done();\n"
     "    } else if (warp == 1) {\n"
@@ -15948,6 +15942,8 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "                damacy__fse_copy_out<S>(shared, i - 4, warp - 6);\n"
     "            damacy__fse_batch_done();\n"
     "        }\n"
+    "    } else {\n"
+    "        DAMACY__NOUNROLL for (uint32_t i = 0; i < rounds; i++) damacy__fse_batch_done();\n"
     "    }\n"
     "}\n"
     "\n"
@@ -23955,7 +23951,7 @@ typedef void (*damacy__row)(void* dst, const void* src, size_t n);
 #define DAMACY__VECTORIZE
 #endif
 
-DAMACY__INLINE uint32_t damacy__f32_bits(float value)
+DAMACY__ALWAYS_INLINE uint32_t damacy__f32_bits(float value)
 {
     uint32_t bits;
 
@@ -23963,7 +23959,7 @@ DAMACY__INLINE uint32_t damacy__f32_bits(float value)
     return bits;
 }
 
-DAMACY__INLINE float damacy__f32_of(uint32_t bits)
+DAMACY__ALWAYS_INLINE float damacy__f32_of(uint32_t bits)
 {
     float value;
 
@@ -23971,7 +23967,7 @@ DAMACY__INLINE float damacy__f32_of(uint32_t bits)
     return value;
 }
 
-DAMACY__INLINE uint64_t damacy__f64_bits(double value)
+DAMACY__ALWAYS_INLINE uint64_t damacy__f64_bits(double value)
 {
     uint64_t bits;
 
@@ -23979,7 +23975,7 @@ DAMACY__INLINE uint64_t damacy__f64_bits(double value)
     return bits;
 }
 
-DAMACY__INLINE double damacy__f64_of(uint64_t bits)
+DAMACY__ALWAYS_INLINE double damacy__f64_of(uint64_t bits)
 {
     double value;
 
@@ -23988,14 +23984,14 @@ DAMACY__INLINE double damacy__f64_of(uint64_t bits)
 }
 
 /* Picks by masks: a branch around float operations would keep loops scalar. */
-DAMACY__INLINE uint32_t damacy__select(bool condition, uint32_t yes, uint32_t no)
+DAMACY__ALWAYS_INLINE uint32_t damacy__select(bool condition, uint32_t yes, uint32_t no)
 {
     const uint32_t mask = 0u - (uint32_t)condition;
 
     return (yes & mask) | (no & ~mask);
 }
 
-DAMACY__INLINE float damacy__f16_to_f32(uint16_t half)
+DAMACY__ALWAYS_INLINE float damacy__f16_to_f32(uint16_t half)
 {
     const uint32_t rest = half & 0x7fffu;
     const uint32_t normal = (rest << 13) + (112u << 23);
@@ -24009,7 +24005,7 @@ DAMACY__INLINE float damacy__f16_to_f32(uint16_t half)
                           damacy__select(rest >= 0x7c00u, special, finite));
 }
 
-DAMACY__INLINE uint16_t damacy__f32_to_f16(float value)
+DAMACY__ALWAYS_INLINE uint16_t damacy__f32_to_f16(float value)
 {
     const uint32_t bits = damacy__f32_bits(value);
     const uint32_t rest = bits & 0x7fffffffu;
@@ -24023,14 +24019,14 @@ DAMACY__INLINE uint16_t damacy__f32_to_f16(float value)
     return (uint16_t)((bits >> 16 & 0x8000u) | damacy__select(rest > 0x7f800000u, nan, bounded));
 }
 
-DAMACY__INLINE float damacy__bf16_to_f32(uint16_t half)
+DAMACY__ALWAYS_INLINE float damacy__bf16_to_f32(uint16_t half)
 {
     const uint32_t bits = (uint32_t)half << 16;
 
     return damacy__f32_of(bits | damacy__select((bits & 0x7fffffffu) > 0x7f800000u, 0x400000u, 0u));
 }
 
-DAMACY__INLINE uint16_t damacy__f32_to_bf16(float value)
+DAMACY__ALWAYS_INLINE uint16_t damacy__f32_to_bf16(float value)
 {
     const uint32_t bits = damacy__f32_bits(value);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -24040,7 +24036,7 @@ DAMACY__INLINE uint16_t damacy__f32_to_bf16(float value)
 }
 
 /* Rounds to odd: the smaller magnitude, with the last bit set when anything was lost. */
-DAMACY__INLINE float damacy__f64_to_f32_odd(double value)
+DAMACY__ALWAYS_INLINE float damacy__f64_to_f32_odd(double value)
 {
     const uint64_t bits = damacy__f64_bits(value);
     const uint64_t mantissa = bits & UINT64_C(0xfffffffffffff);
@@ -24065,7 +24061,7 @@ DAMACY__INLINE float damacy__f64_to_f32_odd(double value)
     return damacy__f32_of(sign | rest);
 }
 
-DAMACY__INLINE float damacy__u64_to_f32_odd(uint64_t value)
+DAMACY__ALWAYS_INLINE float damacy__u64_to_f32_odd(uint64_t value)
 {
     uint32_t shift;
 
@@ -24078,7 +24074,7 @@ DAMACY__INLINE float damacy__u64_to_f32_odd(uint64_t value)
         (((value >> shift) & 1u) == 0 && (value & ((UINT64_C(1) << shift) - 1)) != 0 ? 1u : 0u));
 }
 
-DAMACY__INLINE float damacy__i64_to_f32_odd(int64_t value)
+DAMACY__ALWAYS_INLINE float damacy__i64_to_f32_odd(int64_t value)
 {
     const float magnitude =
         damacy__u64_to_f32_odd(value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
@@ -24087,7 +24083,7 @@ DAMACY__INLINE float damacy__i64_to_f32_odd(int64_t value)
 }
 
 /* Widens; a signalling NaN becomes quiet, as the hardware has it. */
-DAMACY__INLINE double damacy__f32_to_f64(float value)
+DAMACY__ALWAYS_INLINE double damacy__f32_to_f64(float value)
 {
     const uint32_t bits = damacy__f32_bits(value);
     const uint32_t rest = bits & 0x7fffffffu;
@@ -24101,7 +24097,7 @@ DAMACY__INLINE double damacy__f32_to_f64(float value)
 
 /* Truncates and clamps; limit is the first whole number above the range. */
 #define DAMACY__F64_TO_INT(name, type, low, limit, high)                     \
-    DAMACY__INLINE type damacy__f64_to_##name(double value)                  \
+    DAMACY__ALWAYS_INLINE type damacy__f64_to_##name(double value)           \
     {                                                                        \
         if ((damacy__f64_bits(value) << 1) > UINT64_C(0xffe0000000000000)) { \
             return 0;                                                        \
@@ -24116,19 +24112,19 @@ DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
 #undef DAMACY__F64_TO_INT
 
 /* A row function: S x is the source element, value the output element of type D. */
-#define DAMACY__ROW_BODY(name, S, D, value)                                                       \
-    DAMACY__INLINE void damacy__row_body_##name(void* __restrict dst, const void* __restrict src, \
-                                                size_t n)                                         \
-    {                                                                                             \
-        uint8_t* to = (uint8_t*)dst;                                                              \
-        const uint8_t* from = (const uint8_t*)src;                                                \
-        for (size_t i = 0; i < n; i++) {                                                          \
-            S x;                                                                                  \
-            D y;                                                                                  \
-            memcpy(&x, from + i * sizeof x, sizeof x);                                            \
-            y = (value);                                                                          \
-            memcpy(to + i * sizeof y, &y, sizeof y);                                              \
-        }                                                                                         \
+#define DAMACY__ROW_BODY(name, S, D, value)                                                  \
+    DAMACY__ALWAYS_INLINE void damacy__row_body_##name(void* __restrict dst,                 \
+                                                       const void* __restrict src, size_t n) \
+    {                                                                                        \
+        uint8_t* to = (uint8_t*)dst;                                                         \
+        const uint8_t* from = (const uint8_t*)src;                                           \
+        for (size_t i = 0; i < n; i++) {                                                     \
+            S x;                                                                             \
+            D y;                                                                             \
+            memcpy(&x, from + i * sizeof x, sizeof x);                                       \
+            y = (value);                                                                     \
+            memcpy(to + i * sizeof y, &y, sizeof y);                                         \
+        }                                                                                    \
     }
 #define DAMACY__ROW(name, S, D, value)                                                             \
     DAMACY__ROW_BODY(name, S, D, value)                                                            \
@@ -24160,7 +24156,7 @@ DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
         }                                                                                  \
     }
 #define DAMACY__WIDE(name) damacy__row_wide_##name
-DAMACY__INLINE bool damacy__cpu_is_wide(void)
+DAMACY__ALWAYS_INLINE bool damacy__cpu_is_wide(void)
 {
     return __builtin_cpu_supports("avx2") != 0;
 }
@@ -24172,7 +24168,7 @@ DAMACY__INLINE bool damacy__cpu_is_wide(void)
         damacy__row_body_##name(dst, src, n);                                              \
     }
 #define DAMACY__WIDE(name) damacy__row_##name
-DAMACY__INLINE bool damacy__cpu_is_wide(void)
+DAMACY__ALWAYS_INLINE bool damacy__cpu_is_wide(void)
 {
     return false;
 }
@@ -24822,7 +24818,7 @@ __attribute__((noinline)) static void damacy__row_scale(float* row, size_t n, co
     }
 }
 
-DAMACY__INLINE float damacy__plain_nan(float value)
+DAMACY__ALWAYS_INLINE float damacy__plain_nan(float value)
 {
     const uint32_t bits = damacy__f32_bits(value);
 
@@ -24900,8 +24896,8 @@ static void damacy__row_affine(const damacy__copy_walk* walk, float* row, size_t
 
 /* Where the next step writes: the end, if it is the last, else the buffer that does not hold the
  * row. */
-DAMACY__INLINE void* damacy__row_target(uint64_t (*buffers)[DAMACY__BLOCK], const void* row,
-                                        void* end, uint32_t n_left)
+DAMACY__ALWAYS_INLINE void* damacy__row_target(uint64_t (*buffers)[DAMACY__BLOCK], const void* row,
+                                               void* end, uint32_t n_left)
 {
     return n_left == 1 && end ? end : row == (void*)buffers[0] ? buffers[1] : buffers[0];
 }

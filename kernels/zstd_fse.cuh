@@ -3,12 +3,12 @@
 //
 // A persistent CTA of 256 threads takes groups of up to LANES blocks from the order list, most
 // sequences first, one lane each. All warps build tables; then seven work as a pipeline of batches,
-// with one named barrier a batch:
+// with one barrier a batch:
 //   warp 0      walks states                     batch b
 //   warps 1, 2  alternate: values                batch b - 1, sums and records  batch b - 2
 //   warp 3      feeds the rings of input         for batch b + 2
 //   warps 5-7   copy records to device memory    batch b - 3
-// Warp 4 is idle: it would share the scheduler of the walk.
+// Warp 4 only comes to the barriers: it would share the scheduler of the walk.
 // Two shapes: throughput (entries of 4 bytes, up to 32 blocks) and latency (8 bytes, 8 blocks, the
 // shortest chain), which has a pipeline of its own, damacy__fse_wide_pipeline. Everything is
 // checked at the end of a block, not on the way: see zstd_fse_walk.cuh.
@@ -19,7 +19,6 @@
 #include "kernels/zstd_fse_wide.cuh"
 
 #define DAMACY__FSE_THREADS 256
-#define DAMACY__FSE_ROLES   7 // warps in the pipeline
 
 // A block as a lane sees it. n: sequences to decode, 0 if it is not there or cannot be decoded.
 struct damacy__fse_block {
@@ -188,20 +187,13 @@ template <class S> struct damacy__fse_role {
     uint32_t capacity, walked, max_offset;
 };
 
-// The end of a batch for a role. A warp comes to the barrier as one.
-#define damacy__fse_batch_done()                      \
-    do {                                              \
-        damacy__sync_warp();                          \
-        damacy__sync_some(1, 32 * DAMACY__FSE_ROLES); \
+// The end of a batch for a role. A warp comes to the barrier as one, and all of the block's come,
+// so that whoever counts barriers (racecheck does) sees them in step.
+#define damacy__fse_batch_done()                   \
+    do {                                           \
+        damacy__sync_warp();                       \
+        damacy__sync_some(1, DAMACY__FSE_THREADS); \
     } while (0)
-
-// The same for a warp that never came apart.
-#ifdef __CUDACC__
-#define damacy__fse_batch_done_together() \
-    asm volatile("barrier.sync.aligned 1, %0;" ::"n"(32 * DAMACY__FSE_ROLES) : "memory")
-#else
-#define damacy__fse_batch_done_together() damacy__fse_batch_done()
-#endif
 
 // The pipeline of a group; n_batches is that of its largest block. All lanes stay to the end, as
 // the barrier counts them.
@@ -247,6 +239,8 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
                 damacy__fse_copy_out<S>(shared, i - 3, warp - 5);
             damacy__fse_batch_done();
         }
+    } else {
+        DAMACY__NOUNROLL for (uint32_t i = 0; i < rounds; i++) damacy__fse_batch_done();
     }
 }
 
@@ -275,11 +269,11 @@ DAMACY__INLINE void damacy__fse_wide_pipeline(damacy__fse_role<S>* r, uint32_t s
         DAMACY__NOUNROLL while (i < n_batches) // two a turn: a branch back waits for instructions
         {
             damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);
-            damacy__fse_batch_done_together();
+            damacy__fse_batch_done();
             if (i >= n_batches)
                 break;
             damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);
-            damacy__fse_batch_done_together();
+            damacy__fse_batch_done();
         }
         DAMACY__NOUNROLL for (; i < rounds; i++) damacy__fse_batch_done();
     } else if (warp == 1) {
@@ -316,6 +310,8 @@ DAMACY__INLINE void damacy__fse_wide_pipeline(damacy__fse_role<S>* r, uint32_t s
                 damacy__fse_copy_out<S>(shared, i - 4, warp - 6);
             damacy__fse_batch_done();
         }
+    } else {
+        DAMACY__NOUNROLL for (uint32_t i = 0; i < rounds; i++) damacy__fse_batch_done();
     }
 }
 

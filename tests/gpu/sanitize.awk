@@ -12,10 +12,6 @@
 #            none of them, and only matches that it marks are written between these barriers; bytes
 #            that the lane wrote itself come in its own order. The others are shifted out or not
 #            stored. One side must be damacy__exec_peek_word, the other a store of a byte.
-# idle       racecheck, zstd_fse: while seven warps work with a named barrier, the idle one (warp 4,
-#            threads 128-159) waits at the barrier of the block, and the tool loses count of those:
-#            it reports the next value that thread 0 writes and all read, with two barriers of the
-#            block between (the ticket). Only that writer and that warp may be named.
 # words      initcheck, zstd_execute: a source is read as aligned words, of which the outer ones may
 #            have bytes that nobody wrote. No word is read that has not a wanted byte, and the others
 #            are shifted out: zstd_gpu_gives_the_same_whatever_memory_held. Only reads of 4 bytes by
@@ -31,10 +27,6 @@ function finish() {
     else if (tool == "racecheck" && finding ~ /hazard/ && finding ~ /Read Thread \([0-9,]*\) at damacy__exec_peek_word\(/ &&
              finding ~ /Write Thread \([0-9,]*\) at damacy__sts8\(/)
         kind = "peek"
-    else if (tool == "racecheck" && finding ~ /RAW hazard/ &&
-             finding ~ /Write Thread \(0,0,0\) at damacy__sts32\(/ &&
-             finding ~ /Read Thread \(1(2[89]|[345][0-9]),0,0\) at damacy__lds32\(/ && finding ~ /warp\.cuh/)
-        kind = "idle"
     else if (tool == "initcheck" && finding ~ /Uninitialized __global__ memory read of size 4 bytes/ &&
                finding ~ /at damacy__exec_word\(/)
         kind = "words"

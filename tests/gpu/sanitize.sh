@@ -2,7 +2,7 @@
 # tests/gpu/sanitize.sh FOLDER [TOOL...]   the tests of a build folder under compute-sanitizer
 #
 # Runs a chosen small part of the GPU tests under memcheck, racecheck, initcheck and synccheck, one
-# TAP result each, and ends with a table. Any finding fails, but for four kinds that are none, each
+# TAP result each, and ends with a table. Any finding fails, but for three kinds that are none, each
 # of which sanitize.awk knows by tool, kind, function and threads, and proves; they are counted.
 # Skips aloud without a device or the tool. SANITIZE_SECONDS (300) bounds each run, SANITIZE_JOBS
 # (half the cores) run at a time; the logs stay in FOLDER/sanitize.
