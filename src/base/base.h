@@ -9,7 +9,7 @@
 #define DAMACY__UNUSED __attribute__((unused))
 
 /* For helpers of loops: functions of warm and cold modules are inlined into others only so. */
-#define DAMACY__INLINE static inline __attribute__((always_inline))
+#define DAMACY__ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
  * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, warm

@@ -64,7 +64,7 @@ static bool damacy__zstd_bits_open(damacy__zstd_bits* bits, const uint8_t* src, 
 
 /* The next bits at the top of a word; at least 57 of them are right, as far as there are so many.
  */
-DAMACY__INLINE uint64_t damacy__zstd_bits_word(const damacy__zstd_bits* bits)
+DAMACY__ALWAYS_INLINE uint64_t damacy__zstd_bits_word(const damacy__zstd_bits* bits)
 {
     const int64_t end = (bits->left + 7) >> 3;
 
@@ -72,7 +72,7 @@ DAMACY__INLINE uint64_t damacy__zstd_bits_word(const damacy__zstd_bits* bits)
 }
 
 /* n up to 31 bits. Past the start of the stream: 0, and left stays below 0. */
-DAMACY__INLINE uint64_t damacy__zstd_bits_read(damacy__zstd_bits* bits, uint32_t n)
+DAMACY__ALWAYS_INLINE uint64_t damacy__zstd_bits_read(damacy__zstd_bits* bits, uint32_t n)
 {
     uint64_t word;
 

@@ -25,7 +25,7 @@ typedef void (*damacy__row)(void* dst, const void* src, size_t n);
 #define DAMACY__VECTORIZE
 #endif
 
-DAMACY__INLINE uint32_t damacy__f32_bits(float value)
+DAMACY__ALWAYS_INLINE uint32_t damacy__f32_bits(float value)
 {
     uint32_t bits;
 
@@ -33,7 +33,7 @@ DAMACY__INLINE uint32_t damacy__f32_bits(float value)
     return bits;
 }
 
-DAMACY__INLINE float damacy__f32_of(uint32_t bits)
+DAMACY__ALWAYS_INLINE float damacy__f32_of(uint32_t bits)
 {
     float value;
 
@@ -41,7 +41,7 @@ DAMACY__INLINE float damacy__f32_of(uint32_t bits)
     return value;
 }
 
-DAMACY__INLINE uint64_t damacy__f64_bits(double value)
+DAMACY__ALWAYS_INLINE uint64_t damacy__f64_bits(double value)
 {
     uint64_t bits;
 
@@ -49,7 +49,7 @@ DAMACY__INLINE uint64_t damacy__f64_bits(double value)
     return bits;
 }
 
-DAMACY__INLINE double damacy__f64_of(uint64_t bits)
+DAMACY__ALWAYS_INLINE double damacy__f64_of(uint64_t bits)
 {
     double value;
 
@@ -58,14 +58,14 @@ DAMACY__INLINE double damacy__f64_of(uint64_t bits)
 }
 
 /* Picks by masks: a branch around float operations would keep loops scalar. */
-DAMACY__INLINE uint32_t damacy__select(bool condition, uint32_t yes, uint32_t no)
+DAMACY__ALWAYS_INLINE uint32_t damacy__select(bool condition, uint32_t yes, uint32_t no)
 {
     const uint32_t mask = 0u - (uint32_t)condition;
 
     return (yes & mask) | (no & ~mask);
 }
 
-DAMACY__INLINE float damacy__f16_to_f32(uint16_t half)
+DAMACY__ALWAYS_INLINE float damacy__f16_to_f32(uint16_t half)
 {
     const uint32_t rest = half & 0x7fffu;
     const uint32_t normal = (rest << 13) + (112u << 23);
@@ -79,7 +79,7 @@ DAMACY__INLINE float damacy__f16_to_f32(uint16_t half)
                           damacy__select(rest >= 0x7c00u, special, finite));
 }
 
-DAMACY__INLINE uint16_t damacy__f32_to_f16(float value)
+DAMACY__ALWAYS_INLINE uint16_t damacy__f32_to_f16(float value)
 {
     const uint32_t bits = damacy__f32_bits(value);
     const uint32_t rest = bits & 0x7fffffffu;
@@ -93,14 +93,14 @@ DAMACY__INLINE uint16_t damacy__f32_to_f16(float value)
     return (uint16_t)((bits >> 16 & 0x8000u) | damacy__select(rest > 0x7f800000u, nan, bounded));
 }
 
-DAMACY__INLINE float damacy__bf16_to_f32(uint16_t half)
+DAMACY__ALWAYS_INLINE float damacy__bf16_to_f32(uint16_t half)
 {
     const uint32_t bits = (uint32_t)half << 16;
 
     return damacy__f32_of(bits | damacy__select((bits & 0x7fffffffu) > 0x7f800000u, 0x400000u, 0u));
 }
 
-DAMACY__INLINE uint16_t damacy__f32_to_bf16(float value)
+DAMACY__ALWAYS_INLINE uint16_t damacy__f32_to_bf16(float value)
 {
     const uint32_t bits = damacy__f32_bits(value);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -110,7 +110,7 @@ DAMACY__INLINE uint16_t damacy__f32_to_bf16(float value)
 }
 
 /* Rounds to odd: the smaller magnitude, with the last bit set when anything was lost. */
-DAMACY__INLINE float damacy__f64_to_f32_odd(double value)
+DAMACY__ALWAYS_INLINE float damacy__f64_to_f32_odd(double value)
 {
     const uint64_t bits = damacy__f64_bits(value);
     const uint64_t mantissa = bits & UINT64_C(0xfffffffffffff);
@@ -135,7 +135,7 @@ DAMACY__INLINE float damacy__f64_to_f32_odd(double value)
     return damacy__f32_of(sign | rest);
 }
 
-DAMACY__INLINE float damacy__u64_to_f32_odd(uint64_t value)
+DAMACY__ALWAYS_INLINE float damacy__u64_to_f32_odd(uint64_t value)
 {
     uint32_t shift;
 
@@ -148,7 +148,7 @@ DAMACY__INLINE float damacy__u64_to_f32_odd(uint64_t value)
         (((value >> shift) & 1u) == 0 && (value & ((UINT64_C(1) << shift) - 1)) != 0 ? 1u : 0u));
 }
 
-DAMACY__INLINE float damacy__i64_to_f32_odd(int64_t value)
+DAMACY__ALWAYS_INLINE float damacy__i64_to_f32_odd(int64_t value)
 {
     const float magnitude =
         damacy__u64_to_f32_odd(value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
@@ -157,7 +157,7 @@ DAMACY__INLINE float damacy__i64_to_f32_odd(int64_t value)
 }
 
 /* Widens; a signalling NaN becomes quiet, as the hardware has it. */
-DAMACY__INLINE double damacy__f32_to_f64(float value)
+DAMACY__ALWAYS_INLINE double damacy__f32_to_f64(float value)
 {
     const uint32_t bits = damacy__f32_bits(value);
     const uint32_t rest = bits & 0x7fffffffu;
@@ -171,7 +171,7 @@ DAMACY__INLINE double damacy__f32_to_f64(float value)
 
 /* Truncates and clamps; limit is the first whole number above the range. */
 #define DAMACY__F64_TO_INT(name, type, low, limit, high)                     \
-    DAMACY__INLINE type damacy__f64_to_##name(double value)                  \
+    DAMACY__ALWAYS_INLINE type damacy__f64_to_##name(double value)           \
     {                                                                        \
         if ((damacy__f64_bits(value) << 1) > UINT64_C(0xffe0000000000000)) { \
             return 0;                                                        \
@@ -186,19 +186,19 @@ DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
 #undef DAMACY__F64_TO_INT
 
 /* A row function: S x is the source element, value the output element of type D. */
-#define DAMACY__ROW_BODY(name, S, D, value)                                                       \
-    DAMACY__INLINE void damacy__row_body_##name(void* __restrict dst, const void* __restrict src, \
-                                                size_t n)                                         \
-    {                                                                                             \
-        uint8_t* to = (uint8_t*)dst;                                                              \
-        const uint8_t* from = (const uint8_t*)src;                                                \
-        for (size_t i = 0; i < n; i++) {                                                          \
-            S x;                                                                                  \
-            D y;                                                                                  \
-            memcpy(&x, from + i * sizeof x, sizeof x);                                            \
-            y = (value);                                                                          \
-            memcpy(to + i * sizeof y, &y, sizeof y);                                              \
-        }                                                                                         \
+#define DAMACY__ROW_BODY(name, S, D, value)                                                  \
+    DAMACY__ALWAYS_INLINE void damacy__row_body_##name(void* __restrict dst,                 \
+                                                       const void* __restrict src, size_t n) \
+    {                                                                                        \
+        uint8_t* to = (uint8_t*)dst;                                                         \
+        const uint8_t* from = (const uint8_t*)src;                                           \
+        for (size_t i = 0; i < n; i++) {                                                     \
+            S x;                                                                             \
+            D y;                                                                             \
+            memcpy(&x, from + i * sizeof x, sizeof x);                                       \
+            y = (value);                                                                     \
+            memcpy(to + i * sizeof y, &y, sizeof y);                                         \
+        }                                                                                    \
     }
 #define DAMACY__ROW(name, S, D, value)                                                             \
     DAMACY__ROW_BODY(name, S, D, value)                                                            \
@@ -230,7 +230,7 @@ DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
         }                                                                                  \
     }
 #define DAMACY__WIDE(name) damacy__row_wide_##name
-DAMACY__INLINE bool damacy__cpu_is_wide(void)
+DAMACY__ALWAYS_INLINE bool damacy__cpu_is_wide(void)
 {
     return __builtin_cpu_supports("avx2") != 0;
 }
@@ -242,7 +242,7 @@ DAMACY__INLINE bool damacy__cpu_is_wide(void)
         damacy__row_body_##name(dst, src, n);                                              \
     }
 #define DAMACY__WIDE(name) damacy__row_##name
-DAMACY__INLINE bool damacy__cpu_is_wide(void)
+DAMACY__ALWAYS_INLINE bool damacy__cpu_is_wide(void)
 {
     return false;
 }

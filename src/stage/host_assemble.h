@@ -181,7 +181,7 @@ __attribute__((noinline)) static void damacy__row_scale(float* row, size_t n, co
     }
 }
 
-DAMACY__INLINE float damacy__plain_nan(float value)
+DAMACY__ALWAYS_INLINE float damacy__plain_nan(float value)
 {
     const uint32_t bits = damacy__f32_bits(value);
 
@@ -259,8 +259,8 @@ static void damacy__row_affine(const damacy__copy_walk* walk, float* row, size_t
 
 /* Where the next step writes: the end, if it is the last, else the buffer that does not hold the
  * row. */
-DAMACY__INLINE void* damacy__row_target(uint64_t (*buffers)[DAMACY__BLOCK], const void* row,
-                                        void* end, uint32_t n_left)
+DAMACY__ALWAYS_INLINE void* damacy__row_target(uint64_t (*buffers)[DAMACY__BLOCK], const void* row,
+                                               void* end, uint32_t n_left)
 {
     return n_left == 1 && end ? end : row == (void*)buffers[0] ? buffers[1] : buffers[0];
 }
