@@ -235,7 +235,7 @@ DAMACY__INLINE uint32_t damacy__fse_next(const damacy__fse_entry* e, uint32_t* x
 
 // What fills a batch after the last sequence: literal length code 0, match length code 57, which
 // stands for nothing (see DAMACY__FSE_WORDS), and repeat offset 2.
-#define DAMACY__FSE_FILLER 0x39000000u
+#define DAMACY__FSE_FILLER 0x390000u
 
 // One batch, exact whatever the widths. `end` receives the position after sequence `last`, whose
 // next states do not exist, when it is in the batch.
@@ -249,16 +249,8 @@ static __device__ void damacy__fse_walk_careful(damacy__fse_walk* w, uint32_t sh
         const damacy__fse_entry l = damacy__fse_entry_load<S>(shared + S::LL + w->ll);
         const damacy__fse_entry m = damacy__fse_entry_load<S>(shared + S::ML + w->ml);
         const damacy__fse_entry o = damacy__fse_entry_load<S>(shared + S::OF + w->of);
-        damacy__u32x2 v = damacy__fse_bits_load<S>(w->at, self.ring);
-        if (!S::WIDE)
-            damacy__fse_queue_write(queue + k * 16 * S::LANES, w->at, k > last ? 0 : l.packed,
-                                    k > last ? DAMACY__FSE_FILLER >> 8 : m.packed,
-                                    k > last ? 0 : o.packed);
-        else if (k > last)
-            damacy__fse_queue_write(queue + k * 16 * S::LANES, 0, 0, DAMACY__FSE_FILLER, 0);
-        else
-            damacy__fse_queue_write(queue + k * 16 * S::LANES, v.y, v.x,
-                                    damacy__bytes(l.packed, m.packed, 0x6240), o.packed);
+        damacy__fse_queue_write(queue + k * 16 * S::LANES, w->at, k > last ? 0 : l.packed,
+                                k > last ? DAMACY__FSE_FILLER : m.packed, k > last ? 0 : o.packed);
         w->at += l.extra + m.extra + o.extra;
         if (k == last)
             *end = w->at;
