@@ -793,21 +793,27 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 /* For functions that some builds of the implementation do not use. */
 #define DAMACY__UNUSED __attribute__((unused))
 
-/* For helpers of loops: functions of warm and cold modules are inlined into others only so. */
+/* For helpers of loops: functions of lean, warm and cold modules are inlined into others only so.
+ */
 #define DAMACY__ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
  * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, warm
- * ones run per chunk. This halves the time of gcc and clang, and only where they optimise. (glibc's
- * checked open() compiles only where it is optimised: with _FORTIFY_SOURCE cold is warm in gcc.) */
+ * ones run per chunk, and lean ones hold loops that -O1 makes as fast. This halves the time of gcc
+ * and clang, and only where they optimise. (glibc's checked open() compiles only where it is
+ * optimised: with _FORTIFY_SOURCE cold is warm in gcc.) */
 #if defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && defined(__clang__)
 #define DAMACY__COLD_BEGIN _Pragma("clang optimize off")
 #define DAMACY__COLD_END   _Pragma("clang optimize on")
 #define DAMACY__WARM_BEGIN
 #define DAMACY__WARM_END
+#define DAMACY__LEAN_BEGIN
+#define DAMACY__LEAN_END
 #elif defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define DAMACY__WARM_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define DAMACY__WARM_END   _Pragma("GCC pop_options")
+#define DAMACY__LEAN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
+#define DAMACY__LEAN_END   DAMACY__WARM_END
 #if defined(_FORTIFY_SOURCE)
 #define DAMACY__COLD_BEGIN DAMACY__WARM_BEGIN
 #else
@@ -819,6 +825,8 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 #define DAMACY__COLD_END
 #define DAMACY__WARM_BEGIN
 #define DAMACY__WARM_END
+#define DAMACY__LEAN_BEGIN
+#define DAMACY__LEAN_END
 #endif
 
 #define DAMACY__COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -6218,6 +6226,7 @@ static damacy_status damacy__zstd_tables_read(damacy__zstd_scalar* z, uint32_t m
 DAMACY__WARM_END
 
 /* ==== src/codec/zstd_entropy.h ==== */
+DAMACY__LEAN_BEGIN
 /* Literals of Zstandard: Huffman streams (RFC 8878 section 4.2), one or four side by side, by the
  * trees of zstd_tables.h. */
 
@@ -6339,8 +6348,10 @@ static damacy_status damacy__zstd_literals(damacy__zstd_scalar* z, const uint8_t
     }
     return DAMACY_OK;
 }
+DAMACY__LEAN_END
 
 /* ==== src/codec/zstd_decode.h ==== */
+DAMACY__LEAN_BEGIN
 /* A Zstandard decoder of our own (RFC 8878), one thread, for sources that zstd_walk.h has accepted:
  * it decodes where libzstd is missing, and where libzstd fails it has the last word and says what
  * is wrong at which byte. */
@@ -6667,6 +6678,7 @@ static damacy_status damacy__zstd_scalar_decode(damacy__zstd_scalar* z, damacy__
     *size = (uint64_t)(to - dst);
     return DAMACY_OK;
 }
+DAMACY__LEAN_END
 
 /* ==== src/codec/zstd.h ==== */
 DAMACY__COLD_BEGIN
@@ -7068,6 +7080,7 @@ static damacy_status damacy__inflate(damacy__libraries* libraries, bool is_gzip,
 DAMACY__COLD_END
 
 /* ==== src/codec/shuffle.h ==== */
+DAMACY__LEAN_BEGIN
 /* Undoes blosc's two shuffles over one block. Source: c-blosc README_CHUNK_FORMAT.rst and its
  * shuffle filters' documented layout.
  *
@@ -7285,6 +7298,7 @@ static void damacy__unshuffle_bits(uint8_t* dst, const uint8_t* src, size_t size
     }
     memcpy(dst + n * width, src + n * width, size - n * width);
 }
+DAMACY__LEAN_END
 
 /* ==== src/codec/blosc.h ==== */
 DAMACY__WARM_BEGIN
@@ -19832,13 +19846,29 @@ typedef struct damacy__driver {
 static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* err);
 static damacy_status damacy__driver_load_nvrtc(damacy__driver* driver, damacy_error* err);
 
-/* The function called `symbol`, or NULL. ISO C has no cast from an object to a function pointer. */
-static bool damacy__driver_symbol(void* library, const char* symbol, void* field)
-{
-    void* address = dlsym(library, symbol);
+/* Where a function has its place in the table. */
+typedef struct damacy__driver_slot {
+    const char* symbol;
+    size_t offset;
+} damacy__driver_slot;
 
-    memcpy(field, &address, sizeof address);
-    return address != NULL;
+#define DAMACY__SLOT(field, symbol, parameters) {#symbol, offsetof(damacy__driver, field)},
+
+/* Fills n slots from an open library; NULL, or a function that it lacks. */
+static const char* damacy__driver_fill(damacy__driver* driver, void* library,
+                                       const damacy__driver_slot* slots, size_t n)
+{
+    const char* missing = NULL;
+
+    for (size_t i = 0; i < n; i++) {
+        void* address = dlsym(library, slots[i].symbol);
+        /* ISO C has no cast from an object to a function pointer */
+        memcpy((char*)driver + slots[i].offset, &address, sizeof address);
+        if (!address) {
+            missing = slots[i].symbol;
+        }
+    }
+    return missing;
 }
 
 /* Opens libcuda.so.1, fills the table and initialises the driver. Changes nothing about contexts.
@@ -19852,25 +19882,19 @@ static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* e
 #else
 static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* err)
 {
+    static const damacy__driver_slot slots[] = {DAMACY__CUDA_FUNCTIONS(DAMACY__SLOT)};
+    static const damacy__driver_slot newer[] = {DAMACY__CUDA_NEW_FUNCTIONS(DAMACY__SLOT)};
     damacy__driver table;
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    const char* missing = NULL;
+    const char* missing;
     int code;
 
     memset(&table, 0, sizeof table);
     if (!library) {
         return damacy__fail(err, DAMACY_UNSUPPORTED, "no CUDA driver: %s", dlerror());
     }
-#define DAMACY__RESOLVE(field, symbol, parameters)                       \
-    if (!damacy__driver_symbol(library, #symbol, (void*)&table.field)) { \
-        missing = #symbol;                                               \
-    }
-    DAMACY__CUDA_FUNCTIONS(DAMACY__RESOLVE)
-#undef DAMACY__RESOLVE
-#define DAMACY__RESOLVE_NEW(field, symbol, parameters) \
-    (void)damacy__driver_symbol(library, #symbol, (void*)&table.field);
-    DAMACY__CUDA_NEW_FUNCTIONS(DAMACY__RESOLVE_NEW)
-#undef DAMACY__RESOLVE_NEW
+    missing = damacy__driver_fill(&table, library, slots, DAMACY__COUNT(slots));
+    (void)damacy__driver_fill(&table, library, newer, DAMACY__COUNT(newer));
     if (missing) {
         return damacy__fail(err, DAMACY_UNSUPPORTED,
                             "the CUDA driver is too old: libcuda.so.1 has no %s", missing);
@@ -19891,13 +19915,10 @@ static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* e
 /* Fills the NVRTC part of the table from an open library; false when a function is missing. */
 static bool damacy__driver_resolve_nvrtc(damacy__driver* driver, void* library)
 {
-    bool complete = true;
+    static const damacy__driver_slot slots[] = {DAMACY__NVRTC_FUNCTIONS(DAMACY__SLOT)};
 
-#define DAMACY__RESOLVE_NVRTC(field, symbol, parameters) \
-    complete = damacy__driver_symbol(library, #symbol, (void*)&driver->field) && complete;
-    DAMACY__NVRTC_FUNCTIONS(DAMACY__RESOLVE_NVRTC)
-#undef DAMACY__RESOLVE_NVRTC
-    return complete && driver->nvrtc_version(&driver->nvrtc_major, &driver->nvrtc_minor) == 0 &&
+    return !damacy__driver_fill(driver, library, slots, DAMACY__COUNT(slots)) &&
+           driver->nvrtc_version(&driver->nvrtc_major, &driver->nvrtc_minor) == 0 &&
            driver->nvrtc_major > 0;
 }
 
@@ -24629,6 +24650,7 @@ static void damacy__walk_init(damacy__copy_walk* walk, const damacy__copy* copy,
 DAMACY__WARM_END
 
 /* ==== src/stage/host_assemble.h ==== */
+DAMACY__LEAN_BEGIN
 /* Runs copy records on the CPU: voxels of a decoded chunk, or a fill value, into a sample of a
  * batch.
  *
@@ -25087,6 +25109,7 @@ static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes
         damacy__stream_copy_end();
     }
 }
+DAMACY__LEAN_END
 
 /* ==== src/stage/bytes_decode.h ==== */
 DAMACY__COLD_BEGIN

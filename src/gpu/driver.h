@@ -197,13 +197,29 @@ typedef struct damacy__driver {
 static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* err);
 static damacy_status damacy__driver_load_nvrtc(damacy__driver* driver, damacy_error* err);
 
-/* The function called `symbol`, or NULL. ISO C has no cast from an object to a function pointer. */
-static bool damacy__driver_symbol(void* library, const char* symbol, void* field)
-{
-    void* address = dlsym(library, symbol);
+/* Where a function has its place in the table. */
+typedef struct damacy__driver_slot {
+    const char* symbol;
+    size_t offset;
+} damacy__driver_slot;
 
-    memcpy(field, &address, sizeof address);
-    return address != NULL;
+#define DAMACY__SLOT(field, symbol, parameters) {#symbol, offsetof(damacy__driver, field)},
+
+/* Fills n slots from an open library; NULL, or a function that it lacks. */
+static const char* damacy__driver_fill(damacy__driver* driver, void* library,
+                                       const damacy__driver_slot* slots, size_t n)
+{
+    const char* missing = NULL;
+
+    for (size_t i = 0; i < n; i++) {
+        void* address = dlsym(library, slots[i].symbol);
+        /* ISO C has no cast from an object to a function pointer */
+        memcpy((char*)driver + slots[i].offset, &address, sizeof address);
+        if (!address) {
+            missing = slots[i].symbol;
+        }
+    }
+    return missing;
 }
 
 /* Opens libcuda.so.1, fills the table and initialises the driver. Changes nothing about contexts.
@@ -217,25 +233,19 @@ static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* e
 #else
 static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* err)
 {
+    static const damacy__driver_slot slots[] = {DAMACY__CUDA_FUNCTIONS(DAMACY__SLOT)};
+    static const damacy__driver_slot newer[] = {DAMACY__CUDA_NEW_FUNCTIONS(DAMACY__SLOT)};
     damacy__driver table;
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    const char* missing = NULL;
+    const char* missing;
     int code;
 
     memset(&table, 0, sizeof table);
     if (!library) {
         return damacy__fail(err, DAMACY_UNSUPPORTED, "no CUDA driver: %s", dlerror());
     }
-#define DAMACY__RESOLVE(field, symbol, parameters)                       \
-    if (!damacy__driver_symbol(library, #symbol, (void*)&table.field)) { \
-        missing = #symbol;                                               \
-    }
-    DAMACY__CUDA_FUNCTIONS(DAMACY__RESOLVE)
-#undef DAMACY__RESOLVE
-#define DAMACY__RESOLVE_NEW(field, symbol, parameters) \
-    (void)damacy__driver_symbol(library, #symbol, (void*)&table.field);
-    DAMACY__CUDA_NEW_FUNCTIONS(DAMACY__RESOLVE_NEW)
-#undef DAMACY__RESOLVE_NEW
+    missing = damacy__driver_fill(&table, library, slots, DAMACY__COUNT(slots));
+    (void)damacy__driver_fill(&table, library, newer, DAMACY__COUNT(newer));
     if (missing) {
         return damacy__fail(err, DAMACY_UNSUPPORTED,
                             "the CUDA driver is too old: libcuda.so.1 has no %s", missing);
@@ -256,13 +266,10 @@ static damacy_status damacy__driver_load(damacy__driver* driver, damacy_error* e
 /* Fills the NVRTC part of the table from an open library; false when a function is missing. */
 static bool damacy__driver_resolve_nvrtc(damacy__driver* driver, void* library)
 {
-    bool complete = true;
+    static const damacy__driver_slot slots[] = {DAMACY__NVRTC_FUNCTIONS(DAMACY__SLOT)};
 
-#define DAMACY__RESOLVE_NVRTC(field, symbol, parameters) \
-    complete = damacy__driver_symbol(library, #symbol, (void*)&driver->field) && complete;
-    DAMACY__NVRTC_FUNCTIONS(DAMACY__RESOLVE_NVRTC)
-#undef DAMACY__RESOLVE_NVRTC
-    return complete && driver->nvrtc_version(&driver->nvrtc_major, &driver->nvrtc_minor) == 0 &&
+    return !damacy__driver_fill(driver, library, slots, DAMACY__COUNT(slots)) &&
+           driver->nvrtc_version(&driver->nvrtc_major, &driver->nvrtc_minor) == 0 &&
            driver->nvrtc_major > 0;
 }
 
