@@ -319,6 +319,37 @@ TEST(grids_and_blocks_have_three_axes)
         CHECK_EQ(n, 1);
 }
 
+// Each block has the next number and waits for the block that has the one before.
+static __global__ void relay(uint32_t* next, uint32_t* done, std::vector<uint32_t>* order)
+{
+    uint32_t& mine = *simt::shared<uint32_t>(__LINE__);
+    if (threadIdx.x == 0) {
+        mine = (*next)++;
+        __nanosleep(100);
+        while (*(volatile uint32_t*)done < mine)
+            __nanosleep(100);
+        order->push_back(mine);
+    }
+    __syncthreads();
+    if (threadIdx.x == 40) {
+        __nanosleep(100);
+        (*done)++;
+    }
+}
+
+TEST(blocks_that_run_together_wait_for_each_other)
+{
+    for (unsigned n_resident = 1; n_resident <= 6; n_resident++) {
+        uint32_t next = 0, done = 0;
+        std::vector<uint32_t> order;
+        simt::g.seed = n_resident;
+        simt::launch_together(dim3(5), dim3(64), 16, n_resident,
+                              [&] { relay(&next, &done, &order); });
+        CHECK_EQ(done, 5);
+        CHECK(order == std::vector<uint32_t>({0, 1, 2, 3, 4}));
+    }
+}
+
 TEST(dynamic_shared_memory_has_the_size_of_the_launch)
 {
     std::vector<uint8_t> out(100001);

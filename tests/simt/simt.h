@@ -1,5 +1,6 @@
 // Runs CUDA kernels on the CPU: each thread of a block is a fiber that yields at barriers and warp
-// collectives, the blocks of a grid run one after another on the calling host thread.
+// collectives, the blocks of a grid run one after another on the calling host thread, or with
+// launch_together by turns.
 //
 //     #include "tests/simt/simt.h"
 //     #include "kernels/zstd.cu"
@@ -127,25 +128,32 @@ struct shared_object {
     void* ptr;
 };
 
-// Everything about the launch under way on this host thread.
-struct world {
-    context sched;
+// A block that runs.
+struct resident {
     std::vector<fiber> f;
-    fiber* cur = nullptr;
-    dim3 bid, bdim, gdim;
-    void (*body)(void*) = nullptr;
-    void* body_context = nullptr;
-    uint64_t seed = 1;     // set it before a launch to choose a schedule; every launch changes it
-    uint64_t switches = 0; // of fibers, since the thread started
+    dim3 bid;
     uint8_t* arena = nullptr;
     uint8_t* dynamic = nullptr;
-    size_t dynamic_size = 0;
     size_t used = 0;        // bytes of the arena
     size_t shared_size = 0; // bytes of shared memory of the block, without red zones
     std::vector<shared_object> objects;
     unsigned arrived[16] = {0}; // bar.arrive
     unsigned count = 0;         // result of the last block barrier
     bool all = false;
+    bool has_yielded = false; // its warp lets others run
+};
+
+// Everything about the launch under way on this host thread, with the block whose turn it is.
+struct world : resident {
+    context sched;
+    std::vector<resident> others; // of launch_together
+    fiber* cur = nullptr;
+    dim3 bdim, gdim;
+    void (*body)(void*) = nullptr;
+    void* body_context = nullptr;
+    uint64_t seed = 1;     // set it before a launch to choose a schedule; every launch changes it
+    uint64_t switches = 0; // of fibers, since the thread started
+    size_t dynamic_size = 0;
 
     world() = default;
     world(const world&) = delete;
@@ -180,22 +188,37 @@ inline void unpoison(void* ptr, size_t size)
     (void)size;
 }
 
-inline world::~world()
+inline void forget_fibers(resident& r)
 {
-    for (fiber& x : f) {
+    (void)r;
 #ifdef SIMT_TSAN
+    for (fiber& x : r.f) {
         if (x.ctx.tsan)
             __tsan_destroy_fiber(x.ctx.tsan);
+        x.ctx.tsan = nullptr;
+    }
 #endif
+}
+
+inline void dismiss(resident& r)
+{
+    forget_fibers(r);
+    for (fiber& x : r.f)
         if (x.stack) {
             unpoison(x.stack, STACK);
             munmap(x.stack - 4096, STACK + 4096);
         }
+    if (r.arena) {
+        unpoison(r.arena, ARENA);
+        free(r.arena);
     }
-    if (arena) {
-        unpoison(arena, ARENA);
-        free(arena);
-    }
+}
+
+inline world::~world()
+{
+    for (resident& r : others)
+        dismiss(r);
+    dismiss(*this);
 }
 
 // Reports a broken kernel and ends the process: there is no way on from a deadlock.
@@ -467,7 +490,8 @@ inline bool step_warp(unsigned lo, unsigned hi)
     return ran;
 }
 
-// Runs a warp for some rounds, each up to the next collective; false when it could not move.
+// Runs a warp for some rounds, each up to the next collective, or until it yields; false when it
+// could not move.
 inline bool run_warp(unsigned w, unsigned n, uint64_t rounds)
 {
     const unsigned lo = w * 32, hi = lo + 32 < n ? lo + 32 : n;
@@ -476,34 +500,83 @@ inline bool run_warp(unsigned w, unsigned n, uint64_t rounds)
         if (!step_warp(lo, hi) && !release_warp(lo, hi))
             break;
         any = true;
+        if (g.has_yielded)
+            break;
     }
+    g.has_yielded = false;
     return any;
 }
 
-inline void run_block(dim3 bid, unsigned n)
+inline void begin_block(uint64_t b, unsigned n)
 {
-    const unsigned n_warps = (n + 31) / 32;
-    bool live = true;
-    g.bid = bid;
+    g.bid = dim3((unsigned)(b % g.gdim.x), (unsigned)(b / g.gdim.x % g.gdim.y),
+                 (unsigned)(b / g.gdim.x / g.gdim.y));
+    if (g.f.size() < n)
+        g.f.resize(n);
     shared_begin();
     for (unsigned i = 0; i < 16; i++)
         g.arrived[i] = 0;
     for (unsigned t = 0; t < n; t++)
         prepare(g.f[t], t);
-    while (live) {
-        const unsigned start = (unsigned)(random() % n_warps);
-        bool any = false;
-        for (unsigned k = 0; k < n_warps; k++) {
-            const uint64_t r = random(); // a warp goes as far as it can, or a few rounds, or waits
-            any = run_warp((start + k) % n_warps, n, r & 1 ? ~0ull : r >> 1 & 7) || any;
+}
+
+// Lets every warp of the block go on; false when the block is done.
+inline bool step_block(unsigned n)
+{
+    const unsigned n_warps = (n + 31) / 32, start = (unsigned)(random() % n_warps);
+    bool any = false, live = false;
+    for (unsigned k = 0; k < n_warps; k++) {
+        const uint64_t r = random(); // a warp goes as far as it can, or a few rounds, or waits
+        any = run_warp((start + k) % n_warps, n, r & 1 ? ~0ull : r >> 1 & 7) || any;
+    }
+    for (unsigned k = 0; k < n_warps && !any; k++)
+        any = run_warp((start + k) % n_warps, n, 1);
+    for (unsigned i = 0; i < n && !live; i++)
+        live = g.f[i].st != DONE;
+    if (live && !any && !release_named(n))
+        release_block(n);
+    return live;
+}
+
+// Runs all blocks, up to n_resident of them at a time: a place that a block leaves is the next
+// one's, as on a GPU, and which one goes on is random.
+inline void run_blocks(uint64_t n_blocks, unsigned n, unsigned n_resident)
+{
+    const uint64_t first = random() % n_blocks;
+    const bool down = random() & 1;
+    std::vector<unsigned> live; // places; place 0 is g itself
+    uint64_t next = 0;
+    while (g.others.size() + 1 < n_resident)
+        g.others.emplace_back();
+    const auto enter = [&](unsigned place) {
+        if (place > 0)
+            std::swap(static_cast<resident&>(g), g.others[place - 1]);
+    };
+    const auto begin = [&] {
+        begin_block((first + (down ? n_blocks - next : next)) % n_blocks, n);
+        next++;
+    };
+    for (unsigned i = 0; i < n_resident && next < n_blocks; i++) {
+        enter(i);
+        begin();
+        enter(i);
+        live.push_back(i);
+    }
+    while (!live.empty()) {
+        const size_t k = live.size() == 1 ? 0 : random() % live.size();
+        const unsigned place = live[k];
+        uint64_t turns = live.size() == 1 ? 1 : 1 + random() % 8;
+        bool goes_on = true;
+        enter(place);
+        while (goes_on && turns-- > 0)
+            goes_on = step_block(n);
+        if (!goes_on && next < n_blocks) {
+            begin();
+            goes_on = true;
         }
-        for (unsigned k = 0; k < n_warps && !any; k++)
-            any = run_warp((start + k) % n_warps, n, 1);
-        live = false;
-        for (unsigned i = 0; i < n && !live; i++)
-            live = g.f[i].st != DONE;
-        if (live && !any && !release_named(n))
-            release_block(n);
+        enter(place);
+        if (!goes_on)
+            live.erase(live.begin() + (long)k);
     }
 }
 
@@ -512,8 +585,10 @@ template <class F> void call_body(void* f)
     (*(F*)f)();
 }
 
-// Runs body on every thread of the grid. shared_bytes: dynamic shared memory of each block.
-template <class F> void launch(dim3 grid, dim3 block, size_t shared_bytes, F&& body)
+// Runs body on every thread of the grid, n_resident blocks at a time. shared_bytes: dynamic shared
+// memory of each block.
+template <class F>
+void launch_together(dim3 grid, dim3 block, size_t shared_bytes, unsigned n_resident, F&& body)
 {
     typedef typename std::remove_reference<F>::type function;
     const uint64_t n = (uint64_t)block.x * block.y * block.z;
@@ -526,30 +601,25 @@ template <class F> void launch(dim3 grid, dim3 block, size_t shared_bytes, F&& b
         fail("bad launch dimensions", __FILE__, __LINE__);
     if (g.seed == 0)
         g.seed = 1;
-    if (g.f.size() < n)
-        g.f.resize(n);
     g.bdim = block;
     g.gdim = grid;
     g.dynamic_size = shared_bytes;
     g.body = call_body<function>;
     g.body_context = (void*)&body;
-    const uint64_t first = random() % n_blocks;
-    const bool down = random() & 1;
-    for (uint64_t k = 0; k < n_blocks; k++) {
-        const uint64_t b = (first + (down ? n_blocks - k : k)) % n_blocks;
-        run_block(dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
-                       (unsigned)(b / grid.x / grid.y)),
-                  (unsigned)n);
-    }
+    run_blocks(n_blocks, (unsigned)n, n_resident);
+    forget_fibers(g);
+    for (resident& r : g.others)
+        forget_fibers(r);
 #ifdef SIMT_TSAN
-    for (fiber& x : g.f)
-        if (x.ctx.tsan) {
-            __tsan_destroy_fiber(x.ctx.tsan);
-            x.ctx.tsan = nullptr;
-        }
     g.sched.tsan = nullptr;
 #endif
     g.body = nullptr;
+}
+
+// One block after another.
+template <class F> void launch(dim3 grid, dim3 block, size_t shared_bytes, F&& body)
+{
+    launch_together(grid, block, shared_bytes, 1, body);
 }
 
 template <class F> void launch(dim3 grid, dim3 block, F&& body)
@@ -591,9 +661,10 @@ inline void named_arrive(unsigned id, unsigned threads, int line,
     g.arrived[id]++;
 }
 
-// Lets other lanes and warps run; __nanosleep.
+// Lets other lanes, warps and blocks run; __nanosleep.
 inline void yield(int line, const char* file = __builtin_FILE())
 {
+    g.has_yielded = true;
     suspend(*g.cur, READY, line, file);
 }
 
