@@ -6,6 +6,7 @@
 
 #include "tests/test.h"
 #include "tests/gpu/codec_frames.h"
+#include "tests/gpu/driver_symbol.h"
 #include <thread>
 
 // One codec of each kind, made when first asked for; NULL without a device.
@@ -189,12 +190,12 @@ static graph_driver load_graphs()
 {
     void* const library = dlopen("libcuda.so.1", RTLD_NOW);
     graph_driver g;
-    CHECK(damacy__driver_symbol(library, "cuStreamBeginCapture_v2", (void*)&g.begin) &&
-          damacy__driver_symbol(library, "cuStreamEndCapture", (void*)&g.end) &&
-          damacy__driver_symbol(library, "cuGraphInstantiateWithFlags", (void*)&g.instantiate) &&
-          damacy__driver_symbol(library, "cuGraphLaunch", (void*)&g.launch) &&
-          damacy__driver_symbol(library, "cuGraphDestroy", (void*)&g.destroy) &&
-          damacy__driver_symbol(library, "cuGraphExecDestroy", (void*)&g.destroy_executable));
+    CHECK(driver_symbol(library, "cuStreamBeginCapture_v2", (void*)&g.begin) &&
+          driver_symbol(library, "cuStreamEndCapture", (void*)&g.end) &&
+          driver_symbol(library, "cuGraphInstantiateWithFlags", (void*)&g.instantiate) &&
+          driver_symbol(library, "cuGraphLaunch", (void*)&g.launch) &&
+          driver_symbol(library, "cuGraphDestroy", (void*)&g.destroy) &&
+          driver_symbol(library, "cuGraphExecDestroy", (void*)&g.destroy_executable));
     return g;
 }
 

@@ -1,5 +1,6 @@
 // The Zstandard decoder on a real device against the corpora: valid frames alone and in large
 // waves, hostile ones among good ones, canaries around every output, every choice of kernels.
+#include "tests/gpu/driver_symbol.h"
 #include "tests/gpu/zstd_wave.h"
 #include "tests/test.h"
 
@@ -343,10 +344,10 @@ TEST(zstd_gpu_runs_in_a_captured_graph)
     int (*end)(damacy__stream, void**) = nullptr;
     int (*instantiate)(void**, void*, unsigned long long) = nullptr;
     int (*run)(void*, damacy__stream) = nullptr;
-    CHECK(damacy__driver_symbol(library, "cuStreamBeginCapture_v2", (void*)&begin) &&
-          damacy__driver_symbol(library, "cuStreamEndCapture", (void*)&end) &&
-          damacy__driver_symbol(library, "cuGraphInstantiateWithFlags", (void*)&instantiate) &&
-          damacy__driver_symbol(library, "cuGraphLaunch", (void*)&run));
+    CHECK(driver_symbol(library, "cuStreamBeginCapture_v2", (void*)&begin) &&
+          driver_symbol(library, "cuStreamEndCapture", (void*)&end) &&
+          driver_symbol(library, "cuGraphInstantiateWithFlags", (void*)&instantiate) &&
+          driver_symbol(library, "cuGraphLaunch", (void*)&run));
     for (uint32_t literals = DAMACY__ZSTD_LANES; literals <= DAMACY__ZSTD_SPLIT128; literals++) {
         void *graph = nullptr, *executable = nullptr;
         resident r;
