@@ -342,18 +342,18 @@ static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err
 static void damacy__zstd_choose(damacy__zstd_pass* run)
 {
     damacy__zstd_options* o = &run->options;
-    const bool has_links = run->wave.links_size != 0;
+    const bool has_links = run->wave.links_size != 0, is_open = o->literals == 0;
 
-    if (o->literals == 0) {
+    if (is_open) {
         o->literals = run->n_blocks >= 4000  ? DAMACY__ZSTD_LANES
                       : run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT32
                                              : DAMACY__ZSTD_SPLIT128;
-        /* beside sequences they take what the multiprocessors that are done first have left */
-        o->is_early |= o->literals == DAMACY__ZSTD_SPLIT32 && !run->is_few && !run->call->is_alone;
     }
     if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
         o->literals = DAMACY__ZSTD_SPLIT32;
     }
+    /* By shares, beside sequences they take what the multiprocessors that are done first leave. */
+    o->is_early |= is_open && o->literals != DAMACY__ZSTD_LANES && !run->call->is_alone;
     if (o->fse == 0 && run->call->has_company) {
         o->fse = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     }
