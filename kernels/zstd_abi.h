@@ -203,7 +203,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
     (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)
 
 /* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */
-#define DAMACY__ZSTD_FSE_LATENCY_SHARED 133120u
+#define DAMACY__ZSTD_FSE_LATENCY_SHARED 182272u
 #define DAMACY__ZSTD_FSE_LATENCY_BLOCKS 8u
 
 /* Dynamic shared memory of fse_half. */

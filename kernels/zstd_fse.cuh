@@ -16,6 +16,7 @@
 
 #include "kernels/zstd_common.cuh"
 #include "kernels/zstd_fse_extract.cuh"
+#include "kernels/zstd_fse_plan.cuh"
 #include "kernels/zstd_fse_wide.cuh"
 
 #define DAMACY__FSE_THREADS 256
@@ -35,12 +36,18 @@ DAMACY__INLINE void damacy__fse_tables(const damacy__zstd_wave& w, const uint32_
 {
     const uint32_t tid = threadIdx.x, warp = tid / 32;
 
+    for (uint32_t i = tid; i < 8 * n; i += DAMACY__FSE_THREADS) { // what the rings begin with
+        const damacy__zstd_block* b = damacy__zstd_blocks(w) + order[i / 8];
+        if (b->bits_size > 128 * (i & 7))
+            damacy__prefetch_l2((const void*)(uintptr_t)(b->sequence_src + b->bits_at +
+                                                         b->bits_size - 1 - 128 * (i & 7)));
+    }
     for (uint32_t i = tid; i < 3 * n; i += DAMACY__FSE_THREADS)
         damacy__fse_counts(damacy__zstd_blocks(w), order[i / 3], i % 3,
                            shared + S::COUNTS + i * DAMACY__FSE_COUNTS);
     for (uint32_t i = tid; i < 3 * S::LANES; i += DAMACY__FSE_THREADS) // for lanes without a block
-        S::entry_write(i % 3, shared + S::table_at(i % 3) + i / 3 * S::ENTRY, i / 3 * S::ENTRY, 0,
-                       0, 0, 0);
+        S::entry_write(i % 3, shared + S::table_at(i % 3) + i / 3 * S::ENTRY,
+                       S::entry_kind(i % 3, i / 3 * S::ENTRY, 0, 0), 0, 0);
     damacy__sync_block();
     for (uint32_t i = warp; i < 3 * n; i += DAMACY__FSE_THREADS / 32) {
         const uint32_t counts = shared + S::COUNTS + i * DAMACY__FSE_COUNTS;
@@ -203,11 +210,11 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
                                          uint32_t n_batches)
 {
     const uint32_t warp = threadIdx.x / 32, lane = damacy__lane(), rounds = n_batches + 3;
-    const bool here = lane < S::LANES;
+    const bool here = S::LANES == 32 || lane < S::LANES;
 
     if (warp == 0) {
         for (uint32_t i = 0; i < rounds; i++) {
-            if (here && i < n_batches)
+            if (i < n_batches)
                 damacy__fse_walk_batch<S>(&r->walk, shared, self, b->n, i, &r->walked);
             damacy__fse_batch_done();
         }
@@ -266,11 +273,13 @@ DAMACY__INLINE void damacy__fse_wide_pipeline(damacy__fse_role<S>* r, uint32_t s
         r->walk.at *= S::UNIT;
         damacy__fse_wide_load<S>(b->n > 0, &loads, &r->walk, shared, self.ring - shared - S::RING);
         uint32_t i = 0;
-        DAMACY__NOUNROLL while (i < n_batches) // two a turn: a branch back waits for instructions
+        DAMACY__NOUNROLL while (i < n_batches)
         {
             damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);
             damacy__fse_batch_done();
-            if (i >= n_batches)
+            if (S::BATCH >= 32)
+                continue;
+            if (i >= n_batches) // two a turn: a branch back waits for instructions
                 break;
             damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);
             damacy__fse_batch_done();
@@ -444,38 +453,69 @@ static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint3
                            S::WIDE ? 1 : S::BATCH);
 }
 
-// A whole CTA. Groups are as small as the grid allows.
+// Takes the next group: warp 0 does, for all.
 template <class S>
-static __device__ void damacy__fse_run(const damacy__zstd_wave& w, uint32_t shared)
+DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uint32_t shared)
 {
-    damacy__zstd_counters* counters = damacy__zstd_counts(w);
-    const uint32_t* order = (const uint32_t*)(uintptr_t)w.sequence_order;
-    const uint32_t n = counters->n_sequence_blocks;
-    const uint32_t share = (n + gridDim.x - 1) / gridDim.x;
-    const uint32_t lanes = share < S::LANES ? share : S::LANES;
+    damacy__fse_part part;
 
+    damacy__sync_block();
+    if (threadIdx.x == 0) {
+        const damacy__fse_plan plan = damacy__fse_plan_load(shared + S::CONTROL);
+        part =
+            damacy__fse_part_of(&plan, damacy__atomic_add(&damacy__zstd_counts(w)->ticket[0], 1));
+        damacy__sts32(shared + S::CONTROL + 20, part.first);
+        damacy__sts32(shared + S::CONTROL + 24, part.n << 1 | (part.is_wide ? 1 : 0));
+    }
+    damacy__sync_block();
+    part.first = damacy__lds32(shared + S::CONTROL + 20);
+    part.n = damacy__lds32(shared + S::CONTROL + 24);
+    part.is_wide = part.n & 1;
+    part.n >>= 1;
+    return part;
+}
+
+// A whole CTA: groups of the plan that warp 0 has, wide ones in shape W.
+template <class S, class W>
+static __device__ void damacy__fse_run(const damacy__zstd_wave& w, const damacy__fse_plan& plan,
+                                       uint32_t shared)
+{
+    const uint32_t* order = (const uint32_t*)(uintptr_t)w.sequence_order;
+
+    static_assert(S::CONSTANTS == W::CONSTANTS && S::CONTROL == W::CONTROL, "for both");
     for (uint32_t i = threadIdx.x; i < DAMACY__FSE_WORDS; i += DAMACY__FSE_THREADS)
         damacy__sts32(shared + S::CONSTANTS + 4 * i, damacy__fse_constant(i));
+    if (threadIdx.x == 0)
+        damacy__fse_plan_save(&plan, shared + S::CONTROL);
     for (;;) {
-        damacy__sync_block();
-        if (threadIdx.x == 0)
-            damacy__sts32(shared + S::CONTROL, damacy__atomic_add(&counters->ticket[0], lanes));
-        damacy__sync_block();
-        const uint32_t first = damacy__lds32(shared + S::CONTROL);
-        if (first >= n)
+        const damacy__fse_part part = damacy__fse_take<S>(w, shared);
+        if (part.n == 0)
             return;
-        damacy__fse_group<S>(w, order + first, damacy__min(lanes, n - first), shared);
+        // Through a shuffle, so that places of both shapes are not computed before the loop.
+        const uint32_t here = damacy__shfl(shared, 0);
+        if (part.is_wide && W::WIDE)
+            damacy__fse_group<W>(w, order + part.first, part.n, here);
+        else if (!S::WIDE)
+            damacy__fse_group<S>(w, order + part.first, part.n, here);
     }
 }
 
+// The same in one shape.
+template <class S>
+static __device__ void damacy__fse_run_even(const damacy__zstd_wave& w, uint32_t shared)
+{
+    const uint32_t n = damacy__zstd_counts(w)->n_sequence_blocks;
+    damacy__fse_run<S, S>(w, damacy__fse_plan_even(n, S::LANES, S::WIDE), shared);
+}
+
 // Shapes by shared memory. Without room for 32 blocks there is one shape of fewer lanes.
-#if DAMACY__SHARED_MAX >= 166912
-#define DAMACY__FSE_HAS_LATENCY 1
-typedef damacy__fse_shape<8, 6, 16> damacy__fse_latency;
-#endif
 #if DAMACY__SHARED_MAX >= 232448
+#define DAMACY__FSE_HAS_LATENCY 1
+typedef damacy__fse_shape<8, 6, 32> damacy__fse_latency;
 typedef damacy__fse_shape<4, 7, 16> damacy__fse_throughput; // 32 blocks
 #elif DAMACY__SHARED_MAX >= 166912
+#define DAMACY__FSE_HAS_LATENCY 1
+typedef damacy__fse_shape<8, 6, 16> damacy__fse_latency;
 typedef damacy__fse_shape<4, 6, 16> damacy__fse_throughput; // 16 blocks
 #elif DAMACY__SHARED_MAX >= 101376
 typedef damacy__fse_shape<4, 6, 8> damacy__fse_throughput; // 16 blocks
@@ -502,12 +542,20 @@ static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* sha
     static_assert(damacy__fse_latency::SIZE <= DAMACY__ZSTD_FSE_LATENCY_SHARED, "host's view");
     const bool small = damacy__dynamic_shared_size() < damacy__fse_throughput::SIZE;
     const uint32_t n = damacy__zstd_counts(w)->n_sequence_blocks;
-    const bool few = n <= damacy__fse_latency::LANES * gridDim.x;
-    if ((few && !(w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)) || small ||
-        (w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY)) {
-        damacy__fse_run<damacy__fse_latency>(w, damacy__shared_address(shared));
-        return;
-    }
+    const uint32_t lanes = damacy__fse_throughput::LANES, wide_lanes = damacy__fse_latency::LANES;
+    const bool few = n <= wide_lanes * gridDim.x;
+    damacy__fse_plan plan;
+
+    if (w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || small ||
+        (few && !(w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)))
+        plan = damacy__fse_plan_even(n, wide_lanes, true);
+    else if (w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)
+        plan = damacy__fse_plan_even(n, lanes, false);
+    else if (threadIdx.x < 32)
+        plan = damacy__fse_plan_mixed(w, n, lanes, wide_lanes);
+    damacy__fse_run<damacy__fse_throughput, damacy__fse_latency>(w, plan,
+                                                                 damacy__shared_address(shared));
+#else
+    damacy__fse_run_even<damacy__fse_throughput>(w, damacy__shared_address(shared));
 #endif
-    damacy__fse_run<damacy__fse_throughput>(w, damacy__shared_address(shared));
 }

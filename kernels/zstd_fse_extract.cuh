@@ -155,12 +155,14 @@ DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_val
         s->symbolic |= 0x80000000u;
 }
 
-// Copies the records of a batch to device memory, a block at a time; third `part` of the blocks.
+// Copies the records of a batch to device memory, a block at a time; every third block, or another
+// share of them.
 template <class S>
 DAMACY__INLINE void damacy__fse_copy_out(uint32_t shared, uint32_t batch, uint32_t part)
 {
     constexpr uint32_t ONCE = S::LANES < 4 ? S::LANES : 4;
-    const uint32_t k = damacy__lane(); // a block has at most 2 * BATCH <= 32 records
+    constexpr uint32_t EACH = (2 * S::BATCH + 31) / 32; // a block has at most 2 * BATCH records
+    const uint32_t k = damacy__lane();
     const uint32_t infos = shared + S::COPY + (batch & 1) * 16 * S::LANES;
     const uint32_t records =
         shared + S::RECORDS + (batch & (S::RECORDS_PARTS - 1)) * S::RECORDS_SIZE;
@@ -168,19 +170,22 @@ DAMACY__INLINE void damacy__fse_copy_out(uint32_t shared, uint32_t batch, uint32
     DAMACY__NOUNROLL for (uint32_t j0 = part * ONCE; j0 < S::LANES; j0 += 3 * ONCE)
     {
         damacy__u32x4 info[ONCE];
-        damacy__u32x2 v[ONCE];
+        damacy__u32x2 v[ONCE][EACH];
         DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
         {
             const uint32_t j = j0 + u;
             info[u] = damacy__lds128(infos + 16 * j);
-            v[u] = damacy__lds64(records + j * S::RECORDS_LANE +
-                                 ((j + k) * 8 & (S::RECORDS_LANE - 8)));
+            DAMACY__UNROLL for (uint32_t e = 0; e < EACH; e++) v[u][e] = damacy__lds64(
+                records + j * S::RECORDS_LANE + ((j + k + 32 * e) * 8 & (S::RECORDS_LANE - 8)));
         }
         DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
         {
-            const uint64_t to = (uint64_t)info[u].y << 32 | info[u].x;
-            if (k < info[u].z)
-                ((uint64_t*)(uintptr_t)to)[k] = (uint64_t)v[u].y << 32 | v[u].x;
+            uint64_t* to = (uint64_t*)(uintptr_t)((uint64_t)info[u].y << 32 | info[u].x);
+            DAMACY__UNROLL for (uint32_t e = 0; e < EACH; e++)
+            {
+                if (k + 32 * e < info[u].z)
+                    to[k + 32 * e] = (uint64_t)v[u][e].y << 32 | v[u][e].x;
+            }
         }
     }
 }

@@ -7,6 +7,14 @@
 #include "kernels/warp.cuh"
 #include "kernels/zstd_abi.h"
 
+#ifdef __CUDACC__
+#define DAMACY__UNROLL   _Pragma("unroll")
+#define DAMACY__NOUNROLL _Pragma("unroll 1")
+#else
+#define DAMACY__UNROLL
+#define DAMACY__NOUNROLL
+#endif
+
 __constant__ int8_t damacy__fse_default_ll[36] = {4, 3, 2, 2, 2, 2, 2, 2, 2,  2,  2,  2,
                                                   2, 1, 1, 1, 2, 2, 2, 2, 2,  2,  2,  2,
                                                   2, 3, 2, 1, 1, 1, 1, 1, -1, -1, -1, -1};
@@ -34,9 +42,9 @@ __constant__ uint8_t damacy__fse_bits_ml[53] = {
 #define DAMACY__FSE_BAD    0xffffu // accuracy log of a table that cannot be built
 #define DAMACY__FSE_COUNTS 128u    // bytes of the counts of a table: 64 of 16 bits
 #define DAMACY__FSE_LOG_AT 126u    // the last of them holds the accuracy log; symbols stop at 52
-// Scratch of a warp that builds a table: symbols, first-position bits, their ranks, symbols with
-// cells, running counts.
-#define DAMACY__FSE_BUILD (512u + 64u + 64u + 64u + 128u)
+// Scratch of a warp that builds a table: 16 words of bits with their ranks, for first cells and for
+// rare cells; symbols with cells; what is known of each symbol.
+#define DAMACY__FSE_BUILD (128u + 128u + 64u + 512u)
 
 DAMACY__INLINE uint32_t damacy__fse_max_symbol(uint32_t table)
 {
@@ -135,28 +143,46 @@ static __device__ void damacy__fse_counts(const damacy__zstd_block* blocks, uint
     damacy__sts16(counts + DAMACY__FSE_LOG_AT, log);
 }
 
-// First half of a build: the symbols that have cells, one after another with a bit set at the first
-// cell of each, and rare symbols (probability "less than 1") in the last cells. All lanes.
-// Returns the number of rare symbols.
-DAMACY__INLINE uint32_t damacy__fse_rank_symbols(uint32_t mask, uint32_t counts, uint32_t scratch)
+DAMACY__INLINE uint32_t damacy__fse_extra_bits(uint32_t table, uint32_t symbol)
+{
+    return table == DAMACY__ZSTD_LL   ? damacy__fse_bits_ll[symbol < 36 ? symbol : 35]
+           : table == DAMACY__ZSTD_OF ? symbol & 31
+                                      : damacy__fse_bits_ml[symbol < 53 ? symbol : 52];
+}
+
+// Cells that are not rare are given out in the order of places k * step: k of the cell at `place`.
+DAMACY__INLINE uint32_t damacy__fse_turn(uint32_t place, uint32_t size)
+{
+    const uint32_t step = (size >> 1) + (size >> 3) + 3;
+    uint32_t inverse = step * (2 - step * step); // modulo 64, as step is odd; then 4096
+    inverse *= 2 - step * inverse;
+    return place * inverse & (size - 1);
+}
+
+// First half of a build, all lanes: the symbols that have cells one after another, with a bit set
+// at the first cell of each; rare symbols (probability "less than 1"), which have the last places,
+// from the end of the list on, with a bit set at the turn of each; and {next state, kind} of each
+// symbol. Returns the number of rare symbols.
+template <class Shape>
+DAMACY__INLINE uint32_t damacy__fse_rank_symbols(uint32_t table, uint32_t column, uint32_t size,
+                                                 uint32_t counts, uint32_t scratch)
 {
     const uint32_t lane = damacy__lane(), below = (1u << lane) - 1;
-    const uint32_t bits = scratch + 512, ranks = bits + 64, list = ranks + 64, running = list + 64;
+    const uint32_t firsts = scratch, rares = scratch + 128, list = scratch + 256;
+    const uint32_t symbols = scratch + 320;
     const int32_t c0 = (int16_t)damacy__lds16(counts + 2 * lane);
     const int32_t c1 = lane == 31 ? 0 : (int16_t)damacy__lds16(counts + 64 + 2 * lane);
+    const uint32_t extra0 = damacy__fse_extra_bits(table, lane);
+    const uint32_t extra1 = damacy__fse_extra_bits(table, lane + 32);
 
-    if (lane < 16)
-        damacy__sts32(bits + 4 * lane, 0);
+    damacy__sts64(scratch + 8 * lane, 0, 0);
+    damacy__sts64(symbols + 8 * lane, c0 < 0 ? 1u : (uint32_t)c0,
+                  Shape::entry_kind(table, column, extra0, lane));
+    damacy__sts64(symbols + 256 + 8 * lane, c1 < 0 ? 1u : (uint32_t)c1,
+                  Shape::entry_kind(table, column, extra1, lane + 32));
     const uint32_t rare0 = damacy__ballot(c0 < 0), rare1 = damacy__ballot(c1 < 0);
-    damacy__sync_warp();
-    if (c0 < 0)
-        damacy__sts8(scratch + ((mask - damacy__popc(rare0 & below)) & 511), lane);
-    if (c1 < 0)
-        damacy__sts8(scratch + ((mask - damacy__popc(rare0) - damacy__popc(rare1 & below)) & 511),
-                     lane + 32);
-    damacy__sts16(running + 2 * lane, c0 < 0 ? 1u : (uint32_t)c0);
-    damacy__sts16(running + 64 + 2 * lane, c1 < 0 ? 1u : (uint32_t)c1);
-
+    const uint32_t nth0 = damacy__popc(rare0 & below);
+    const uint32_t nth1 = damacy__popc(rare0) + damacy__popc(rare1 & below);
     // Both halves in one word: counts sum to at most 512.
     const uint32_t p0 = c0 > 0 ? (uint32_t)c0 : 0, p1 = c1 > 0 ? (uint32_t)c1 : 0;
     uint32_t sum = p0 | p1 << 16;
@@ -168,87 +194,92 @@ DAMACY__INLINE uint32_t damacy__fse_rank_symbols(uint32_t mask, uint32_t counts,
     const uint32_t total0 = damacy__shfl(sum, 31) & 0xffff;
     const uint32_t first0 = (sum & 0xffff) - p0, first1 = (sum >> 16) - p1 + total0;
     const uint32_t has0 = damacy__ballot(p0 > 0), has1 = damacy__ballot(p1 > 0);
+    damacy__sync_warp();
+    if (c0 < 0) {
+        const uint32_t turn = damacy__fse_turn(size - 1 - nth0, size);
+        damacy__sts8(list + 63 - nth0, lane);
+        damacy__shared_or(rares + (turn >> 5) * 8, 1u << (turn & 31));
+    }
+    if (c1 < 0) {
+        const uint32_t turn = damacy__fse_turn(size - 1 - nth1, size);
+        damacy__sts8(list + 63 - nth1, lane + 32);
+        damacy__shared_or(rares + (turn >> 5) * 8, 1u << (turn & 31));
+    }
     if (p0) {
         damacy__sts8(list + damacy__popc(has0 & below), lane);
-        damacy__shared_or(bits + ((first0 >> 5) & 15) * 4, 1u << (first0 & 31));
+        damacy__shared_or(firsts + ((first0 >> 5) & 15) * 8, 1u << (first0 & 31));
     }
     if (p1) {
         damacy__sts8(list + damacy__popc(has0) + damacy__popc(has1 & below), lane + 32);
-        damacy__shared_or(bits + ((first1 >> 5) & 15) * 4, 1u << (first1 & 31));
+        damacy__shared_or(firsts + ((first1 >> 5) & 15) * 8, 1u << (first1 & 31));
     }
     damacy__sync_warp();
-    const uint32_t own = lane < 16 ? damacy__popc(damacy__lds32(bits + 4 * (lane & 15))) : 0;
+    const uint32_t own = damacy__popc(damacy__lds32(scratch + 8 * lane)); // firsts, then rares
     uint32_t rank = own;
     for (uint32_t d = 1; d < 16; d *= 2) {
         const uint32_t other = damacy__shfl_up(rank, d);
-        if (lane >= d)
+        if ((lane & 15) >= d)
             rank += other;
     }
-    if (lane < 16)
-        damacy__sts32(ranks + 4 * lane, rank - own);
+    damacy__sts32(scratch + 8 * lane + 4, rank - own);
     damacy__sync_warp();
     return damacy__popc(rare0) + damacy__popc(rare1);
 }
 
-// The symbol of each cell, in the order of positions k * step: cell k of those that are not rare.
-DAMACY__INLINE void damacy__fse_spread(uint32_t size, uint32_t n_rare, uint32_t scratch)
-{
-    const uint32_t lane = damacy__lane(), below = (1u << lane) - 1;
-    const uint32_t bits = scratch + 512, ranks = bits + 64, list = ranks + 64;
-    const uint32_t step = (size >> 1) + (size >> 3) + 3;
-    uint32_t done = 0;
-
-    for (uint32_t k = lane; k < (size < 32 ? 32 : size); k += 32) {
-        const uint32_t position = (k * step) & (size - 1);
-        const bool free_cell = k < size && position + n_rare < size;
-        const uint32_t vote = damacy__ballot(free_cell);
-        const uint32_t r = (done + damacy__popc(vote & below)) & 511;
-        done += damacy__popc(vote);
-        if (free_cell) {
-            const uint32_t upto = (uint32_t)((2ull << (r & 31)) - 1);
-            const uint32_t i = damacy__lds32(ranks + (r >> 5) * 4) +
-                               damacy__popc(damacy__lds32(bits + (r >> 5) * 4) & upto);
-            damacy__sts8(scratch + position, damacy__lds8(list + ((i - 1) & 63)));
-        }
-    }
-    damacy__sync_warp();
-}
-
-DAMACY__INLINE uint32_t damacy__fse_extra_bits(uint32_t table, uint32_t symbol)
-{
-    return table == DAMACY__ZSTD_LL   ? damacy__fse_bits_ll[symbol < 36 ? symbol : 35]
-           : table == DAMACY__ZSTD_OF ? symbol & 31
-                                      : damacy__fse_bits_ml[symbol < 53 ? symbol : 52];
-}
-
 // A warp builds the table of `slot` from its counts. Every entry that is written leads to an entry
-// of the table whatever the bits that follow.
+// of the table whatever the bits that follow. Four cells a lane at once, step by step, so that they
+// wait for shared memory together: only the last step depends on the cells before.
 template <class Shape>
 static __device__ void damacy__fse_build(uint32_t shared, uint32_t table, uint32_t slot,
                                          uint32_t log, uint32_t counts, uint32_t scratch)
 {
+    constexpr uint32_t N = 4;
     const uint32_t size = 1u << log, lane = damacy__lane(), below = (1u << lane) - 1;
-    const uint32_t running = scratch + 704;
+    const uint32_t firsts = scratch, rares = scratch + 128, list = scratch + 256;
+    const uint32_t symbols = scratch + 320;
     const uint32_t column = shared + Shape::table_at(table) + slot * Shape::ENTRY;
-    const uint32_t n_rare = damacy__fse_rank_symbols(size - 1, counts, scratch);
+    const uint32_t n_rare =
+        damacy__fse_rank_symbols<Shape>(table, slot * Shape::ENTRY, size, counts, scratch);
 
-    damacy__fse_spread(size, n_rare, scratch);
-    for (uint32_t cell = lane; cell < (size < 32 ? 32 : size); cell += 32) {
-        const bool in = cell < size;
-        const uint32_t symbol = in ? damacy__lds8(scratch + cell) & 63 : 64 + lane;
-        const uint32_t same = damacy__match_any(symbol);
-        const uint32_t x =
-            in ? damacy__lds16(running + 2 * symbol) + damacy__popc(same & below) : 1;
-        damacy__sync_warp();
-        if (in && !(same >> lane >> 1))
-            damacy__sts16(running + 2 * symbol, x + 1);
-        damacy__sync_warp();
-        if (!in)
-            continue;
-        const uint32_t width = log - (31 - damacy__clz(x)); // 1 <= x < 2 * size
-        const uint32_t base = (x << width) - size;
-        Shape::entry_write(table, column + (cell << Shape::ROW_LOG), slot * Shape::ENTRY,
-                           damacy__fse_extra_bits(table, symbol), width, base, symbol);
+    for (uint32_t first = lane; first < size + lane; first += 32 * N) {
+        uint32_t turn[N], symbol[N], same[N];
+        damacy__u32x2 v[N];
+        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
+        {
+            turn[u] = damacy__fse_turn(first + 32 * u, size);
+            v[u] = damacy__lds64(rares + (turn[u] >> 5) * 8);
+        }
+        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
+        {
+            turn[u] -= v[u].y + damacy__popc(v[u].x & ((1u << (turn[u] & 31)) - 1));
+            v[u] = damacy__lds64(firsts + (turn[u] >> 5) * 8);
+        }
+        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
+        {
+            const uint32_t cell = first + 32 * u;
+            const uint32_t nth = v[u].y + damacy__popc(v[u].x & ((2u << (turn[u] & 31)) - 1)) - 1;
+            symbol[u] = damacy__lds8(list + ((cell + n_rare < size ? nth : cell - size) & 63));
+        }
+        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
+        {
+            if (first + 32 * u >= size)
+                symbol[u] = 64; // no such cell
+            same[u] = damacy__match_any(symbol[u]);
+        }
+        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
+        {
+            const uint32_t cell = first + 32 * u;
+            const damacy__u32x2 known = damacy__lds64(symbols + 8 * (symbol[u] & 63));
+            const uint32_t x = known.x + damacy__popc(same[u] & below);
+            damacy__sync_warp();
+            if (cell < size && !(same[u] >> lane >> 1))
+                damacy__sts32(symbols + 8 * symbol[u], x + 1);
+            damacy__sync_warp();
+            const uint32_t width = log - (31 - damacy__clz(x)); // 1 <= x < 2 * size
+            if (cell < size)
+                Shape::entry_write(table, column + (cell << Shape::ROW_LOG), known.y, width,
+                                   (x << width) - size);
+        }
     }
     damacy__sync_warp();
 }

@@ -10,14 +10,6 @@
 
 #include "kernels/zstd_fse_table.cuh"
 
-#ifdef __CUDACC__
-#define DAMACY__UNROLL   _Pragma("unroll")
-#define DAMACY__NOUNROLL _Pragma("unroll 1")
-#else
-#define DAMACY__UNROLL
-#define DAMACY__NOUNROLL
-#endif
-
 // Loads that stay in the order in which they are written: the walk waits for them in that order.
 #ifdef __CUDACC__
 DAMACY__INLINE uint32_t damacy__fse_lds32(uint32_t at)
@@ -84,12 +76,12 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t RECORDS_LANE = BATCH * 16;
 
     // Places in shared memory.
-    static constexpr uint32_t CONSTANTS = 0;                // 94 words
-    static constexpr uint32_t POSITION = 384;               // 2 x u32 a lane
-    static constexpr uint32_t COPY = POSITION + 8 * LANES;  // 2 x {address, records, 0} a lane
-    static constexpr uint32_t STATE = COPY + 32 * LANES;    // 32 bytes a lane
-    static constexpr uint32_t CONTROL = STATE + 32 * LANES; // first block of the group
-    static constexpr uint32_t RING = CONTROL + 16;
+    static constexpr uint32_t CONSTANTS = 0;               // 94 words
+    static constexpr uint32_t CONTROL = 384;               // plan, group: 28 bytes
+    static constexpr uint32_t POSITION = 416;              // 2 x u32 a lane
+    static constexpr uint32_t COPY = POSITION + 8 * LANES; // 2 x {address, records, 0} a lane
+    static constexpr uint32_t STATE = COPY + 32 * LANES;   // 32 bytes a lane
+    static constexpr uint32_t RING = STATE + 32 * LANES;
     static constexpr uint32_t QUEUE = RING + RING_SIZE;
     static constexpr uint32_t RECORDS = (QUEUE + QUEUE_PARTS * QUEUE_SIZE + 255) & ~255u;
     static constexpr uint32_t COUNT = // 2 x u32 a lane, wide shape
@@ -102,24 +94,30 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static_assert(RING % 16 == 0 && QUEUE % 16 == 0, "alignment");
     static_assert(BUILD + 8 * DAMACY__FSE_BUILD <= TABLES, "scratch");
     static_assert(WIDE || RING_WORDS >= 4 * BATCH * 89 / 32 + 12, "ring"); // and some to spare
-    static_assert(LANES <= 32 && (BATCH == 8 || BATCH == 16), "shape");
+    static_assert(LANES <= 32 && (BATCH == 8 || BATCH == 16 || (WIDE && BATCH == 32)), "shape");
 
     static __device__ __forceinline__ uint32_t table_at(uint32_t table)
     {
         return table == DAMACY__ZSTD_LL ? LL : table == DAMACY__ZSTD_OF ? OF : ML;
     }
 
-    static __device__ __forceinline__ void entry_write(uint32_t table, uint32_t at, uint32_t column,
-                                                       uint32_t extra, uint32_t width,
-                                                       uint32_t base, uint32_t code)
+    // What the entries of a symbol have in common, and one of them.
+    static __device__ __forceinline__ uint32_t entry_kind(uint32_t table, uint32_t column,
+                                                          uint32_t extra, uint32_t code)
     {
         if (WIDE)
-            damacy__sts64(at,
-                          table == DAMACY__ZSTD_LL ? 64 - ROW_LOG - extra - width : extra + width,
-                          width | base << ROW_LOG | extra << 16 | code << 24);
+            return extra << 16 | code << 24;
+        return extra | extra << 8 | (table == DAMACY__ZSTD_OF ? column << BASE_SHIFT : code << 16);
+    }
+    static __device__ __forceinline__ void entry_write(uint32_t table, uint32_t at, uint32_t kind,
+                                                       uint32_t width, uint32_t base)
+    {
+        const uint32_t taken = (kind >> 16 & 255) + width; // wide shape
+        if (WIDE)
+            damacy__sts64(at, table == DAMACY__ZSTD_LL ? 64 - ROW_LOG - taken : taken,
+                          kind | width | base << ROW_LOG);
         else
-            damacy__sts32(at, extra | (extra + width) << 8 | base << (BASE_SHIFT + ROW_LOG) |
-                                  (table == DAMACY__ZSTD_OF ? column << BASE_SHIFT : code << 16));
+            damacy__sts32(at, kind + (width << 8) + (base << (BASE_SHIFT + ROW_LOG)));
     }
 };
 
@@ -305,7 +303,18 @@ DAMACY__INLINE bool damacy__fse_walk_fast(damacy__fse_walk* w, uint32_t shared,
     return !(overflow & 32) && widest <= 64;
 }
 
-// Walks batch `batch` of a block of n sequences and publishes the position.
+// Puts what fills a batch after sequence `last` of one that was walked fast. Returns the position
+// after that sequence.
+template <class S> DAMACY__INLINE uint32_t damacy__fse_walk_end(uint32_t queue, uint32_t last)
+{
+    const damacy__u32x4 v = damacy__lds128(queue + last * 16 * S::LANES);
+
+    DAMACY__NOUNROLL for (uint32_t k = last + 1; k < S::BATCH; k++)
+        damacy__fse_queue_write(queue + k * 16 * S::LANES, v.x, 0, DAMACY__FSE_FILLER, 0);
+    return v.x + (v.y & 255) + (v.z & 255) + (v.w & 255);
+}
+
+// Walks batch `batch` of a block of n sequences and publishes the position; all lanes.
 template <class S>
 DAMACY__INLINE void damacy__fse_walk_batch(damacy__fse_walk* w, uint32_t shared,
                                            damacy__fse_lane self, uint32_t n, uint32_t batch,
@@ -314,12 +323,20 @@ DAMACY__INLINE void damacy__fse_walk_batch(damacy__fse_walk* w, uint32_t shared,
     const uint32_t lane = damacy__lane(), done = batch * S::BATCH, last = n - done - 1;
     const uint32_t queue = shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE + lane * 16;
     const damacy__fse_walk before = *w;
-    const bool good = damacy__fse_walk_fast<S>(w, shared, self, queue);
-    if ((!good && n > done) || last < S::BATCH) {
-        *w = before;
-        damacy__fse_walk_careful<S>(w, shared, self, queue, last, end);
+    const bool here = S::LANES == 32 || lane < S::LANES;
+    const bool good = here && damacy__fse_walk_fast<S>(w, shared, self, queue);
+    const bool is_wide = here && !good && n > done, is_last = here && last < S::BATCH;
+    if (damacy__any(is_wide || is_last)) { // the same for all lanes: a warp that stays together
+        if (is_wide) {
+            *w = before;
+            damacy__fse_walk_careful<S>(w, shared, self, queue, last, end);
+        } else if (is_last) {
+            *end = damacy__fse_walk_end<S>(queue, last);
+        }
+        damacy__sync_warp();
     }
-    damacy__sts32(shared + S::POSITION + ((batch + 1) & 1) * 4 * S::LANES + lane * 4, w->at);
+    if (here)
+        damacy__sts32(shared + S::POSITION + ((batch + 1) & 1) * 4 * S::LANES + lane * 4, w->at);
 }
 
 // ---- input: what the feeder puts into the ring
@@ -338,6 +355,8 @@ static __device__ __noinline__ damacy__u32x4 damacy__fse_chunk_edge(uint64_t lo,
                                                                     uint64_t end)
 {
     damacy__u32x4 v = {0, 0, 0, 0};
+    if (end <= lo)
+        return v;
     DAMACY__NOUNROLL for (uint32_t i = 1; i <= 16; i++)
     {
         const uint64_t at = end - i;

@@ -169,29 +169,31 @@ struct damacy__fse_seen {
     uint32_t max_offset, walked; // largest offset value, position after the last sequence
 };
 
-// The second stage, all lanes of a warp: {position, states} becomes {literal length, match length,
-// choice, offset}; a sequence that is not there moves nothing.
-template <class S>
-DAMACY__INLINE void damacy__fse_wide_values(damacy__fse_seen* seen, uint32_t shared,
-                                            damacy__fse_lane self, uint32_t n, uint32_t batch)
-{
-    constexpr uint32_t SHARE = S::BATCH * S::LANES / 32;
-    const uint32_t lane = damacy__lane(), j = lane & (S::LANES - 1), part = lane / S::LANES;
-    const uint32_t done = batch * S::BATCH + part * SHARE, left = n > done ? n - done : 0;
-    const uint32_t queue =
-        damacy__fse_wide_queue<S>(shared, batch) + part * SHARE * 16 * S::LANES + j * 16;
-    const uint32_t constants = shared + S::CONSTANTS;
-    damacy__u32x4 q[SHARE];
-    damacy__u32x2 v[SHARE];
-    uint32_t el[SHARE], em[SHARE], eo[SHARE], ll[SHARE], ml[SHARE];
+// Sequences of a batch that a lane of the second and third stage has, one after another, and those
+// that it looks at together: more would be code that does not stay in the instruction cache.
+#define DAMACY__FSE_SHARE(S) (S::BATCH * S::LANES / 32)
+#define DAMACY__FSE_TOGETHER 4u
 
-    DAMACY__UNROLL for (uint32_t i = 0; i < SHARE; i++)
+// The second stage, all lanes of a warp: {position, states} becomes {literal length, match length,
+// choice, offset}; a sequence that is not there moves nothing. `left` of them are there.
+template <class S>
+DAMACY__INLINE void damacy__fse_wide_some_values(damacy__fse_seen* seen, uint32_t shared,
+                                                 damacy__fse_lane self, uint32_t queue,
+                                                 bool is_walked, uint32_t left)
+{
+    constexpr uint32_t N = DAMACY__FSE_TOGETHER;
+    const uint32_t constants = shared + S::CONSTANTS;
+    damacy__u32x4 q[N];
+    damacy__u32x2 v[N];
+    uint32_t el[N], em[N], eo[N], ll[N], ml[N];
+
+    DAMACY__UNROLL for (uint32_t i = 0; i < N; i++)
     {
         q[i] = damacy__lds128(queue + i * 16 * S::LANES);
-        if (n <= batch * S::BATCH) // the walk left nothing here
+        if (!is_walked) // the walk left nothing here
             q[i].x = q[i].y = q[i].z = q[i].w = 0;
     }
-    DAMACY__UNROLL for (uint32_t i = 0; i < SHARE; i++)
+    DAMACY__UNROLL for (uint32_t i = 0; i < N; i++)
     {
         q[i].x /= S::UNIT;
         v[i] = damacy__fse_bits_load<S>(q[i].x, self.ring);
@@ -199,12 +201,12 @@ DAMACY__INLINE void damacy__fse_wide_values(damacy__fse_seen* seen, uint32_t sha
         em[i] = damacy__lds32(shared + S::ML + 4 + q[i].z);
         eo[i] = damacy__lds32(shared + S::OF + 4 + q[i].w);
     }
-    DAMACY__UNROLL for (uint32_t i = 0; i < SHARE; i++)
+    DAMACY__UNROLL for (uint32_t i = 0; i < N; i++)
     {
         ll[i] = damacy__lds32(constants + (el[i] >> 22 & 0xfc));
         ml[i] = damacy__lds32(constants + 144 + (em[i] >> 22 & 0xfc));
     }
-    DAMACY__UNROLL for (uint32_t i = 0; i < SHARE; i++)
+    DAMACY__UNROLL for (uint32_t i = 0; i < N; i++)
     {
         const uint32_t hi = v[i].y, lo = v[i].x;
         const uint32_t o = eo[i] >> 16, m = em[i] >> 16, l = el[i] >> 16; // extra bits mod 32
@@ -228,6 +230,21 @@ DAMACY__INLINE void damacy__fse_wide_values(damacy__fse_seen* seen, uint32_t sha
     }
 }
 
+template <class S>
+DAMACY__INLINE void damacy__fse_wide_values(damacy__fse_seen* seen, uint32_t shared,
+                                            damacy__fse_lane self, uint32_t n, uint32_t batch)
+{
+    constexpr uint32_t SHARE = DAMACY__FSE_SHARE(S), N = DAMACY__FSE_TOGETHER;
+    const uint32_t lane = damacy__lane(), j = lane & (S::LANES - 1), part = lane / S::LANES;
+    const uint32_t done = batch * S::BATCH + part * SHARE, left = n > done ? n - done : 0;
+    const uint32_t queue =
+        damacy__fse_wide_queue<S>(shared, batch) + part * SHARE * 16 * S::LANES + j * 16;
+
+    DAMACY__NOUNROLL for (uint32_t i = 0; i < SHARE; i += N)
+        damacy__fse_wide_some_values<S>(seen, shared, self, queue + i * 16 * S::LANES,
+                                        n > batch * S::BATCH, left > i ? left - i : 0);
+}
+
 // Sums of a block before the next batch, the same in its four lanes.
 struct damacy__fse_sums {
     uint32_t start, literals; // as in damacy__fse_state
@@ -239,22 +256,21 @@ struct damacy__fse_sums {
 template <class S>
 DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t shared, uint32_t batch)
 {
-    constexpr uint32_t SHARE = S::BATCH * S::LANES / 32, WRAP = S::RECORDS_LANE - 8;
+    constexpr uint32_t SHARE = DAMACY__FSE_SHARE(S), N = DAMACY__FSE_TOGETHER;
+    constexpr uint32_t WRAP = S::RECORDS_LANE - 8;
     const uint32_t lane = damacy__lane(), j = lane & (S::LANES - 1), part = lane / S::LANES;
     const uint32_t queue =
         damacy__fse_wide_queue<S>(shared, batch) + part * SHARE * 16 * S::LANES + j * 16;
     const uint32_t records = shared + S::RECORDS +
                              (batch & (S::RECORDS_PARTS - 1)) * S::RECORDS_SIZE +
                              j * S::RECORDS_LANE;
-    damacy__u32x4 q[SHARE];
-    uint32_t lengths = 0, literals = 0; // of a batch less than 2^23; above them, records
+    uint32_t lengths = 0, literals = 0; // of a batch less than 2^24; above them, records
 
-    DAMACY__UNROLL for (uint32_t i = 0; i < SHARE; i++) q[i] =
-        damacy__lds128(queue + i * 16 * S::LANES);
     DAMACY__UNROLL for (uint32_t i = 0; i < SHARE; i++)
     {
-        lengths += q[i].x + q[i].y + ((q[i].x ? 1u << 24 : 0) + (q[i].y ? 1u << 24 : 0));
-        literals += q[i].x;
+        const damacy__u32x2 q = damacy__lds64(queue + i * 16 * S::LANES);
+        lengths += q.x + q.y + ((q.x ? 1u << 24 : 0) + (q.y ? 1u << 24 : 0));
+        literals += q.x;
     }
     uint32_t all_lengths = lengths, all_literals = literals;
     for (uint32_t d = S::LANES; d < 32; d *= 2) {
@@ -265,22 +281,30 @@ DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t share
     uint32_t start = s->start + ((all_lengths - lengths) & 0xffffff);
     uint32_t from = s->literals + 4 * (all_literals - literals);
     uint32_t at = (((all_lengths - lengths) >> 24) + j) * 8;
-    DAMACY__UNROLL for (uint32_t i = 0; i < SHARE; i++)
+    DAMACY__NOUNROLL for (uint32_t i0 = 0; i0 < SHARE; i0 += N)
     {
-        const uint32_t ll = q[i].x, ml = q[i].y;
-        const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)from << 32 | start);
-        if (ll)
-            damacy__sts64(records + (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));
-        start += ll;
-        from += 4 * ll;
-        at += ll ? 8 : 0;
-        const uint64_t copy = (uint64_t)ml * 131072u + (0xffffffff00000000ull | start);
-        const uint32_t to = records + (at & WRAP), place = queue + i * 16 * S::LANES;
-        if (ml)
-            damacy__sts32(to, (uint32_t)copy);
-        damacy__fse_queue_write(place, ml ? to + 4 : place, (uint32_t)(copy >> 32), q[i].z, q[i].w);
-        start += ml;
-        at += 8;
+        const uint32_t first = queue + i0 * 16 * S::LANES;
+        damacy__u32x4 q[N];
+        DAMACY__UNROLL for (uint32_t i = 0; i < N; i++) q[i] =
+            damacy__lds128(first + i * 16 * S::LANES);
+        DAMACY__UNROLL for (uint32_t i = 0; i < N; i++)
+        {
+            const uint32_t ll = q[i].x, ml = q[i].y;
+            const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)from << 32 | start);
+            if (ll)
+                damacy__sts64(records + (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));
+            start += ll;
+            from += 4 * ll;
+            at += ll ? 8 : 0;
+            const uint64_t copy = (uint64_t)ml * 131072u + (0xffffffff00000000ull | start);
+            const uint32_t to = records + (at & WRAP), place = first + i * 16 * S::LANES;
+            if (ml)
+                damacy__sts32(to, (uint32_t)copy);
+            damacy__fse_queue_write(place, ml ? to + 4 : place, (uint32_t)(copy >> 32), q[i].z,
+                                    q[i].w);
+            start += ml;
+            at += 8;
+        }
     }
     all_lengths = damacy__shfl(all_lengths, 32 - S::LANES + j);
     all_literals = damacy__shfl(all_literals, 32 - S::LANES + j);
@@ -305,7 +329,7 @@ DAMACY__INLINE void damacy__fse_wide_offsets(damacy__fse_state* s, uint32_t shar
     s->n_records += damacy__lds32(shared + S::COUNT + (batch & 1) * 4 * S::LANES + 4 * lane);
     if (symbolic)
         s->symbolic = s->n_records;
-    DAMACY__UNROLL for (uint32_t k0 = 0; k0 < S::BATCH; k0 += 8)
+    DAMACY__NOUNROLL for (uint32_t k0 = 0; k0 < S::BATCH; k0 += 8)
     {
         damacy__u32x4 v[8];
         DAMACY__UNROLL for (uint32_t i = 0; i < 8; i++) v[i] =
@@ -334,39 +358,55 @@ DAMACY__INLINE void damacy__fse_wide_offsets(damacy__fse_state* s, uint32_t shar
                             damacy__min(s->n_records, capacity) - damacy__min(first, capacity), 0);
 }
 
-// ---- input: four lanes a block, each a chunk of 16 bytes
+// ---- input: four lanes a block, each a chunk of 16 bytes for every 16 sequences of a batch
 
 template <class S>
 DAMACY__INLINE void damacy__fse_wide_feed_store(damacy__fse_feed* f, uint32_t ring)
 {
+    constexpr uint32_t CHUNKS = S::BATCH / 16;
     const uint32_t lane = damacy__lane(), j = lane & (S::LANES - 1), part = lane / S::LANES;
-    const uint64_t end = f->end - 16 * part;
-    damacy__u32x2 before;
-
-    if (part < f->pending && !damacy__fse_chunk_inside(f, end))
-        f->chunk[0] = damacy__fse_chunk_edge(f->lo, f->hi, end);
-    damacy__sync_warp();
-    before.x = damacy__shfl_up(f->chunk[0].y, S::LANES);
-    before.y = damacy__shfl_up(f->chunk[0].x, S::LANES);
-    if (part == 0)
-        before = f->last;
-    if (part < f->pending)
-        damacy__fse_chunk_store<S>(f->filled + 4 * part, f->chunk[0], before, ring);
-    damacy__sync_warp();
     const uint32_t newest = ((f->pending - 1) & 3) * S::LANES + j;
-    before.x = damacy__shfl(f->chunk[0].y, newest);
-    before.y = damacy__shfl(f->chunk[0].x, newest);
-    if (f->pending)
-        f->last = before;
+    damacy__u32x2 before = f->last, last = f->last;
+
+    DAMACY__UNROLL for (uint32_t c = 0; c < CHUNKS; c++)
+    {
+        const uint64_t end = f->end - 16 * (part + 4 * c);
+        if (part + 4 * c < f->pending && !damacy__fse_chunk_inside(f, end))
+            f->chunk[c] = damacy__fse_chunk_edge(f->lo, f->hi, end);
+    }
+    damacy__sync_warp();
+    DAMACY__UNROLL for (uint32_t c = 0; c < CHUNKS; c++)
+    {
+        const damacy__u32x4 v = f->chunk[c];
+        damacy__u32x2 up, here;
+        up.x = damacy__shfl_up(v.y, S::LANES);
+        up.y = damacy__shfl_up(v.x, S::LANES);
+        if (part + 4 * c < f->pending)
+            damacy__fse_chunk_store<S>(f->filled + 4 * (part + 4 * c), v, part ? up : before, ring);
+        before.x = damacy__shfl(v.y, 3 * S::LANES + j);
+        before.y = damacy__shfl(v.x, 3 * S::LANES + j);
+        here.x = damacy__shfl(v.y, newest);
+        here.y = damacy__shfl(v.x, newest);
+        if (f->pending > 4 * c)
+            last = here;
+    }
+    damacy__sync_warp();
+    f->last = last;
     f->filled += 4 * f->pending;
     f->end -= 16 * f->pending;
     f->pending = 0;
 }
 
-DAMACY__INLINE void damacy__fse_wide_feed_load(damacy__fse_feed* f, uint32_t part, uint32_t n)
+template <class S> DAMACY__INLINE void damacy__fse_wide_feed_load(damacy__fse_feed* f, uint32_t n)
 {
-    const uint64_t end = f->end - 16 * part;
-    damacy__fse_chunk_load(&f->chunk[0], end, part < n && damacy__fse_chunk_inside(f, end));
+    const uint32_t part = damacy__lane() / S::LANES;
+
+    DAMACY__UNROLL for (uint32_t c = 0; c < S::BATCH / 16; c++)
+    {
+        const uint32_t k = part + 4 * c;
+        const uint64_t end = f->end - 16 * k;
+        damacy__fse_chunk_load(&f->chunk[c], end, k < n && damacy__fse_chunk_inside(f, end));
+    }
     f->pending = n;
 }
 
@@ -375,19 +415,20 @@ template <class S>
 DAMACY__INLINE void damacy__fse_wide_feed_step(damacy__fse_feed* f, bool here, uint32_t at,
                                                uint32_t ring)
 {
-    const uint32_t part = damacy__lane() / S::LANES;
     const uint32_t want = (at >> 5) + (4 * S::BATCH * 89 + 31) / 32 + 3;
 
+    static_assert(!S::WIDE || (S::LANES == 8 && S::BATCH % 16 == 0), "four lanes a block");
     damacy__fse_wide_feed_store<S>(f, ring);
     for (;;) {
-        const bool more = here && (int32_t)(want - f->filled) > 16;
+        const bool more = here && (int32_t)(want - f->filled) > (int32_t)S::BATCH;
         if (!damacy__any(more))
             break;
-        damacy__fse_wide_feed_load(f, part, more ? 4 : 0);
+        damacy__fse_wide_feed_load<S>(f, more ? S::BATCH / 4 : 0);
         damacy__fse_wide_feed_store<S>(f, ring);
     }
     const int32_t need = here ? (int32_t)(want - f->filled) : 0;
-    damacy__fse_wide_feed_load(f, part, need > 0 ? (uint32_t)(need + 3) / 4 : 0);
-    if (part == 0 && f->end >= f->lo + 1024 && f->end <= f->hi)
-        damacy__prefetch_l2((const void*)(uintptr_t)(f->end - 1024));
+    damacy__fse_wide_feed_load<S>(f, need > 0 ? (uint32_t)(need + 3) / 4 : 0);
+    const uint64_t ahead = f->end - 1024 - 16 * (damacy__lane() / S::LANES);
+    if (ahead >= f->lo && f->end <= f->hi)
+        damacy__prefetch_l2((const void*)(uintptr_t)ahead);
 }

@@ -155,7 +155,8 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
 
 // ---- order: one block of 1024 threads -----------------------------------------------------------
 
-#define DAMACY__ZSTD_BUCKETS 80u
+#define DAMACY__ZSTD_BUCKETS          80u
+#define DAMACY__ZSTD_SEQUENCE_BUCKETS 1024u
 
 enum { // lists
     DAMACY__ZSTD_LIST_SEQUENCES = 0,
@@ -167,6 +168,7 @@ enum { // lists
 
 typedef struct damacy__zstd_order_shared {
     uint32_t cursor[DAMACY__ZSTD_LISTS][DAMACY__ZSTD_BUCKETS];
+    uint32_t sequences[DAMACY__ZSTD_SEQUENCE_BUCKETS]; // instead of the first list's above
 } damacy__zstd_order_shared;
 
 // Size class of n, four to an octave, largest first.
@@ -175,6 +177,16 @@ DAMACY__INLINE uint32_t damacy__zstd_bucket(uint32_t n)
     const uint32_t log = 31 - damacy__clz(n | 1);
     const uint32_t size_class = 4 * log + ((n << 2 >> log) & 3);
     return DAMACY__ZSTD_BUCKETS - 1 - damacy__min(size_class, DAMACY__ZSTD_BUCKETS - 1);
+}
+
+// Number of sequences, 64 classes to an octave: blocks that are decoded side by side take as long
+// as the largest of them.
+DAMACY__INLINE uint32_t damacy__zstd_sequence_bucket(uint32_t n)
+{
+    const uint32_t log = 31 - damacy__clz(n | 1);
+    const uint32_t size_class = 64 * log + ((n << 6 >> log) & 63);
+    return DAMACY__ZSTD_SEQUENCE_BUCKETS - 1 -
+           damacy__min(size_class, DAMACY__ZSTD_SEQUENCE_BUCKETS - 1);
 }
 
 // An entry of a list: which list (LISTS: none) and its size class there. Nobody looks for errors,
@@ -191,7 +203,7 @@ DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_sequences(const damacy_
 
     if (b.type == DAMACY__ZSTD_SEQUENCES) {
         key.list = DAMACY__ZSTD_LIST_SEQUENCES;
-        key.bucket = damacy__zstd_bucket(b.n_sequences);
+        key.bucket = damacy__zstd_sequence_bucket(b.n_sequences);
     }
     return key;
 }
@@ -238,16 +250,35 @@ static __device__ void damacy__zstd_order_places(const damacy__zstd_wave& w, uin
         at = w.max_blocks - n;
     } else if (list >= DAMACY__ZSTD_LIST_EARLY) {
         c->n_literal_blocks[list - DAMACY__ZSTD_LIST_EARLY] = n;
-    } else if (list == DAMACY__ZSTD_LIST_EXECUTE) {
-        c->n_execute = n;
     } else {
-        c->n_sequence_blocks = n;
+        c->n_execute = n;
     }
     for (uint32_t i = 0; i < DAMACY__ZSTD_BUCKETS; i++) {
         const uint32_t count = cursor[i];
         cursor[i] = at;
         at += count;
     }
+}
+
+// The same for blocks with sequences; one warp.
+static __device__ void damacy__zstd_order_sequence_places(const damacy__zstd_wave& w,
+                                                          uint32_t* cursor)
+{
+    const uint32_t lane = damacy__lane();
+    uint32_t at = 0;
+
+    for (uint32_t i = lane; i < DAMACY__ZSTD_SEQUENCE_BUCKETS; i += 32) {
+        const uint32_t count = cursor[i];
+        uint32_t sum = count;
+        for (uint32_t d = 1; d < 32; d *= 2) {
+            const uint32_t other = damacy__shfl_up(sum, d);
+            sum += lane >= d ? other : 0;
+        }
+        cursor[i] = at + sum - count;
+        at += damacy__shfl(sum, 31);
+    }
+    if (lane == 0)
+        damacy__zstd_counts(w)->n_sequence_blocks = at;
 }
 
 DAMACY__INLINE uint32_t* damacy__zstd_order_list(const damacy__zstd_wave& w, uint32_t list)
@@ -274,7 +305,10 @@ DAMACY__INLINE void damacy__zstd_order_item(const damacy__zstd_wave& w,
 
     if (key.list == DAMACY__ZSTD_LISTS)
         return;
-    const uint32_t at = damacy__atomic_add(&shared.cursor[key.list][key.bucket], 1);
+    const uint32_t at = damacy__atomic_add(key.list == DAMACY__ZSTD_LIST_SEQUENCES
+                                               ? &shared.sequences[key.bucket]
+                                               : &shared.cursor[key.list][key.bucket],
+                                           1);
     if (WRITE)
         damacy__zstd_order_list(w, key.list)[at] = index;
 }
@@ -285,16 +319,19 @@ static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,
     const uint32_t n_blocks = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x;
     const bool literals = w.flags & DAMACY__ZSTD_FLAG_LITERALS;
     const uint32_t n = n_blocks + (literals ? 0 : damacy__zstd_counts(w)->n_frames);
-    uint32_t* const cursor = &shared.cursor[0][0];
+    uint32_t* const cursor = (uint32_t*)&shared;
 
-    for (uint32_t i = tid; i < DAMACY__ZSTD_LISTS * DAMACY__ZSTD_BUCKETS; i += blockDim.x)
+    for (uint32_t i = tid; i < sizeof shared / 4; i += blockDim.x)
         cursor[i] = 0;
     damacy__sync_block();
     for (uint32_t i = tid; i < n; i += blockDim.x)
         damacy__zstd_order_item<false>(w, shared, i, n_blocks);
     damacy__sync_block();
-    if (tid < DAMACY__ZSTD_LISTS && literals == (tid >= DAMACY__ZSTD_LIST_EARLY))
+    if (tid < DAMACY__ZSTD_LISTS && tid != DAMACY__ZSTD_LIST_SEQUENCES &&
+        literals == (tid >= DAMACY__ZSTD_LIST_EARLY))
         damacy__zstd_order_places(w, shared.cursor[tid], tid);
+    if (tid / 32 == 1 && !literals)
+        damacy__zstd_order_sequence_places(w, shared.sequences);
     damacy__sync_block();
     for (uint32_t i = tid; i < n; i += blockDim.x)
         damacy__zstd_order_item<true>(w, shared, i, n_blocks);

@@ -27,7 +27,7 @@ extern "C" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse(damacy__zst
 extern "C" __global__ __launch_bounds__(256, 2) void damacy_zstd_fse_half(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(shared);
-    damacy__fse_run<damacy__fse_half>(w, damacy__shared_address(shared));
+    damacy__fse_run_even<damacy__fse_half>(w, damacy__shared_address(shared));
 }
 
 // Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.

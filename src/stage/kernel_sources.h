@@ -35,6 +35,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_exec_link.cuh", damacy__source_zstd_exec_link_cuh},
     {"kernels/zstd_fse.cuh", damacy__source_zstd_fse_cuh},
     {"kernels/zstd_fse_extract.cuh", damacy__source_zstd_fse_extract_cuh},
+    {"kernels/zstd_fse_plan.cuh", damacy__source_zstd_fse_plan_cuh},
     {"kernels/zstd_fse_table.cuh", damacy__source_zstd_fse_table_cuh},
     {"kernels/zstd_fse_walk.cuh", damacy__source_zstd_fse_walk_cuh},
     {"kernels/zstd_fse_wide.cuh", damacy__source_zstd_fse_wide_cuh},

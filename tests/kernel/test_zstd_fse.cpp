@@ -339,7 +339,22 @@ typedef void (*stage)(const damacy__zstd_wave& w);
 template <class S> static void run_shape(const damacy__zstd_wave& w)
 {
     simt::launch(dim3(1 + (unsigned)(simt::random() % 3)), dim3(DAMACY__FSE_THREADS), S::SIZE,
-                 [&] { damacy__fse_run<S>(w, 0); });
+                 [&] { damacy__fse_run_even<S>(w, 0); });
+}
+// A plan with wide groups between narrow ones: both shapes in one CTA, one after the other.
+static void run_mixed(const damacy__zstd_wave& w)
+{
+    typedef damacy__fse_shape<4, 6, 8> narrow;
+    typedef damacy__fse_shape<8, 6, 16> wide;
+    const uint32_t n = ((const damacy__zstd_counters*)(uintptr_t)w.counters)->n_sequence_blocks;
+    damacy__fse_plan plan;
+    plan.n = n;
+    plan.n_lanes = 1 + (uint32_t)(simt::random() % narrow::LANES);
+    plan.n_wide_lanes = 1 + (uint32_t)(simt::random() % wide::LANES);
+    plan.wide = (uint32_t)(simt::random() % (n / plan.n_lanes + 1)) * plan.n_lanes;
+    plan.wide_end = plan.wide + (uint32_t)(simt::random() % (n - plan.wide + 1));
+    simt::launch(dim3(1 + (unsigned)(simt::random() % 3)), dim3(DAMACY__FSE_THREADS), wide::SIZE,
+                 [&] { damacy__fse_run<narrow, wide>(w, plan, 0); });
 }
 static void run_stage(const damacy__zstd_wave& w)
 {
@@ -348,10 +363,15 @@ static void run_stage(const damacy__zstd_wave& w)
         damacy__zstd_fse(w, shared);
     });
 }
-static const stage stages[] = {
-    run_shape<damacy__fse_shape<8, 6, 16>>, run_shape<damacy__fse_shape<4, 7, 16>>,
-    run_shape<damacy__fse_shape<4, 6, 16>>, run_shape<damacy__fse_shape<4, 6, 8>>,
-    run_shape<damacy__fse_shape<4, 5, 16>>, run_stage};
+static const stage stages[] = {run_shape<damacy__fse_shape<8, 6, 32>>,
+                               run_shape<damacy__fse_shape<8, 6, 16>>,
+                               run_shape<damacy__fse_shape<4, 7, 16>>,
+                               run_shape<damacy__fse_shape<4, 6, 16>>,
+                               run_shape<damacy__fse_shape<4, 6, 8>>,
+                               run_shape<damacy__fse_shape<4, 5, 16>>,
+                               run_mixed,
+                               run_stage};
+static const uint32_t n_stages = sizeof stages / sizeof stages[0];
 
 // Decodes the blocks with one variant and compares everything with the reference.
 static void check_blocks(const std::vector<frame>& frames, std::vector<damacy__zstd_block> blocks,
@@ -499,7 +519,7 @@ TEST(sequences_of_real_frames_equal_the_reference)
     uint64_t seed = test_seed();
     static const int levels[] = {1, 3, 9, 19};
     totals sum = {0, 0, 0};
-    for (uint32_t k = 0; k < 6; k++) {
+    for (uint32_t k = 0; k < n_stages; k++) {
         std::vector<frame> frames;
         std::vector<damacy__zstd_block> blocks;
         simt::g.seed = seed + k;
@@ -580,7 +600,7 @@ TEST(sequences_of_more_bits_than_a_window_are_decoded)
     uint64_t seed = test_seed();
     totals sum = {0, 0, 0};
     uint64_t widest = 0;
-    for (uint32_t k = 0; k < 6; k++) {
+    for (uint32_t k = 0; k < n_stages; k++) {
         std::vector<frame> frames;
         std::vector<damacy__zstd_block> blocks;
         simt::g.seed = seed + k;
@@ -657,11 +677,90 @@ TEST(hostile_sequences_get_the_verdict_of_the_reference)
             find_tables(&b);
         }
         simt::g.seed = seed;
-        check_blocks(frames, blocks, stages[round % 6], &sum);
+        check_blocks(frames, blocks, stages[round % n_stages], &sum);
     }
     printf("# %llu blocks, %llu good\n", (unsigned long long)sum.n_blocks,
            (unsigned long long)sum.n_good);
     CHECK(sum.n_good > 100 && sum.n_good < sum.n_blocks * 3 / 4);
+}
+
+// The plan of a device of n_ctas for blocks of these sizes, most sequences first; all agree on it.
+static damacy__fse_plan plan_of(const std::vector<uint32_t>& sizes, uint32_t n_ctas)
+{
+    std::vector<damacy__zstd_block> blocks(sizes.size());
+    std::vector<uint32_t> order(sizes.size());
+    std::vector<damacy__fse_plan> plans(n_ctas * 32u);
+    damacy__zstd_wave w;
+    memset(&w, 0, sizeof w);
+    memset((void*)blocks.data(), 0, blocks.size() * sizeof blocks[0]);
+    for (uint32_t i = 0; i < sizes.size(); i++) {
+        order[i] = (uint32_t)sizes.size() - 1 - i;
+        blocks[order[i]].n_sequences = sizes[i];
+    }
+    w.blocks = (uint64_t)(uintptr_t)blocks.data();
+    w.sequence_order = (uint64_t)(uintptr_t)order.data();
+    simt::launch(dim3(n_ctas), dim3(32), 0, [&] {
+        plans[blockIdx.x * 32 + threadIdx.x] =
+            damacy__fse_plan_mixed(w, (uint32_t)sizes.size(), 32, 8);
+    });
+    for (const damacy__fse_plan& p : plans)
+        CHECK(memcmp(&p, &plans[0], sizeof p) == 0);
+    return plans[0];
+}
+
+TEST(a_plan_takes_every_block_once_in_groups_that_fit)
+{
+    uint64_t seed = test_seed();
+    uint32_t n_wide_plans = 0;
+    for (uint32_t round = 0; round < 200; round++) {
+        const uint32_t n_ctas = 1 + (uint32_t)(test_random(&seed) % 12);
+        std::vector<uint32_t> sizes(1 + test_random(&seed) % (n_ctas * 32 * 6));
+        const uint32_t kind = (uint32_t)(test_random(&seed) % 4), n = (uint32_t)sizes.size();
+        const uint32_t n_large = (uint32_t)(test_random(&seed) % n);
+        for (uint32_t i = 0; i < n; i++)
+            sizes[i] = kind == 0   ? 30000
+                       : kind == 1 ? (i < n_large ? 43690 : 9000)
+                       : kind == 2 ? 1 + (uint32_t)(test_random(&seed) % 43690)
+                                   : 1 + 40000 / (1 + i);
+        std::sort(sizes.begin(), sizes.end(), [](uint32_t a, uint32_t b) { return a > b; });
+        const damacy__fse_plan p = plan_of(sizes, n_ctas);
+        uint32_t at = 0;
+        for (uint32_t ticket = 0; ticket < 2 * n + 2; ticket++) {
+            const damacy__fse_part part = damacy__fse_part_of(&p, ticket);
+            if (part.n == 0) {
+                CHECK_EQ(at, n);
+                continue;
+            }
+            CHECK_EQ(part.first, at);
+            CHECK(part.n <= (part.is_wide ? 8u : 32u));
+            at += part.n;
+        }
+        CHECK_EQ(at, n);
+        CHECK(p.wide_end - p.wide <= 8 * n_ctas);
+        n_wide_plans += p.wide_end > p.wide;
+    }
+    CHECK(n_wide_plans > 20 && n_wide_plans < 180);
+}
+
+TEST(large_blocks_that_are_left_after_full_rounds_are_wide)
+{
+    std::vector<uint32_t> sizes(4600, 17000);
+    sizes.resize(9200, 4600);
+    const damacy__fse_plan text = plan_of(sizes, 132);
+    CHECK_EQ(text.wide, 4224); // 132 groups of 32
+    CHECK(text.wide_end >= 4600 && text.wide_end < 4600 + 64);
+    CHECK_EQ(text.n_lanes, 32);
+    CHECK_EQ(text.n_wide_lanes, 8);
+
+    const damacy__fse_plan rest = plan_of(std::vector<uint32_t>(4224 + 500, 10000), 132);
+    CHECK_EQ(rest.wide, 4224);
+    CHECK_EQ(rest.wide_end, 4724);
+    CHECK_EQ(rest.n_wide_lanes, 4); // all CTAs take part
+    const damacy__fse_plan full = plan_of(std::vector<uint32_t>(4224, 10000), 132);
+    CHECK_EQ(full.wide, full.wide_end);
+    const damacy__fse_plan half = plan_of(std::vector<uint32_t>(2112, 10000), 132);
+    CHECK_EQ(half.wide, half.wide_end);
+    CHECK_EQ(half.n_lanes, 16);
 }
 
 TEST_MAIN
