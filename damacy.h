@@ -9681,6 +9681,7 @@ DAMACY__COLD_END
  *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
  *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets
  *   execute   records -> output
+ *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets
  *   finish    frame checksums, results
  *
  * The surprising rule: an error never stops a stage, it lowers the job's word in `errors`
@@ -9747,8 +9748,11 @@ typedef struct damacy__zstd_frame {
     uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */
     uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */
     uint32_t n_records; /* records of all its blocks; before resolve the most that there may be */
+    uint64_t done;      /* cut: 0; relay: tiles that are done << 32 | their end */
+    uint32_t n_tiles;   /* cut: tiles of all its blocks; 0: not for relay */
+    uint32_t zero;
 } damacy__zstd_frame;
-static_assert(sizeof(damacy__zstd_frame) == 48, "ABI");
+static_assert(sizeof(damacy__zstd_frame) == 64, "ABI");
 
 /* A block. Fields without a stage name are set by fill and then constant.
  *
@@ -9830,7 +9834,7 @@ typedef struct damacy__zstd_counters {
     uint32_t n_late_blocks[3];    /* order: all others, likewise */
     uint32_t n_execute;           /* order: entries of execute_list */
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
-    uint32_t ticket[4];           /* for persistent grids: 0 is fse's */
+    uint32_t ticket[4]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
@@ -9843,6 +9847,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */
 #define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */
 #define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */
+#define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -9862,6 +9867,15 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
     (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)
+
+/* The same of relay, and from which average size of jobs on it is worth to cut them. */
+#define DAMACY__ZSTD_RELAY_SIZE 1048576u
+#define DAMACY__ZSTD_RELAY_SHARED(threads, segments, tile) \
+    ((DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) + 127) / 128 * 128 + 128)
+#define DAMACY__ZSTD_RELAY_THREADS  512
+#define DAMACY__ZSTD_RELAY_SEGMENTS 6
+#define DAMACY__ZSTD_RELAY_TILE     16384
+#define DAMACY__ZSTD_RELAY_PER      2u /* blocks of threads a multiprocessor, if they fit */
 
 /* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */
 #define DAMACY__ZSTD_FSE_LATENCY_SHARED 182272u
@@ -9893,9 +9907,9 @@ typedef struct damacy__zstd_wave {
     uint64_t counters; /* damacy__zstd_counters */
     uint64_t frames;   /* damacy__zstd_frame[max_frames] */
     uint64_t blocks;   /* damacy__zstd_block[max_blocks] */
-    uint64_t trees;    /* damacy__zstd_tree[max_blocks] */
+    uint64_t trees;    /* damacy__zstd_tree[max_blocks]; cut: tiles of each block */
     uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most
-                                sequences first */
+                                sequences first; cut: tiles of the frame before a block */
     uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by
                                 table log, largest first; the early ones from the front, the
                                 others up to the end */
@@ -13593,13 +13607,20 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "#endif\n"
     "// Barrier of the block that also counts: number of threads whose p is not zero.\n"
     "#define damacy__sync_count(p) __syncthreads_count((p))\n"
-    "// Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32.\n"
+    "// Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32; those that only\n"
+    "// arrive do not wait.\n"
     "#ifdef __CUDACC__\n"
-    "#define damacy__sync_some(id, threads)                                                            \\\n"
-    "    asm volatile(\"barrier.sync %0, %1;\" ::\"r\"((uint32_t)(id)), \"r\"((uint32_t)(threads)) : \"memor\" \\\n"
-    "                                                                                          \"y\")\n"
+    "#define damacy__sync_some(id, threads)                                                  \\\n"
+    "    asm volatile(\"barrier.sync %0, %1;\" ::\"r\"((uint32_t)(id)), \"r\"((uint32_t)(threads)) \\\n"
+    "                 : \"memor\"                                                              \\\n"
+    "                   \"y\")\n"
+    "#define damacy__arrive_some(id, threads)                                                  \\\n"
+    "    asm volatile(\"barrier.arrive %0, %1;\" ::\"r\"((uint32_t)(id)), \"r\"((uint32_t)(threads)) \\\n"
+    "                 : \"memor\"                                                                \\\n"
+    "                   \"y\")\n"
     "#else\n"
-    "#define damacy__sync_some(id, threads) simt::named_barrier((id), (threads), __LINE__)\n"
+    "#define damacy__sync_some(id, threads)   simt::named_barrier((id), (threads), __LINE__)\n"
+    "#define damacy__arrive_some(id, threads) simt::named_arrive((id), (threads), __LINE__)\n"
     "#endif\n"
     "\n"
     "// One static struct per kernel; `extern` memory sized at launch, aligned to 1024 where it matters.\n"
@@ -14089,6 +14110,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output\n"
     " *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets\n"
     " *   execute   records -> output\n"
+    " *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets\n"
     " *   finish    frame checksums, results\n"
     " *\n"
     " * The surprising rule: an error never stops a stage, it lowers the job's word in `errors`\n"
@@ -14157,8 +14179,11 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */\n"
     "    uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */\n"
     "    uint32_t n_records; /* records of all its blocks; before resolve the most that there may be */\n"
+    "    uint64_t done;      /* cut: 0; relay: tiles that are done << 32 | their end */\n"
+    "    uint32_t n_tiles;   /* cut: tiles of all its blocks; 0: not for relay */\n"
+    "    uint32_t zero;\n"
     "} damacy__zstd_frame;\n"
-    "static_assert(sizeof(damacy__zstd_frame) == 48, \"ABI\");\n"
+    "static_assert(sizeof(damacy__zstd_frame) == 64, \"ABI\");\n"
     "\n"
     "/* A block. Fields without a stage name are set by fill and then constant.\n"
     " *\n"
@@ -14240,7 +14265,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t n_late_blocks[3];    /* order: all others, likewise */\n"
     "    uint32_t n_execute;           /* order: entries of execute_list */\n"
     "    uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */\n"
-    "    uint32_t ticket[4];           /* for persistent grids: 0 is fse's */\n"
+    "    uint32_t ticket[4]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */\n"
     "} damacy__zstd_counters;\n"
     "static_assert(sizeof(damacy__zstd_counters) == 88, \"ABI\");\n"
     "\n"
@@ -14253,6 +14278,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */\n"
     "#define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */\n"
     "#define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */\n"
+    "#define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */\n"
     "\n"
     "#define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */\n"
     "\n"
@@ -14272,6 +14298,15 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */\n"
     "#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \\\n"
     "    (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)\n"
+    "\n"
+    "/* The same of relay, and from which average size of jobs on it is worth to cut them. */\n"
+    "#define DAMACY__ZSTD_RELAY_SIZE 1048576u\n"
+    "#define DAMACY__ZSTD_RELAY_SHARED(threads, segments, tile) \\\n"
+    "    ((DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) + 127) / 128 * 128 + 128)\n"
+    "#define DAMACY__ZSTD_RELAY_THREADS  512\n"
+    "#define DAMACY__ZSTD_RELAY_SEGMENTS 6\n"
+    "#define DAMACY__ZSTD_RELAY_TILE     16384\n"
+    "#define DAMACY__ZSTD_RELAY_PER      2u /* blocks of threads a multiprocessor, if they fit */\n"
     "\n"
     "/* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */\n"
     "#define DAMACY__ZSTD_FSE_LATENCY_SHARED 182272u\n"
@@ -14303,9 +14338,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint64_t counters; /* damacy__zstd_counters */\n"
     "    uint64_t frames;   /* damacy__zstd_frame[max_frames] */\n"
     "    uint64_t blocks;   /* damacy__zstd_block[max_blocks] */\n"
-    "    uint64_t trees;    /* damacy__zstd_tree[max_blocks] */\n"
+    "    uint64_t trees;    /* damacy__zstd_tree[max_blocks]; cut: tiles of each block */\n"
     "    uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most\n"
-    "                                sequences first */\n"
+    "                                sequences first; cut: tiles of the frame before a block */\n"
     "    uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by\n"
     "                                table log, largest first; the early ones from the front, the\n"
     "                                others up to the end */\n"
@@ -14576,9 +14611,11 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "        if (u * S::THREADS + tid < left)\n"
     "            r->record[u] = damacy__exec_record(from + 8 * u * S::THREADS);\n"
     "    }\n"
+    "    r->bound = DAMACY__ZSTD_NONE;\n"
+    "    if (S::IS_RELAY) // tiles of their own, and their bounds known\n"
+    "        return;\n"
     "    if (tid < S::RECORDS / 16 && S::RECORDS + 16 * tid < left) // a line of memory each\n"
     "        damacy__prefetch_l2((const void*)(uintptr_t)(from + 8 * S::RECORDS + 120 * threadIdx.x));\n"
-    "    r->bound = DAMACY__ZSTD_NONE;\n"
     "    if (S::RECORDS < left)\n"
     "        r->bound = damacy__exec_record(b->records + 8ull * (b->next + S::RECORDS)).x;\n"
     "}\n"
@@ -14619,6 +14656,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    uint32_t ahead;           // bytes of the frame before the buffer, modulo 2^32\n"
     "    uint32_t edge;            // bytes before the first whole word of the frame\n"
     "    int32_t left;             // records from that one on\n"
+    "    uint32_t done;            // RELAY: bytes of the frame that are in the output\n"
     "};\n"
     "\n"
     "// A segment: place, bytes (0: none), first words of its source and how many bits of them come\n"
@@ -14652,7 +14690,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "                                      const damacy__exec_view* v)\n"
     "{\n"
     "    const int32_t x = (int32_t)(record.x & 0x1ffff) + v->block;\n"
-    "    const bool here = skip < v->left && x < v->t1;\n"
+    "    bool here = skip < v->left && x < v->t1;\n"
     "\n"
     "    s->n = 0;\n"
     "    if (!damacy__any(here)) // most often the last ones\n"
@@ -14660,6 +14698,8 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    const uint32_t offset = record.y >> 2;\n"
     "    const bool literals = (int32_t)record.y < 0;\n"
     "    const int32_t end = x + (int32_t)(damacy__funnel_right(record.x, record.y, 17) & 0x1ffff) + 1;\n"
+    "    if (S::IS_RELAY) // up to three records before the tile are loaded, too\n"
+    "        here = here && end > v->t0;\n"
     "    const int32_t to = x > v->t0 ? x : v->t0, n = (end < v->t1 ? end : v->t1) - to;\n"
     "    const uint32_t position = (uint32_t)to + v->ahead;\n"
     "    const uint32_t source = literals ? (offset & 0x1ffff) + (uint32_t)(to - x) : position - offset;\n"
@@ -14667,7 +14707,8 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    s->source = source | (record.y & DAMACY__EXEC_LITERALS);\n"
     "    // An offset of 0, one that leads before the frame, or a source that is not in the output yet.\n"
     "    const bool late = here && !literals && (source >= position || to + n > (int32_t)offset);\n"
-    "    s->n = here && !late ? n : 0;\n"
+    "    const bool early = S::IS_RELAY && here && !literals && !late && source + (uint32_t)n > v->done;\n"
+    "    s->n = here && !late && !early ? n : 0;\n"
     "    s->words = damacy__exec_gather(from, s->n);\n"
     "    if (v->edge) {\n"
     "        if (s->n && s->source < v->edge)\n"
@@ -14679,6 +14720,11 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "        damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);\n"
     "        if (source >= position)\n"
     "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
+    "    }\n"
+    "    if (early) {\n"
+    "        const uint32_t i =\n"
+    "            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);\n"
+    "        damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);\n"
     "    }\n"
     "    s->skew = (uint32_t)from * 8;\n"
     "    s->to = to;\n"
@@ -14726,7 +14772,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "template <class S>\n"
     "DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_records<S>* r,\n"
     "                                          const damacy__exec_block* b, const damacy__exec_frame* f,\n"
-    "                                          const damacy__exec_tile* t)\n"
+    "                                          const damacy__exec_tile* t, uint32_t done)\n"
     "{\n"
     "    damacy__exec_view v;\n"
     "    damacy__exec_segment s[2]; // one is loaded while the first is stored\n"
@@ -14739,6 +14785,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    v.ahead = t->start - f->begin;\n"
     "    v.edge = (0u - f->begin) & 3;\n"
     "    v.left = (int32_t)(b->n_records - b->next - threadIdx.x);\n"
+    "    v.done = done;\n"
     "    DAMACY__EXEC_UNROLL for (int32_t u = 0; u <= S::SEGMENTS; u++)\n"
     "    {\n"
     "        if (u < S::SEGMENTS)\n"
@@ -14817,17 +14864,14 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    uint32_t n_own, n_chunks, n_listed;\n"
     "};\n"
     "\n"
-    "// The part of a frame that is in the buffer but not yet in the output moves to its front; what the\n"
-    "// tile used is cleared.\n"
+    "// Clears what a tile has used.\n"
     "template <class S>\n"
-    "DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* t,\n"
-    "                                      damacy__exec_used used)\n"
+    "DAMACY__INLINE void damacy__exec_clear(uint32_t shared, const damacy__exec_tile* t,\n"
+    "                                       damacy__exec_used used)\n"
     "{\n"
-    "    const int32_t whole = t->t1 & ~15, tid = (int32_t)threadIdx.x;\n"
-    "    const uint32_t byte = tid < 16 ? damacy__lds8(shared + S::BYTES + (uint32_t)(whole + tid)) : 0;\n"
-    "    damacy__u32x4 none;\n"
-    "\n"
+    "    const int32_t tid = (int32_t)threadIdx.x;\n"
     "    const uint32_t at = 16 * threadIdx.x;\n"
+    "    damacy__u32x4 none;\n"
     "\n"
     "    none.x = none.y = none.z = none.w = 0;\n"
     "    if (used.n_own | used.n_chunks) { // else others may still look there\n"
@@ -14848,6 +14892,18 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "                damacy__sts128(shared + S::LINK + 16 * (uint32_t)i, none);\n"
     "        }\n"
     "    }\n"
+    "}\n"
+    "\n"
+    "// The part of a frame that is in the buffer but not yet in the output moves to its front; what the\n"
+    "// tile used is cleared.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* t,\n"
+    "                                      damacy__exec_used used)\n"
+    "{\n"
+    "    const int32_t whole = t->t1 & ~15, tid = (int32_t)threadIdx.x;\n"
+    "    const uint32_t byte = tid < 16 ? damacy__lds8(shared + S::BYTES + (uint32_t)(whole + tid)) : 0;\n"
+    "\n"
+    "    damacy__exec_clear<S>(shared, t, used);\n"
     "    damacy__sync_block();\n"
     "    if (tid < t->t1 - whole)\n"
     "        damacy__sts8(shared + S::BYTES + (uint32_t)tid, byte);\n"
@@ -14873,6 +14929,16 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "        damacy__sts8(shared + S::BYTES + threadIdx.x, damacy__exec_byte(t->history + threadIdx.x));\n"
     "}\n"
     "\n"
+    "// What shared memory holds before the first tile of all.\n"
+    "template <class S> DAMACY__INLINE void damacy__exec_init(uint32_t shared)\n"
+    "{\n"
+    "    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < S::LINKS / 2; i += S::THREADS)\n"
+    "        damacy__sts32(shared + S::LINK + 4 * i, 0xffffffffu);\n"
+    "    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < (S::BYTES - S::STARTS) / 4;\n"
+    "                               i += S::THREADS)\n"
+    "        damacy__sts32(shared + S::STARTS + 4 * i, 0); // STARTS, MARKS, CONTROL\n"
+    "}\n"
+    "\n"
     "// Executes a frame. Returns the block with a bad offset, NONE if there is none.\n"
     "template <class S>\n"
     "static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, uint32_t frame,\n"
@@ -14889,11 +14955,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    f.begin = (uint32_t)(from.dst & 15);\n"
     "    f.block = from.first_block;\n"
     "    f.end = from.first_block + from.n_blocks;\n"
-    "    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < S::LINKS / 2; i += S::THREADS)\n"
-    "        damacy__sts32(shared + S::LINK + 4 * i, 0xffffffffu);\n"
-    "    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < (S::BYTES - S::STARTS) / 4;\n"
-    "                               i += S::THREADS)\n"
-    "        damacy__sts32(shared + S::STARTS + 4 * i, 0); // STARTS, MARKS, CONTROL\n"
+    "    damacy__exec_init<S>(shared);\n"
     "    if (!damacy__exec_block_next(w, &f, &b))\n"
     "        return DAMACY__ZSTD_NONE;\n"
     "    damacy__exec_load<S>(&r, &b);\n"
@@ -14901,7 +14963,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    for (uint32_t t0 = b.begin;;) { // every pass moves t0 or leaves\n"
     "        damacy__exec_used used;\n"
     "        damacy__exec_tile_begin<S>(&t, shared, &f, &b, r.bound, t0, is_first);\n"
-    "        damacy__exec_segments<S>(shared, &r, &b, &f, &t);\n"
+    "        damacy__exec_segments<S>(shared, &r, &b, &f, &t, 0);\n"
     "        if (t.t1 <= t.t0)\n"
     "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
     "        damacy__sync_block();\n"
@@ -14932,7 +14994,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "            used.n_listed = damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_LISTED);\n"
     "        }\n"
     "        if (used.n_listed) {\n"
-    "            damacy__exec_chase<S>(shared, t.history, used.n_listed);\n"
+    "            damacy__exec_chase<S, true>(shared, t.history, used.n_listed);\n"
     "            damacy__sync_block();\n"
     "        }\n"
     "        damacy__exec_flush<S>(shared, &f, &t, !more || is_first);\n"
@@ -15152,15 +15214,17 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
     "    const uint32_t n = damacy__zstd_counts(w)->n_execute;\n"
     "    const uint32_t launched =\n"
-    "        w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |\n"
-    "                   DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K);\n"
+    "        w.flags &\n"
+    "        (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |\n"
+    "         DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_RELAY);\n"
     "    const uint64_t density = 1024ull * f.n_records / (f.size ? f.size : 1);\n"
     "    uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;\n"
     "\n"
     "    if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))\n"
     "        return DAMACY__ZSTD_EXECUTE_LINKS;\n"
     "    if (n <= 200)\n"
-    "        best = DAMACY__ZSTD_EXECUTE_1024X3;\n"
+    "        best = launched & DAMACY__ZSTD_EXECUTE_RELAY ? DAMACY__ZSTD_EXECUTE_RELAY\n"
+    "                                                     : DAMACY__ZSTD_EXECUTE_1024X3;\n"
     "    else if (n > 1000 && density > 170)\n"
     "        best = DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "    else if (n > 600 && density <= 170)\n"
@@ -15202,6 +15266,7 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "template <int THREADS_, int SEGMENTS_, int TILE_> struct damacy__exec_shape {\n"
     "    static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;\n"
     "    static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;\n"
+    "    static constexpr bool IS_RELAY = false;                          // see zstd_exec_relay.cuh\n"
     "    static constexpr bool IS_DEALT = THREADS == 128 && TILE == 4096; // see damacy__exec_own\n"
     "    static constexpr uint32_t LINKS = TILE + 16;\n"
     "    // Places in shared memory. OWN: matches that read their tile, {place | bytes << 16, offset}.\n"
@@ -15225,7 +15290,8 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "    DAMACY__EXEC_NEXT = 4,     // record that t1 lies in, if that is a loaded one\n"
     "    DAMACY__EXEC_OWNED = 8,    // entries of OWN\n"
     "    DAMACY__EXEC_CHUNKED = 12, // entries of QUEUE << 16 | chunks\n"
-    "    DAMACY__EXEC_LISTED = 16   // bytes with links\n"
+    "    DAMACY__EXEC_LISTED = 16,  // bytes with links\n"
+    "    DAMACY__EXEC_EARLY = 20    // RELAY: entries at the end of OWN whose sources are not there yet\n"
     "};\n"
     "\n"
     "// Marks the bytes of the matches that read their tile.\n"
@@ -15280,9 +15346,8 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "    return (uint64_t)damacy__funnel_right(w1, w2, skew) << 32 | damacy__funnel_right(w0, w1, skew);\n"
     "}\n"
     "\n"
-    "// Copies a match of up to LONG bytes whose source is there already; false if it is not. Where\n"
-    "// source and match overlap, the bytes before the match repeat.\n"
-    "template <class S> DAMACY__INLINE bool damacy__exec_copy_own(uint32_t shared, damacy__exec_match m)\n"
+    "// Whether the source of a match of up to LONG bytes is in the tile and belongs to no match of OWN.\n"
+    "template <class S> DAMACY__INLINE bool damacy__exec_is_there(uint32_t shared, damacy__exec_match m)\n"
     "{\n"
     "    const int32_t q = m.to - m.offset, period = m.offset < m.n ? m.offset : m.n;\n"
     "\n"
@@ -15291,7 +15356,16 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "    const uint32_t marks = shared + S::MARKS + (uint32_t)q / 32 * 4;\n"
     "    const uint32_t bits =\n"
     "        damacy__funnel_right(damacy__lds32(marks), damacy__lds32(marks + 4), (uint32_t)q & 31);\n"
-    "    if (bits & 0xffffffffu >> (32 - period))\n"
+    "    return !(bits & 0xffffffffu >> (32 - period));\n"
+    "}\n"
+    "\n"
+    "// Copies a match of up to LONG bytes whose source is there already; false if it is not. Where\n"
+    "// source and match overlap, the bytes before the match repeat.\n"
+    "template <class S> DAMACY__INLINE bool damacy__exec_copy_own(uint32_t shared, damacy__exec_match m)\n"
+    "{\n"
+    "    const int32_t q = m.to - m.offset, period = m.offset < m.n ? m.offset : m.n;\n"
+    "\n"
+    "    if (!damacy__exec_is_there<S>(shared, m))\n"
     "        return false;\n"
     "    const bool repeats = period < 8 && period < m.n;\n"
     "    uint32_t from = shared + S::BYTES + (uint32_t)q, to = shared + S::BYTES + (uint32_t)m.to;\n"
@@ -15314,13 +15388,13 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// The same of a match of any length by the whole warp.\n"
-    "template <class S> DAMACY__INLINE bool damacy__exec_copy_long(uint32_t shared, damacy__exec_match m)\n"
+    "// Both of a match of any length by the whole warp.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE bool damacy__exec_is_there_long(uint32_t shared, damacy__exec_match m)\n"
     "{\n"
-    "    const uint32_t lane = damacy__lane(), to = (uint32_t)m.to, n = (uint32_t)m.n;\n"
-    "    const uint32_t q = to - (uint32_t)m.offset, period = damacy__min((uint32_t)m.offset, n);\n"
-    "    const uint32_t end = q + period, step = 32 % period;\n"
-    "    uint32_t bits = 0, phase = lane % period;\n"
+    "    const uint32_t lane = damacy__lane(), q = (uint32_t)(m.to - m.offset);\n"
+    "    const uint32_t end = q + damacy__min((uint32_t)m.offset, (uint32_t)m.n);\n"
+    "    uint32_t bits = 0;\n"
     "\n"
     "    if (m.to < m.offset)\n"
     "        return false;\n"
@@ -15333,7 +15407,17 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "            word &= 0xffffffffu >> (32 - (end - at));\n"
     "        bits |= word;\n"
     "    }\n"
-    "    if (damacy__any(bits != 0))\n"
+    "    return !damacy__any(bits != 0);\n"
+    "}\n"
+    "\n"
+    "template <class S> DAMACY__INLINE bool damacy__exec_copy_long(uint32_t shared, damacy__exec_match m)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), to = (uint32_t)m.to, n = (uint32_t)m.n;\n"
+    "    const uint32_t q = to - (uint32_t)m.offset, period = damacy__min((uint32_t)m.offset, n);\n"
+    "    const uint32_t step = 32 % period;\n"
+    "    uint32_t phase = lane % period;\n"
+    "\n"
+    "    if (!damacy__exec_is_there_long<S>(shared, m))\n"
     "        return false;\n"
     "    DAMACY__EXEC_NOUNROLL for (uint32_t k = lane; k < n; k += 32)\n"
     "    {\n"
@@ -15426,8 +15510,8 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "}\n"
     "\n"
     "// Bytes with links; all of the tile are looked at if they were too many for the list. A hop goes to\n"
-    "// an earlier byte, so a tile bounds them.\n"
-    "template <class S>\n"
+    "// an earlier byte, so a tile bounds them. Without TAKES links are followed alone.\n"
+    "template <class S, bool TAKES>\n"
     "DAMACY__INLINE void damacy__exec_chase(uint32_t shared, uint64_t history, uint32_t n)\n"
     "{\n"
     "    const uint32_t end = n > S::LISTS ? S::LINKS : n;\n"
@@ -15448,6 +15532,8 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "            v = next;\n"
     "            damacy__exec_link_store(self, v);\n"
     "        }\n"
+    "        if (!TAKES)\n"
+    "            continue;\n"
     "        const uint32_t byte = v < DAMACY__EXEC_BIAS\n"
     "                                  ? damacy__exec_byte(history + v - DAMACY__EXEC_BIAS)\n"
     "                                  : damacy__lds8(shared + S::BYTES + v - DAMACY__EXEC_BIAS);\n"
@@ -15639,6 +15725,654 @@ __extension__ static const char damacy__source_zstd_exec_link_cuh[] =
     "             x += 4ull * gridDim.x * DAMACY__LINK_THREADS)\n"
     "            damacy__link_chase4(dst, links, (uint32_t)x, damacy__min(4, f.size - (uint32_t)x),\n"
     "                                f.size);\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_exec_cut.cuh ==== */
+__extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
+    "// Blocks of large frames -> tiles, for execution by tickets (zstd_exec_relay.cuh).\n"
+    "//\n"
+    "// Where a tile begins follows from the one before alone, so a warp cuts a block. Surprising: what\n"
+    "// that costs is reading records here and there in memory, so it guesses where to read.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_exec.cuh\"\n"
+    "\n"
+    "#define DAMACY__RELAY_WORDS 40u // that the tiles of a block have\n"
+    "\n"
+    "template <int THREADS_, int SEGMENTS_, int TILE_>\n"
+    "struct damacy__relay_shape : damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> {\n"
+    "    typedef damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> base;\n"
+    "    static constexpr bool IS_RELAY = true;\n"
+    "    // The last warp looks after the next tile and the one before, while the others work on.\n"
+    "    static constexpr int32_t WORKERS = THREADS_ - 32;\n"
+    "    struct work : base { // the shape of what they do\n"
+    "        static constexpr int32_t THREADS = WORKERS, WARPS = WORKERS / 32;\n"
+    "    };\n"
+    "    // Two mailboxes: the tile at hand and the next.\n"
+    "    static constexpr uint32_t MAIL = (base::SIZE + 127) / 128 * 128, RELAY_SIZE = MAIL + 128;\n"
+    "    static_assert(DAMACY__ZSTD_BLOCK_MAX / (TILE_ - 15) +\n"
+    "                          (2 * DAMACY__ZSTD_SEQUENCES_MAX + 1) / (base::RECORDS - 3) + 1 <\n"
+    "                      DAMACY__RELAY_WORDS,\n"
+    "                  \"the tiles of a block have room\");\n"
+    "    static_assert(RELAY_SIZE == DAMACY__ZSTD_RELAY_SHARED(THREADS_, SEGMENTS_, TILE_), \"host\");\n"
+    "};\n"
+    "\n"
+    "typedef damacy__relay_shape<DAMACY__ZSTD_RELAY_THREADS, DAMACY__ZSTD_RELAY_SEGMENTS,\n"
+    "                            DAMACY__ZSTD_RELAY_TILE>\n"
+    "    damacy__relay_best;\n"
+    "\n"
+    "// Tiles of a block lie in the place of its tree, which nothing needs any more: a word each, first\n"
+    "// byte | first record / 4 << 17, both relative to the block (up to three records from that one on\n"
+    "// may end before the tile), and in the last word how many they are. sequence_order holds, for each\n"
+    "// block, how many tiles of the frame come before its own.\n"
+    "static_assert(4 * DAMACY__RELAY_WORDS == sizeof(damacy__zstd_tree), \"tiles are in its place\");\n"
+    "\n"
+    "DAMACY__INLINE uint32_t* damacy__relay_tiles(const damacy__zstd_wave& w, uint32_t block)\n"
+    "{\n"
+    "    return (uint32_t*)(uintptr_t)(w.trees + (uint64_t)sizeof(damacy__zstd_tree) * block);\n"
+    "}\n"
+    "\n"
+    "// Where record i of a block begins; the block's end, if it has no such record.\n"
+    "DAMACY__INLINE uint32_t damacy__relay_start(const damacy__zstd_block& b, const uint64_t* records,\n"
+    "                                            uint32_t i)\n"
+    "{\n"
+    "    return i < b.n_records ? (uint32_t)records[i] & 0x1ffff : b.size;\n"
+    "}\n"
+    "\n"
+    "// The last record of RECORDS from `first` on that begins at byte `cut` or before; one of them\n"
+    "// begins behind it. A warp looks around `low`, where lane i has found 8 * i records on to begin at\n"
+    "// `begin`, before it looks everywhere.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE uint32_t damacy__relay_seek(const damacy__zstd_block& b, const uint64_t* records,\n"
+    "                                           uint32_t first, uint32_t low, uint32_t begin,\n"
+    "                                           uint32_t cut)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), stride = S::RECORDS / 32;\n"
+    "    uint32_t before = damacy__ballot(begin <= cut), n = 8;\n"
+    "\n"
+    "    if (before == 0 || before == 0xffffffffu) {\n"
+    "        const uint32_t at = first + stride * lane;\n"
+    "        before = damacy__ballot(damacy__relay_start(b, records, at) <= cut);\n"
+    "        low = first;\n"
+    "        n = stride;\n"
+    "    }\n"
+    "    low += n * (damacy__popc(before) - 1);\n"
+    "    uint32_t found = 0;\n"
+    "    for (uint32_t i = lane; i - lane < n; i += 32)\n"
+    "        found +=\n"
+    "            damacy__popc(damacy__ballot(i < n && damacy__relay_start(b, records, low + i) <= cut));\n"
+    "    return low + found - 1;\n"
+    "}\n"
+    "\n"
+    "// Cuts a block into tiles; a warp does. Each ends TILE bytes after it began, less what the next\n"
+    "// lacks of an output address that 16 divides, or else at the end of RECORDS records: so they are\n"
+    "// fewer than RELAY_WORDS. Returns how many; NONE if that is not so.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE uint32_t damacy__relay_cut(const damacy__zstd_wave& w, uint32_t block)\n"
+    "{\n"
+    "    const damacy__zstd_block& b = damacy__zstd_blocks(w)[block];\n"
+    "    const uint64_t* records = (const uint64_t*)(uintptr_t)w.records + b.first_record;\n"
+    "    const uint32_t skew = (uint32_t)b.dst & 15;\n"
+    "    uint32_t* tiles = damacy__relay_tiles(w, block);\n"
+    "    uint32_t at = 0, first = 0; // of the tile\n"
+    "\n"
+    "    if (b.type != DAMACY__ZSTD_SEQUENCES || b.dst == 0 || b.size == 0)\n"
+    "        return 0;\n"
+    "    uint32_t usual = (uint32_t)((uint64_t)b.n_records * S::TILE / b.size); // records of a tile\n"
+    "    for (uint32_t k = 0; k < DAMACY__RELAY_WORDS - 1; k++) {\n"
+    "        const uint32_t cut = ((skew + at + S::TILE) & ~15u) - skew;\n"
+    "        const uint32_t guess = first + damacy__min(usual, S::RECORDS);\n"
+    "        const uint32_t low = guess - damacy__min(guess - first, 128);\n"
+    "        const uint32_t begin = damacy__relay_start(b, records, low + 8 * damacy__lane());\n"
+    "        const uint32_t bound = damacy__relay_start(b, records, first + S::RECORDS);\n"
+    "        if (damacy__lane() == 0)\n"
+    "            tiles[k] = at | first / 4 << 17;\n"
+    "        if (first + S::RECORDS >= b.n_records && b.size - at <= (uint32_t)S::TILE)\n"
+    "            return k + 1;\n"
+    "        if (bound > cut) {\n"
+    "            const uint32_t next = damacy__relay_seek<S>(b, records, first, low, begin, cut);\n"
+    "            if (next < first)\n"
+    "                break;\n"
+    "            usual = next - first;\n"
+    "            first = next & ~3u;\n"
+    "            at = cut;\n"
+    "        } else {\n"
+    "            if (bound <= at || bound >= b.size)\n"
+    "                break;\n"
+    "            first += S::RECORDS;\n"
+    "            at = bound;\n"
+    "        }\n"
+    "    }\n"
+    "    return DAMACY__ZSTD_NONE;\n"
+    "}\n"
+    "\n"
+    "// Sums up the tiles of a frame's blocks; a warp does. NONE if a block could not be cut.\n"
+    "DAMACY__INLINE uint32_t damacy__relay_sum(const damacy__zstd_wave& w, const damacy__zstd_frame& f)\n"
+    "{\n"
+    "    uint32_t* before = (uint32_t*)(uintptr_t)w.sequence_order + f.first_block;\n"
+    "    uint32_t sum = 0;\n"
+    "    bool good = true;\n"
+    "\n"
+    "    for (uint32_t i0 = 0; i0 < f.n_blocks; i0 += 32) {\n"
+    "        const uint32_t i = i0 + damacy__lane();\n"
+    "        uint32_t n = 0;\n"
+    "        if (i < f.n_blocks)\n"
+    "            n = damacy__relay_tiles(w, f.first_block + i)[DAMACY__RELAY_WORDS - 1];\n"
+    "        good = good && !damacy__any(n == DAMACY__ZSTD_NONE);\n"
+    "        uint32_t all = n;\n"
+    "        for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "            const uint32_t left = damacy__shfl_up(all, d);\n"
+    "            if (damacy__lane() >= d)\n"
+    "                all += left;\n"
+    "        }\n"
+    "        if (i < f.n_blocks)\n"
+    "            before[i] = sum + all - n;\n"
+    "        sum += damacy__shfl(all, 31);\n"
+    "    }\n"
+    "    return good ? sum : DAMACY__ZSTD_NONE;\n"
+    "}\n"
+    "\n"
+    "// Cuts the entries of the execute list that belong to the variant. Grid: any; best one\n"
+    "// block of threads a frame.\n"
+    "template <class S> static __device__ void damacy__zstd_cut(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    damacy__zstd_counters* counts = damacy__zstd_counts(w);\n"
+    "    const uint32_t n = counts->n_execute, n_warps = blockDim.x / 32;\n"
+    "\n"
+    "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
+    "        const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
+    "        damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
+    "        const bool is_mine = damacy__exec_variant(w, i) == DAMACY__ZSTD_EXECUTE_RELAY &&\n"
+    "                             !damacy__exec_skip(w, frame);\n"
+    "        for (uint32_t b = threadIdx.x / 32; is_mine && b < f.n_blocks; b += n_warps) {\n"
+    "            const uint32_t n_tiles = damacy__relay_cut<S>(w, f.first_block + b);\n"
+    "            if (damacy__lane() == 0)\n"
+    "                damacy__relay_tiles(w, f.first_block + b)[DAMACY__RELAY_WORDS - 1] = n_tiles;\n"
+    "        }\n"
+    "        damacy__sync_block();\n"
+    "        if (threadIdx.x < 32) {\n"
+    "            uint32_t n_tiles = is_mine ? damacy__relay_sum(w, f) : 0;\n"
+    "            // Tickets have 32 bits.\n"
+    "            const bool good = n_tiles < 0xff000000u / n;\n"
+    "            if (threadIdx.x == 0) {\n"
+    "                if (!good)\n"
+    "                    damacy__zstd_fail_job(w, f.job, 0, DAMACY__JOB_NEED_SCRATCH);\n"
+    "                f.n_tiles = good ? n_tiles : 0;\n"
+    "                f.done = 0;\n"
+    "                damacy__atomic_max(&counts->ticket[2], f.n_tiles);\n"
+    "            }\n"
+    "        }\n"
+    "        damacy__sync_block();\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_exec_relay.cuh ==== */
+__extension__ static const char damacy__source_zstd_exec_relay_cuh[] =
+    "// Sequence execution for fewer frames than would fill the device: all multiprocessors share the\n"
+    "// tiles of all frames (zstd_exec_cut.cuh). Blocks of threads take tiles by ticket: the first tile\n"
+    "// of every frame, then the second of every frame, and so on.\n"
+    "//\n"
+    "// A tile does at once what needs no byte of the tiles before it that are not done yet: literals and\n"
+    "// matches of older data. Then it waits for the tile before it, takes the other matches, finishes as\n"
+    "// other variants do and tells that it is done.\n"
+    "//\n"
+    "// Surprising: no block of threads has to run at the same time as another. A tile waits only for one\n"
+    "// of a lower ticket; tickets are given to blocks of threads that run, in order, and each works\n"
+    "// through its own in order. So the lowest ticket that is not done belongs to one that runs and has\n"
+    "// nothing to wait for. Tiles of a frame that has failed are told to be done like others.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_exec_cut.cuh\"\n"
+    "\n"
+    "#ifdef __CUDACC__\n"
+    "#define DAMACY__RELAY_PAUSE() __nanosleep(32)\n"
+    "#else\n"
+    "#define DAMACY__RELAY_PAUSE() simt::yield(__LINE__)\n"
+    "#endif\n"
+    "\n"
+    "// With a third as many frames as blocks of threads, or fewer, tiles wait for the one before most.\n"
+    "#define DAMACY__RELAY_HURRIES(n_frames) (3 * (n_frames) <= gridDim.x)\n"
+    "\n"
+    "#define DAMACY__RELAY_POLLS 0x8000000u // many seconds: what cannot be does not hang\n"
+    "\n"
+    "enum {                       // words of a mailbox\n"
+    "    DAMACY__RELAY_FRAME = 0, // index; NONE: no tile is left\n"
+    "    DAMACY__RELAY_BLOCK = 4,\n"
+    "    DAMACY__RELAY_TILE = 8,      // of the frame\n"
+    "    DAMACY__RELAY_DONE = 12,     // bytes of the frame that were there when it was asked\n"
+    "    DAMACY__RELAY_RECORDS = 16,  // address, 8 bytes\n"
+    "    DAMACY__RELAY_LITERALS = 24, // likewise\n"
+    "    DAMACY__RELAY_BASE = 32,     // likewise, of coordinate 0 plus coordinate of the first byte\n"
+    "    DAMACY__RELAY_LEFT = 40,     // records of the block from there on\n"
+    "    DAMACY__RELAY_PLACE = 44,    // of the block, coordinate\n"
+    "    DAMACY__RELAY_T0 = 48,       // coordinate\n"
+    "    DAMACY__RELAY_T1 = 52\n"
+    "};\n"
+    "\n"
+    "// Tiles and bytes of a frame that are in the output: tiles << 32 | end of the last.\n"
+    "DAMACY__INLINE uint64_t damacy__relay_done(const damacy__zstd_frame* f)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    uint64_t v;\n"
+    "    asm volatile(\"ld.acquire.gpu.global.u64 %0,[%1];\" : \"=l\"(v) : \"l\"(&f->done) : \"memory\");\n"
+    "    return v;\n"
+    "#else\n"
+    "    return f->done;\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "// The same tiles, to ask again and again: it orders nothing, and leaves the L1 cache alone.\n"
+    "DAMACY__INLINE uint32_t damacy__relay_peek(const damacy__zstd_frame* f)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    uint64_t v;\n"
+    "    asm volatile(\"ld.relaxed.gpu.global.u64 %0,[%1];\" : \"=l\"(v) : \"l\"(&f->done) : \"memory\");\n"
+    "    return (uint32_t)(v >> 32);\n"
+    "#else\n"
+    "    return (uint32_t)(f->done >> 32);\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__relay_tell(damacy__zstd_frame* f, uint32_t tiles, uint32_t bytes)\n"
+    "{\n"
+    "    const uint64_t v = (uint64_t)tiles << 32 | bytes;\n"
+    "#ifdef __CUDACC__\n"
+    "    asm volatile(\"st.release.gpu.global.u64 [%0],%1;\" ::\"l\"(&f->done), \"l\"(v) : \"memory\");\n"
+    "#else\n"
+    "    f->done = v;\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__relay_ticket(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    uint32_t ticket = 0;\n"
+    "    if (damacy__lane() == 0)\n"
+    "        ticket = damacy__atomic_add(&damacy__zstd_counts(w)->ticket[1], 1);\n"
+    "    return ticket;\n"
+    "}\n"
+    "\n"
+    "// The last block of a frame with no more than `tile` tiles before it; a warp looks for it.\n"
+    "DAMACY__INLINE uint32_t damacy__relay_find(const uint32_t* before, uint32_t n, uint32_t tile)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane();\n"
+    "    uint32_t at = 0;\n"
+    "\n"
+    "    while (n > 128) {\n"
+    "        const uint32_t step = (n + 31) / 32, i = lane * step;\n"
+    "        const uint32_t hits = damacy__popc(damacy__ballot(i < n && before[at + i] <= tile)) - 1;\n"
+    "        at += hits * step;\n"
+    "        n = damacy__min(step, n - hits * step);\n"
+    "    }\n"
+    "    uint32_t found = 0;\n"
+    "    DAMACY__EXEC_UNROLL for (uint32_t k = 0; k < 128; k += 32) found +=\n"
+    "        damacy__popc(damacy__ballot(k + lane < n && before[at + k + lane] <= tile));\n"
+    "    return at + found - 1;\n"
+    "}\n"
+    "\n"
+    "// Puts the tile of a ticket, or of the next that has one, into a mailbox; a warp does. Only lane 0\n"
+    "// has the ticket.\n"
+    "DAMACY__INLINE void damacy__relay_mail(const damacy__zstd_wave& w, uint32_t mail, uint32_t ticket)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_execute,\n"
+    "                   rounds = damacy__zstd_counts(w)->ticket[2];\n"
+    "    uint32_t frame, tile;\n"
+    "\n"
+    "    for (;; ticket = damacy__relay_ticket(w)) {\n"
+    "        ticket = damacy__shfl(ticket, 0);\n"
+    "        tile = ticket / n;\n"
+    "        if (tile >= rounds) {\n"
+    "            damacy__sts32(mail + DAMACY__RELAY_FRAME, DAMACY__ZSTD_NONE);\n"
+    "            return;\n"
+    "        }\n"
+    "        frame = ((const uint32_t*)(uintptr_t)w.execute_list)[ticket % n];\n"
+    "        if (tile < damacy__zstd_frames(w)[frame].n_tiles)\n"
+    "            break;\n"
+    "    }\n"
+    "    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
+    "    const uint32_t* before = (const uint32_t*)(uintptr_t)w.sequence_order + f.first_block;\n"
+    "    const uint32_t at = damacy__relay_find(before, f.n_blocks, tile);\n"
+    "    const damacy__zstd_block& b = damacy__zstd_blocks(w)[f.first_block + at];\n"
+    "    const uint32_t* tiles = damacy__relay_tiles(w, f.first_block + at);\n"
+    "    const uint32_t i = tile - before[at], begin = tiles[i], end = tiles[i + 1];\n"
+    "    const uint32_t n_tiles = tiles[DAMACY__RELAY_WORDS - 1], first = begin >> 17 << 2;\n"
+    "    const uint32_t place = ((uint32_t)f.dst & 15) + b.position;\n"
+    "    const uint64_t records = w.records + 8 * (b.first_record + first);\n"
+    "    if (damacy__lane() == 0) {\n"
+    "        damacy__sts32(mail + DAMACY__RELAY_FRAME, frame);\n"
+    "        damacy__sts32(mail + DAMACY__RELAY_BLOCK, f.first_block + at);\n"
+    "        damacy__sts32(mail + DAMACY__RELAY_TILE, tile);\n"
+    "        damacy__sts64(mail + DAMACY__RELAY_RECORDS, (uint32_t)records, (uint32_t)(records >> 32));\n"
+    "        damacy__sts64(mail + DAMACY__RELAY_LITERALS, (uint32_t)b.literals,\n"
+    "                      (uint32_t)(b.literals >> 32));\n"
+    "        damacy__sts64(mail + DAMACY__RELAY_BASE, (uint32_t)f.dst, (uint32_t)(f.dst >> 32));\n"
+    "        damacy__sts32(mail + DAMACY__RELAY_LEFT, b.n_records - first);\n"
+    "        damacy__sts32(mail + DAMACY__RELAY_PLACE, place);\n"
+    "        damacy__sts32(mail + DAMACY__RELAY_T0, place + (begin & 0x1ffff));\n"
+    "        damacy__sts32(mail + DAMACY__RELAY_T1, place + (i + 1 < n_tiles ? end & 0x1ffff : b.size));\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// What is there of the mailbox's frame, as late as possible. One thread.\n"
+    "DAMACY__INLINE void damacy__relay_ask(const damacy__zstd_wave& w, uint32_t mail)\n"
+    "{\n"
+    "    const uint32_t frame = damacy__lds32(mail + DAMACY__RELAY_FRAME);\n"
+    "\n"
+    "    if (frame == DAMACY__ZSTD_NONE)\n"
+    "        return;\n"
+    "    const uint64_t done = damacy__relay_done(&damacy__zstd_frames(w)[frame]);\n"
+    "    const uint32_t tile = damacy__lds32(mail + DAMACY__RELAY_TILE);\n"
+    "    damacy__sts32(mail + DAMACY__RELAY_DONE,\n"
+    "                  (uint32_t)(done >> 32) >= tile ? DAMACY__ZSTD_NONE : (uint32_t)done);\n"
+    "}\n"
+    "\n"
+    "// Waits for the tile before. One thread; a barrier must follow.\n"
+    "DAMACY__INLINE void damacy__relay_wait(const damacy__zstd_wave& w, uint32_t frame, uint32_t tile)\n"
+    "{\n"
+    "    damacy__zstd_frame* f = &damacy__zstd_frames(w)[frame];\n"
+    "\n"
+    "    for (uint32_t i = 0; damacy__relay_peek(f) < tile; i++) {\n"
+    "        if (i == DAMACY__RELAY_POLLS) {\n"
+    "            damacy__zstd_fail_job(w, f->job, 0, DAMACY__JOB_NOT_RUN);\n"
+    "            return;\n"
+    "        }\n"
+    "        DAMACY__RELAY_PAUSE();\n"
+    "    }\n"
+    "    (void)damacy__relay_done(f);\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint64_t damacy__relay_address(uint32_t at)\n"
+    "{\n"
+    "    const damacy__u32x2 v = damacy__lds64(at);\n"
+    "    return (uint64_t)v.y << 32 | v.x;\n"
+    "}\n"
+    "\n"
+    "// The tile of a mailbox.\n"
+    "struct damacy__relay_leg {\n"
+    "    damacy__exec_frame f; // base and begin alone\n"
+    "    damacy__exec_block b;\n"
+    "    damacy__exec_tile t;\n"
+    "};\n"
+    "\n"
+    "template <class S> DAMACY__INLINE void damacy__relay_open(damacy__relay_leg* leg, uint32_t mail)\n"
+    "{\n"
+    "    const uint64_t dst = damacy__relay_address(mail + DAMACY__RELAY_BASE);\n"
+    "    const uint32_t t0 = damacy__lds32(mail + DAMACY__RELAY_T0);\n"
+    "\n"
+    "    leg->f.base = dst & ~15ull;\n"
+    "    leg->f.begin = (uint32_t)dst & 15;\n"
+    "    leg->b.literals = damacy__relay_address(mail + DAMACY__RELAY_LITERALS);\n"
+    "    leg->b.begin = damacy__lds32(mail + DAMACY__RELAY_PLACE);\n"
+    "    leg->b.n_records = damacy__lds32(mail + DAMACY__RELAY_LEFT);\n"
+    "    leg->b.next = 0;\n"
+    "    leg->t.is_cut = false;\n"
+    "    leg->t.start = t0 & ~15u;\n"
+    "    leg->t.history = leg->f.base + leg->t.start;\n"
+    "    leg->t.t0 = (int32_t)(t0 & 15);\n"
+    "    leg->t.t1 = (int32_t)(damacy__lds32(mail + DAMACY__RELAY_T1) - leg->t.start);\n"
+    "}\n"
+    "\n"
+    "template <class S> DAMACY__INLINE void damacy__relay_load(damacy__exec_records<S>* r, uint32_t mail)\n"
+    "{\n"
+    "    damacy__exec_block b;\n"
+    "\n"
+    "    b.records = damacy__relay_address(mail + DAMACY__RELAY_RECORDS);\n"
+    "    b.n_records = damacy__lds32(mail + DAMACY__RELAY_LEFT);\n"
+    "    b.next = 0;\n"
+    "    damacy__exec_load<S>(r, &b);\n"
+    "}\n"
+    "\n"
+    "// Matches whose sources were not there: those whose sources end at byte `done` of the frame or\n"
+    "// before. A warp takes 32, and of these 32 pieces of 8 bytes at a time.\n"
+    "template <class S, bool IS_LAST>\n"
+    "DAMACY__INLINE void damacy__relay_early(uint32_t shared, uint32_t n_early,\n"
+    "                                        const damacy__relay_leg* leg, uint32_t done)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), ahead = leg->t.start - leg->f.begin;\n"
+    "    const uint64_t frame = leg->f.base + leg->f.begin;\n"
+    "    const uint32_t edge = (0u - leg->f.begin) & 3;\n"
+    "\n"
+    "    DAMACY__EXEC_NOUNROLL for (uint32_t i0 = threadIdx.x & ~31u; i0 < n_early; i0 += S::THREADS)\n"
+    "    {\n"
+    "        damacy__u32x2 v;\n"
+    "        v.x = v.y = 0;\n"
+    "        if (i0 + lane < n_early)\n"
+    "            v = damacy__lds64(shared + S::OWN + 8 * (S::RECORDS - 1 - i0 - lane));\n"
+    "        if (!IS_LAST) {\n"
+    "            if ((v.x & 0xffff) + (v.x >> 16) + ahead - v.y > done)\n"
+    "                v.x = 0;\n"
+    "            else if (v.x)\n"
+    "                damacy__sts32(shared + S::OWN + 8 * (S::RECORDS - 1 - i0 - lane), 0);\n"
+    "        }\n"
+    "        const uint32_t mine = ((v.x >> 16) + 7) / 8;\n"
+    "        uint32_t end = mine;\n"
+    "        for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "            const uint32_t left = damacy__shfl_up(end, d);\n"
+    "            if (lane >= d)\n"
+    "                end += left;\n"
+    "        }\n"
+    "        const uint32_t all = damacy__shfl(end, 31), begin = end - mine;\n"
+    "        DAMACY__EXEC_NOUNROLL for (uint32_t k = 0; k < all; k += 32)\n"
+    "        {\n"
+    "            uint32_t owner = 0; // the first lane whose pieces end behind this one\n"
+    "            DAMACY__EXEC_UNROLL for (uint32_t d = 16; d > 0;\n"
+    "                                     d /= 2) if (damacy__shfl(end, owner + d - 1) <= k + lane)\n"
+    "                owner += d;\n"
+    "            const uint32_t place = damacy__shfl(v.x, owner), offset = damacy__shfl(v.y, owner);\n"
+    "            const uint32_t piece = k + lane - damacy__shfl(begin, owner);\n"
+    "            const uint32_t to = (place & 0xffff) + 8 * piece;\n"
+    "            const int32_t n = k + lane < all ? (int32_t)((place >> 16) - 8 * piece) : 0;\n"
+    "            const uint64_t from = frame + (to + ahead - offset);\n"
+    "            damacy__exec_words words = damacy__exec_gather(from, n);\n"
+    "            if (n > 0 && to + ahead - offset < edge)\n"
+    "                words.w0 = damacy__exec_edge(from);\n"
+    "            damacy__exec_scatter(shared + S::BYTES + to, words, (uint32_t)from * 8, n);\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Marks the bytes of the matches whose sources are not there, and the bytes before the tile in its\n"
+    "// first unit, so that what reads them is linked.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__relay_mark(uint32_t shared, uint32_t n_early, int32_t t0)\n"
+    "{\n"
+    "    if (threadIdx.x == 0)\n"
+    "        damacy__shared_or(shared + S::MARKS, damacy__exec_ones((uint32_t)t0));\n"
+    "    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < n_early; i += S::THREADS)\n"
+    "    {\n"
+    "        const uint32_t place = damacy__lds32(shared + S::OWN + 8 * (S::RECORDS - 1 - i));\n"
+    "        const uint32_t end = (place & 0xffff) + (place >> 16);\n"
+    "        DAMACY__EXEC_NOUNROLL for (uint32_t at = place & 0xffff; at < end; at = (at | 31) + 1)\n"
+    "            damacy__shared_or(shared + S::MARKS + at / 32 * 4, damacy__exec_ones(end - at)\n"
+    "                                                                   << (at & 31));\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Of the matches that read their tile, links those that cannot be copied, and takes them off OWN.\n"
+    "template <class S> DAMACY__INLINE void damacy__relay_link(uint32_t shared, uint32_t n_own)\n"
+    "{\n"
+    "    DAMACY__EXEC_NOUNROLL for (uint32_t i0 = threadIdx.x & ~31u; i0 < n_own; i0 += S::THREADS)\n"
+    "    {\n"
+    "        const uint32_t i = i0 + damacy__lane();\n"
+    "        damacy__exec_match m;\n"
+    "        bool links = false;\n"
+    "        m.to = m.n = 0;\n"
+    "        m.offset = 1;\n"
+    "        if (i < n_own) {\n"
+    "            const damacy__u32x2 v = damacy__lds64(shared + S::OWN + 8 * i);\n"
+    "            m.to = (int32_t)(v.x & 0xffff);\n"
+    "            m.n = (int32_t)(v.x >> 16);\n"
+    "            m.offset = (int32_t)v.y;\n"
+    "        }\n"
+    "        uint32_t longer = damacy__ballot(m.n > DAMACY__EXEC_LONG);\n"
+    "        while (longer) {\n"
+    "            const uint32_t l = damacy__ctz(longer);\n"
+    "            damacy__exec_match one;\n"
+    "            one.to = damacy__shfl(m.to, l);\n"
+    "            one.n = damacy__shfl(m.n, l);\n"
+    "            one.offset = damacy__shfl(m.offset, l);\n"
+    "            longer &= longer - 1;\n"
+    "            if (!damacy__exec_is_there_long<S>(shared, one)) {\n"
+    "                damacy__exec_link_long<S>(shared, one);\n"
+    "                links = links || damacy__lane() == l;\n"
+    "            }\n"
+    "        }\n"
+    "        if (m.n > 0 && m.n <= DAMACY__EXEC_LONG && !damacy__exec_is_there<S>(shared, m)) {\n"
+    "            damacy__exec_link<S>(shared, m);\n"
+    "            links = true;\n"
+    "        }\n"
+    "        if (links)\n"
+    "            damacy__sts32(shared + S::OWN + 8 * i, 0);\n"
+    "        damacy__sync_warp();\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// What the workers do of a tile before it waits: chunks of segments whose sources are there, links,\n"
+    "// and matches whose sources have come to be there. In a hurry also copies inside the tile: all that\n"
+    "// reads a byte that is not there is linked then, which is more work but less to do afterwards.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__relay_ahead(const damacy__zstd_wave& w, uint32_t shared, uint32_t mail,\n"
+    "                                        const damacy__relay_leg* leg, uint32_t n_early,\n"
+    "                                        damacy__exec_used used, bool hurries)\n"
+    "{\n"
+    "    typedef typename S::work work;\n"
+    "\n"
+    "    damacy__exec_chunks<work>(shared, used.n_chunks, leg->f.base + leg->f.begin, leg->b.literals);\n"
+    "    if (used.n_own) {\n"
+    "        damacy__exec_mark<work>(shared, used.n_own);\n"
+    "        if (hurries)\n"
+    "            damacy__relay_mark<work>(shared, n_early, leg->t.t0);\n"
+    "        damacy__sync_some(1, S::THREADS);\n"
+    "        if (hurries)\n"
+    "            damacy__exec_own<work>(shared, used.n_own);\n"
+    "        else\n"
+    "            damacy__relay_link<work>(shared, used.n_own);\n"
+    "    }\n"
+    "    if (threadIdx.x == 0 && n_early)\n"
+    "        damacy__relay_ask(w, mail);\n"
+    "    damacy__sync_some(2, S::THREADS);\n"
+    "    if (used.n_own) {\n"
+    "        const uint32_t n_listed = damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_LISTED);\n"
+    "        if (n_listed)\n"
+    "            damacy__exec_chase<work, false>(shared, 0, n_listed);\n"
+    "    }\n"
+    "    if (n_early)\n"
+    "        damacy__relay_early<work, false>(shared, n_early, leg,\n"
+    "                                         damacy__lds32(mail + DAMACY__RELAY_DONE));\n"
+    "}\n"
+    "\n"
+    "// What is left to do when the tiles before are there.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__relay_finish(uint32_t shared, damacy__relay_leg* leg, uint32_t n_early,\n"
+    "                                         damacy__exec_used* used, bool hurries)\n"
+    "{\n"
+    "    if ((int32_t)threadIdx.x < leg->t.t0 && leg->t.start + threadIdx.x >= leg->f.begin)\n"
+    "        damacy__sts8(shared + S::BYTES + threadIdx.x, // before the tile in its first unit\n"
+    "                     damacy__exec_byte(leg->t.history + threadIdx.x));\n"
+    "    damacy__relay_early<S, true>(shared, n_early, leg, 0);\n"
+    "    damacy__sync_block();\n"
+    "    if (used->n_own) {\n"
+    "        if (!hurries) {\n"
+    "            damacy__exec_own<S>(shared, used->n_own);\n"
+    "            damacy__sync_block();\n"
+    "        }\n"
+    "        used->n_listed = damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_LISTED);\n"
+    "    }\n"
+    "    if (used->n_listed) {\n"
+    "        damacy__exec_chase<S, true>(shared, leg->t.history, used->n_listed);\n"
+    "        damacy__sync_block();\n"
+    "    }\n"
+    "    leg->f.begin = leg->t.start + (uint32_t)leg->t.t0; // bytes before it are another tile's\n"
+    "    damacy__exec_flush<S>(shared, &leg->f, &leg->t, true);\n"
+    "}\n"
+    "\n"
+    "// A tile, from its records to the output; on the way the next is found and its records loaded.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__relay_run(const damacy__zstd_wave& w, uint32_t shared, uint32_t mail,\n"
+    "                                      uint32_t next, damacy__exec_records<S>* r, bool hurries)\n"
+    "{\n"
+    "    const bool is_worker = threadIdx.x < S::WORKERS;\n"
+    "    const uint32_t ticket = is_worker ? 0 : damacy__relay_ticket(w);\n"
+    "    const uint32_t frame = damacy__lds32(mail + DAMACY__RELAY_FRAME);\n"
+    "    const uint32_t tile = damacy__lds32(mail + DAMACY__RELAY_TILE);\n"
+    "    damacy__relay_leg leg;\n"
+    "    damacy__exec_used used;\n"
+    "\n"
+    "    damacy__relay_open<S>(&leg, mail);\n"
+    "    const uint32_t end = leg.t.start + (uint32_t)leg.t.t1 - leg.f.begin;\n"
+    "    damacy__exec_segments<S>(shared, r, &leg.b, &leg.f, &leg.t,\n"
+    "                             damacy__lds32(mail + DAMACY__RELAY_DONE));\n"
+    "    damacy__sync_block();\n"
+    "    const damacy__u32x4 control = damacy__lds128(shared + S::CONTROL);\n"
+    "    const uint32_t n_early = damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_EARLY);\n"
+    "    const bool is_bad = control.x != 0;\n"
+    "    used.n_own = is_bad ? 0 : control.z;\n"
+    "    used.n_chunks = is_bad ? 0 : control.w & 0xffff;\n"
+    "    used.n_listed = 0;\n"
+    "    if (is_worker) {\n"
+    "        damacy__relay_ahead<S>(w, shared, mail, &leg, is_bad ? 0 : n_early, used, hurries);\n"
+    "    } else {\n"
+    "        if (used.n_own)\n"
+    "            damacy__arrive_some(1, S::THREADS); // at the barriers of the workers\n"
+    "        damacy__arrive_some(2, S::THREADS);\n"
+    "        damacy__relay_mail(w, next, ticket);\n"
+    "        if (threadIdx.x == S::WORKERS)\n"
+    "            damacy__relay_wait(w, frame, tile);\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "    if (damacy__lds32(next + DAMACY__RELAY_FRAME) != DAMACY__ZSTD_NONE)\n"
+    "        damacy__relay_load<S>(r, next);\n"
+    "    if (!is_bad) {\n"
+    "        damacy__relay_finish<S>(shared, &leg, n_early, &used, hurries);\n"
+    "    } else if (threadIdx.x == 0) {\n"
+    "        const damacy__zstd_block& b =\n"
+    "            damacy__zstd_blocks(w)[damacy__lds32(mail + DAMACY__RELAY_BLOCK)];\n"
+    "        damacy__zstd_fail(w, b, b.sequence_src, DAMACY__JOB_BAD_OFFSET);\n"
+    "    }\n"
+    "    used.n_own = 1; // clears all\n"
+    "    damacy__exec_clear<S>(shared, &leg.t, used);\n"
+    "    if (threadIdx.x == 32)\n"
+    "        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_EARLY, 0);\n"
+    "    if (threadIdx.x == S::WORKERS)\n"
+    "        damacy__relay_ask(w, next);\n"
+    "    damacy__sync_block();\n"
+    "    if (threadIdx.x == S::WORKERS)\n"
+    "        damacy__relay_tell(&damacy__zstd_frames(w)[frame], tile + 1, end);\n"
+    "}\n"
+    "\n"
+    "// A whole block of threads; `memory`: DAMACY__ZSTD_RELAY_SHARED bytes. Grid: any; best as many\n"
+    "// blocks of threads as run at once.\n"
+    "template <class S>\n"
+    "static __device__ void damacy__zstd_relay(const damacy__zstd_wave& w, uint8_t* memory)\n"
+    "{\n"
+    "    const uint32_t shared = DAMACY__EXEC_BASE(memory), n = damacy__zstd_counts(w)->n_execute;\n"
+    "    damacy__exec_records<S> r;\n"
+    "    uint32_t mail = shared + S::MAIL;\n"
+    "\n"
+    "    if (n == 0 || damacy__zstd_counts(w)->ticket[2] == 0)\n"
+    "        return;\n"
+    "    if (shared != damacy__shared_address(memory)) { // the constant is wrong: better no result\n"
+    "        for (uint32_t i = threadIdx.x; i < n; i += S::THREADS)\n"
+    "            damacy__zstd_fail_job(\n"
+    "                w, damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i]].job, 0,\n"
+    "                DAMACY__JOB_UNSUPPORTED);\n"
+    "        return;\n"
+    "    }\n"
+    "    const bool hurries = DAMACY__RELAY_HURRIES(n);\n"
+    "    damacy__exec_init<S>(shared);\n"
+    "    if (threadIdx.x < 32) {\n"
+    "        damacy__relay_mail(w, mail, damacy__relay_ticket(w));\n"
+    "        damacy__sync_warp();\n"
+    "        if (threadIdx.x == 0)\n"
+    "            damacy__relay_ask(w, mail);\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "    if (damacy__lds32(mail + DAMACY__RELAY_FRAME) != DAMACY__ZSTD_NONE)\n"
+    "        damacy__relay_load<S>(&r, mail);\n"
+    "    while (damacy__lds32(mail + DAMACY__RELAY_FRAME) != DAMACY__ZSTD_NONE) {\n"
+    "        const uint32_t next = mail ^ 64;\n"
+    "        damacy__relay_run<S>(w, shared, mail, next, &r, hurries);\n"
+    "        mail = next;\n"
     "    }\n"
     "}\n";
 
@@ -19384,6 +20118,7 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "#include \"kernels/zstd_fse.cuh\"\n"
     "#include \"kernels/zstd_exec.cuh\"\n"
     "#include \"kernels/zstd_exec_link.cuh\"\n"
+    "#include \"kernels/zstd_exec_relay.cuh\"\n"
     "\n"
     "// Thread per block.\n"
     "extern \"C\" __global__ __launch_bounds__(128) void damacy_zstd_tables(damacy__zstd_wave w)\n"
@@ -19421,6 +20156,20 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256, 4, 8192, 4, DAMACY__ZSTD_EXECUTE_256X4)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, 128, 4, 4096, 8, DAMACY__ZSTD_EXECUTE_128X4)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, 128, 4, 3072, 8, DAMACY__ZSTD_EXECUTE_128X4_3K)\n"
+    "\n"
+    "// Frames that all blocks of threads share, in two steps; DAMACY__ZSTD_RELAY_SHARED bytes of shared\n"
+    "// memory for the second.\n"
+    "extern \"C\" __global__ __launch_bounds__(1024) void damacy_zstd_cut(damacy__zstd_wave w)\n"
+    "{\n"
+    "    damacy__zstd_cut<damacy__relay_best>(w);\n"
+    "}\n"
+    "extern \"C\" __global__\n"
+    "__launch_bounds__(DAMACY__ZSTD_RELAY_THREADS,\n"
+    "                  DAMACY__ZSTD_RELAY_PER) void damacy_zstd_relay(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(shared);\n"
+    "    damacy__zstd_relay<damacy__relay_best>(w, shared);\n"
+    "}\n"
     "\n"
     "// The blocks of a few large frames at once, in two steps.\n"
     "extern \"C\" __global__ __launch_bounds__(256) void damacy_zstd_link(damacy__zstd_wave w)\n"
@@ -28424,6 +29173,8 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_exec_copy.cuh", damacy__source_zstd_exec_copy_cuh},
     {"kernels/zstd_exec_own.cuh", damacy__source_zstd_exec_own_cuh},
     {"kernels/zstd_exec_link.cuh", damacy__source_zstd_exec_link_cuh},
+    {"kernels/zstd_exec_cut.cuh", damacy__source_zstd_exec_cut_cuh},
+    {"kernels/zstd_exec_relay.cuh", damacy__source_zstd_exec_relay_cuh},
     {"kernels/zstd_fse.cuh", damacy__source_zstd_fse_cuh},
     {"kernels/zstd_fse_extract.cuh", damacy__source_zstd_fse_extract_cuh},
     {"kernels/zstd_fse_plan.cuh", damacy__source_zstd_fse_plan_cuh},
@@ -28616,54 +29367,13 @@ static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
 }
 DAMACY__WARM_END
 
-/* ==== src/stage/zstd_launch.h ==== */
+/* ==== src/stage/zstd_kernels.h ==== */
 DAMACY__COLD_BEGIN
-/* Zstandard jobs on a device -> their output, by the kernels of kernels/zstd.cu and
- * kernels/zstd_sequences.cu: the launches of a wave of jobs in scratch of stage/zstd_layout.h.
+/* kernels/zstd.cu and kernels/zstd_sequences.cu -> the kernels of the Zstandard decoder, compiled
+ * and loaded, with the shared memory that each may take.
  *
- * Nothing is read back and nothing is allocated, so a launch may be captured in a graph. The
- * surprising rule: stages that do not need each other run at the same time, on side streams that
- * all waves share. */
-
-/* Which kernels run; zero chooses by the number of jobs and bytes. Every choice gives the same
- * bytes. */
-enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT32 = 2, DAMACY__ZSTD_SPLIT128 = 3 };
-typedef struct damacy__zstd_options {
-    uint32_t literals; /* DAMACY__ZSTD_LANES ... */
-    bool is_early;     /* literals of blocks with sequences beside those, in a pass of their own */
-    uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
-    uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
-} damacy__zstd_options;
-
-/* One wave. The tables are read while the kernels run. */
-typedef struct damacy__zstd_call {
-    uint64_t jobs;        /* device address of damacy__job[] */
-    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table, at most max_jobs of the
-                             layout */
-    uint64_t results;     /* device address of damacy__job_result[max_jobs] */
-    uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
-    uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: max_jobs */
-    uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
-    damacy__stream stream;
-    bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
-    bool has_company; /* other waves run at the same time: takes no more of the device than helps */
-    const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
-                                   the last part */
-    damacy__zstd_options options;
-} damacy__zstd_call;
-
-/* Stages in order, for marks. */
-enum {
-    DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
-    DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
-    DAMACY__ZSTD_STAGE_FSE = 2,
-    DAMACY__ZSTD_STAGE_LITERALS = 3, /* what is left of them */
-    DAMACY__ZSTD_STAGE_RESOLVE = 4,
-    DAMACY__ZSTD_STAGE_PLACE = 5, /* and the late literals */
-    DAMACY__ZSTD_STAGE_EXECUTE = 6,
-    DAMACY__ZSTD_STAGE_FINISH = 7,
-    DAMACY__ZSTD_STAGES = 8
-};
+ * The surprising rule: a device with less shared memory than the largest lacks some of the shapes
+ * of execution; those that it has are told in a mask. */
 
 /* The two programs, and what it takes to run kernels side by side. Zero: none. One thread at a time
  * launches; waves on several streams are fine. */
@@ -28682,40 +29392,6 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
 static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
                                                  damacy__device* device, damacy_error* err);
 static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device);
-static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
-                                         damacy__device* device, const damacy__zstd_layout* layout,
-                                         const damacy__zstd_call* call, damacy_error* err);
-
-/* ---- kernels ---- */
-
-/* The wave with addresses of the device. */
-static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
-                                              const damacy__zstd_call* call)
-{
-    damacy__zstd_wave w = layout->wave;
-
-    w.jobs = call->jobs;
-    w.n_jobs = call->n_jobs;
-    w.results = call->results;
-    w.errors += call->scratch;
-    w.spans += call->scratch;
-    w.counters += call->scratch;
-    w.frames += call->scratch;
-    w.blocks += call->scratch;
-    w.trees += call->scratch;
-    w.sequence_order += call->scratch;
-    for (uint32_t i = 0; i < 3; i++) {
-        w.literal_order[i] += call->scratch;
-    }
-    w.execute_list += call->scratch;
-    w.literals += call->scratch;
-    w.records += call->scratch;
-    if (w.links_size) {
-        w.links += call->scratch;
-    }
-    return w;
-}
-
 enum { /* of the program front */
        DAMACY__ZSTD_COUNT = 0,
        DAMACY__ZSTD_ALLOCATE = 1,
@@ -28737,7 +29413,9 @@ enum { /* of the program back */
        DAMACY__ZSTD_FSE_HALF = 2,
        DAMACY__ZSTD_LINK = 3,
        DAMACY__ZSTD_JUMP = 4,
-       DAMACY__ZSTD_TILE = 5, /* four shapes, in the order of their flags */
+       DAMACY__ZSTD_CUT = 5,
+       DAMACY__ZSTD_RELAY = 6,
+       DAMACY__ZSTD_TILE = 7, /* four shapes, in the order of their flags */
        DAMACY__ZSTD_TILES = 4
 };
 
@@ -28758,6 +29436,20 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
     };
 
     return tiles[index];
+}
+
+static uint32_t damacy__zstd_relay_shared(void)
+{
+    return DAMACY__ZSTD_RELAY_SHARED(DAMACY__ZSTD_RELAY_THREADS, DAMACY__ZSTD_RELAY_SEGMENTS,
+                                     DAMACY__ZSTD_RELAY_TILE);
+}
+
+static bool damacy__zstd_relay_fits(const damacy__device* device)
+{
+    const uint64_t shared = damacy__zstd_relay_shared(), system = 1024; /* of a block of threads */
+
+    return shared <= device->shared_per_block &&
+           DAMACY__ZSTD_RELAY_PER * (shared + system) <= device->shared_per_multiprocessor;
 }
 
 /* Shared memory of a kernel that works with less. */
@@ -28784,10 +29476,17 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
                                         "damacy_zstd_literals_split128"};
-    static const char* const back[] = {
-        "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_half",
-        "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_execute_1024x3",
-        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_128x4_3k"};
+    static const char* const back[] = {"damacy_zstd_tables",
+                                       "damacy_zstd_fse",
+                                       "damacy_zstd_fse_half",
+                                       "damacy_zstd_link",
+                                       "damacy_zstd_jump",
+                                       "damacy_zstd_cut",
+                                       "damacy_zstd_relay",
+                                       "damacy_zstd_execute_1024x3",
+                                       "damacy_zstd_execute_256x4",
+                                       "damacy_zstd_execute_128x4",
+                                       "damacy_zstd_execute_128x4_3k"};
     damacy__program_spec spec = {0};
     damacy_status status;
 
@@ -28842,6 +29541,11 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
             kernels->tiles |= tile.flag;
         }
     }
+    if (damacy__zstd_relay_fits(device)) {
+        DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY], device,
+                                                damacy__zstd_relay_shared(), err));
+        kernels->tiles |= DAMACY__ZSTD_EXECUTE_RELAY;
+    }
     for (uint32_t i = 0; i < DAMACY__COUNT(kernels->side); i++) {
         DAMACY__TRY(damacy__stream_open(device, false, &kernels->side[i], err));
         DAMACY__TRY(damacy__event_open(device, false, &kernels->join[i], err));
@@ -28861,6 +29565,88 @@ static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__d
     damacy__program_deinit(&kernels->front, device);
     memset(kernels, 0, sizeof *kernels);
 }
+DAMACY__COLD_END
+
+/* ==== src/stage/zstd_launch.h ==== */
+DAMACY__COLD_BEGIN
+/* Zstandard jobs on a device -> their output, by the kernels of kernels/zstd.cu and
+ * kernels/zstd_sequences.cu: the launches of a wave of jobs in scratch of stage/zstd_layout.h.
+ *
+ * Nothing is read back and nothing is allocated, so a launch may be captured in a graph. The
+ * surprising rule: stages that do not need each other run at the same time, on side streams that
+ * all waves share. */
+
+/* Which kernels run; zero chooses by the number of jobs and bytes. Every choice gives the same
+ * bytes. */
+enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT32 = 2, DAMACY__ZSTD_SPLIT128 = 3 };
+typedef struct damacy__zstd_options {
+    uint32_t literals; /* DAMACY__ZSTD_LANES ... */
+    bool is_early;     /* literals of blocks with sequences beside those, in a pass of their own */
+    uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
+    uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
+} damacy__zstd_options;
+
+/* One wave. The tables are read while the kernels run. */
+typedef struct damacy__zstd_call {
+    uint64_t jobs;        /* device address of damacy__job[] */
+    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table, at most max_jobs of the
+                             layout */
+    uint64_t results;     /* device address of damacy__job_result[max_jobs] */
+    uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
+    uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: max_jobs */
+    uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
+    damacy__stream stream;
+    bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
+    bool has_company; /* other waves run at the same time: takes no more of the device than helps */
+    const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
+                                   the last part */
+    damacy__zstd_options options;
+} damacy__zstd_call;
+
+/* Stages in order, for marks. */
+enum {
+    DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
+    DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
+    DAMACY__ZSTD_STAGE_FSE = 2,
+    DAMACY__ZSTD_STAGE_LITERALS = 3, /* what is left of them */
+    DAMACY__ZSTD_STAGE_RESOLVE = 4,
+    DAMACY__ZSTD_STAGE_PLACE = 5, /* and the late literals */
+    DAMACY__ZSTD_STAGE_EXECUTE = 6,
+    DAMACY__ZSTD_STAGE_FINISH = 7,
+    DAMACY__ZSTD_STAGES = 8
+};
+
+static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
+                                         damacy__device* device, const damacy__zstd_layout* layout,
+                                         const damacy__zstd_call* call, damacy_error* err);
+
+/* The wave with addresses of the device. */
+static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
+                                              const damacy__zstd_call* call)
+{
+    damacy__zstd_wave w = layout->wave;
+
+    w.jobs = call->jobs;
+    w.n_jobs = call->n_jobs;
+    w.results = call->results;
+    w.errors += call->scratch;
+    w.spans += call->scratch;
+    w.counters += call->scratch;
+    w.frames += call->scratch;
+    w.blocks += call->scratch;
+    w.trees += call->scratch;
+    w.sequence_order += call->scratch;
+    for (uint32_t i = 0; i < 3; i++) {
+        w.literal_order[i] += call->scratch;
+    }
+    w.execute_list += call->scratch;
+    w.literals += call->scratch;
+    w.records += call->scratch;
+    if (w.links_size) {
+        w.links += call->scratch;
+    }
+    return w;
+}
 
 /* What the launches of a wave have in common. */
 typedef struct damacy__zstd_pass {
@@ -28871,6 +29657,7 @@ typedef struct damacy__zstd_pass {
     uint32_t n_jobs;   /* likely */
     uint32_t n_blocks; /* likely */
     bool is_few;       /* so few blocks that sequences take the shape for latency */
+    bool is_large;     /* jobs of which all multiprocessors share each */
     damacy__zstd_options options;
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
@@ -28977,6 +29764,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (o->execute == 0) {
         o->execute = run->n_jobs > 1000  ? DAMACY__ZSTD_EXECUTE_128X4
                      : run->n_jobs > 200 ? DAMACY__ZSTD_EXECUTE_256X4
+                     : run->is_large     ? DAMACY__ZSTD_EXECUTE_RELAY
                                          : DAMACY__ZSTD_EXECUTE_1024X3;
         if (run->n_jobs > 600 && !run->call->is_alone) { /* two would run one after another */
             o->execute |=
@@ -29112,7 +29900,16 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_LINK], most, 256, 0, err));
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_JUMP], most, 256, 0, err));
     }
+    if (run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY) {
+        DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_CUT], run->n_jobs, 1024, 0, err));
+    }
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
+    if (run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY) {
+        n_tiles++;
+        DAMACY__TRY(damacy__zstd_step(
+            run, &back[DAMACY__ZSTD_RELAY], DAMACY__ZSTD_RELAY_PER * run->device->n_multiprocessors,
+            DAMACY__ZSTD_RELAY_THREADS, damacy__zstd_relay_shared(), err));
+    }
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         const damacy__kernel* kernel = &back[DAMACY__ZSTD_TILE + i];
@@ -29193,6 +29990,9 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
                                          (uint64_t)layout->wave.max_blocks);
     run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
                  (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * device->n_multiprocessors;
+    run.is_large = size / run.n_jobs >= (run.n_jobs > device->n_multiprocessors
+                                             ? DAMACY__ZSTD_RELAY_SIZE
+                                             : 2 * DAMACY__ZSTD_RELAY_SIZE);
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, size, err);
     if (status != DAMACY_OK) { /* so that who waits for the stream has waited for all */

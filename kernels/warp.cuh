@@ -49,13 +49,20 @@ static __device__ __forceinline__ uint32_t damacy__warp_sum_by_turns(uint32_t v)
 #endif
 // Barrier of the block that also counts: number of threads whose p is not zero.
 #define damacy__sync_count(p) __syncthreads_count((p))
-// Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32.
+// Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32; those that only
+// arrive do not wait.
 #ifdef __CUDACC__
-#define damacy__sync_some(id, threads)                                                            \
-    asm volatile("barrier.sync %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) : "memor" \
-                                                                                          "y")
+#define damacy__sync_some(id, threads)                                                  \
+    asm volatile("barrier.sync %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) \
+                 : "memor"                                                              \
+                   "y")
+#define damacy__arrive_some(id, threads)                                                  \
+    asm volatile("barrier.arrive %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) \
+                 : "memor"                                                                \
+                   "y")
 #else
-#define damacy__sync_some(id, threads) simt::named_barrier((id), (threads), __LINE__)
+#define damacy__sync_some(id, threads)   simt::named_barrier((id), (threads), __LINE__)
+#define damacy__arrive_some(id, threads) simt::named_arrive((id), (threads), __LINE__)
 #endif
 
 // One static struct per kernel; `extern` memory sized at launch, aligned to 1024 where it matters.

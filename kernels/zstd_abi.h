@@ -18,6 +18,7 @@
  *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
  *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets
  *   execute   records -> output
+ *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets
  *   finish    frame checksums, results
  *
  * The surprising rule: an error never stops a stage, it lowers the job's word in `errors`
@@ -86,8 +87,11 @@ typedef struct damacy__zstd_frame {
     uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */
     uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */
     uint32_t n_records; /* records of all its blocks; before resolve the most that there may be */
+    uint64_t done;      /* cut: 0; relay: tiles that are done << 32 | their end */
+    uint32_t n_tiles;   /* cut: tiles of all its blocks; 0: not for relay */
+    uint32_t zero;
 } damacy__zstd_frame;
-static_assert(sizeof(damacy__zstd_frame) == 48, "ABI");
+static_assert(sizeof(damacy__zstd_frame) == 64, "ABI");
 
 /* A block. Fields without a stage name are set by fill and then constant.
  *
@@ -169,7 +173,7 @@ typedef struct damacy__zstd_counters {
     uint32_t n_late_blocks[3];    /* order: all others, likewise */
     uint32_t n_execute;           /* order: entries of execute_list */
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
-    uint32_t ticket[4];           /* for persistent grids: 0 is fse's */
+    uint32_t ticket[4]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
@@ -182,6 +186,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */
 #define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */
 #define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */
+#define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -201,6 +206,15 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
     (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)
+
+/* The same of relay, and from which average size of jobs on it is worth to cut them. */
+#define DAMACY__ZSTD_RELAY_SIZE 1048576u
+#define DAMACY__ZSTD_RELAY_SHARED(threads, segments, tile) \
+    ((DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) + 127) / 128 * 128 + 128)
+#define DAMACY__ZSTD_RELAY_THREADS  512
+#define DAMACY__ZSTD_RELAY_SEGMENTS 6
+#define DAMACY__ZSTD_RELAY_TILE     16384
+#define DAMACY__ZSTD_RELAY_PER      2u /* blocks of threads a multiprocessor, if they fit */
 
 /* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */
 #define DAMACY__ZSTD_FSE_LATENCY_SHARED 182272u
@@ -232,9 +246,9 @@ typedef struct damacy__zstd_wave {
     uint64_t counters; /* damacy__zstd_counters */
     uint64_t frames;   /* damacy__zstd_frame[max_frames] */
     uint64_t blocks;   /* damacy__zstd_block[max_blocks] */
-    uint64_t trees;    /* damacy__zstd_tree[max_blocks] */
+    uint64_t trees;    /* damacy__zstd_tree[max_blocks]; cut: tiles of each block */
     uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most
-                                sequences first */
+                                sequences first; cut: tiles of the frame before a block */
     uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by
                                 table log, largest first; the early ones from the front, the
                                 others up to the end */

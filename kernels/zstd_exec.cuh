@@ -44,9 +44,11 @@ DAMACY__INLINE void damacy__exec_load(damacy__exec_records<S>* r, const damacy__
         if (u * S::THREADS + tid < left)
             r->record[u] = damacy__exec_record(from + 8 * u * S::THREADS);
     }
+    r->bound = DAMACY__ZSTD_NONE;
+    if (S::IS_RELAY) // tiles of their own, and their bounds known
+        return;
     if (tid < S::RECORDS / 16 && S::RECORDS + 16 * tid < left) // a line of memory each
         damacy__prefetch_l2((const void*)(uintptr_t)(from + 8 * S::RECORDS + 120 * threadIdx.x));
-    r->bound = DAMACY__ZSTD_NONE;
     if (S::RECORDS < left)
         r->bound = damacy__exec_record(b->records + 8ull * (b->next + S::RECORDS)).x;
 }
@@ -87,6 +89,7 @@ struct damacy__exec_view {
     uint32_t ahead;           // bytes of the frame before the buffer, modulo 2^32
     uint32_t edge;            // bytes before the first whole word of the frame
     int32_t left;             // records from that one on
+    uint32_t done;            // RELAY: bytes of the frame that are in the output
 };
 
 // A segment: place, bytes (0: none), first words of its source and how many bits of them come
@@ -120,7 +123,7 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
                                       const damacy__exec_view* v)
 {
     const int32_t x = (int32_t)(record.x & 0x1ffff) + v->block;
-    const bool here = skip < v->left && x < v->t1;
+    bool here = skip < v->left && x < v->t1;
 
     s->n = 0;
     if (!damacy__any(here)) // most often the last ones
@@ -128,6 +131,8 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
     const uint32_t offset = record.y >> 2;
     const bool literals = (int32_t)record.y < 0;
     const int32_t end = x + (int32_t)(damacy__funnel_right(record.x, record.y, 17) & 0x1ffff) + 1;
+    if (S::IS_RELAY) // up to three records before the tile are loaded, too
+        here = here && end > v->t0;
     const int32_t to = x > v->t0 ? x : v->t0, n = (end < v->t1 ? end : v->t1) - to;
     const uint32_t position = (uint32_t)to + v->ahead;
     const uint32_t source = literals ? (offset & 0x1ffff) + (uint32_t)(to - x) : position - offset;
@@ -135,7 +140,8 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
     s->source = source | (record.y & DAMACY__EXEC_LITERALS);
     // An offset of 0, one that leads before the frame, or a source that is not in the output yet.
     const bool late = here && !literals && (source >= position || to + n > (int32_t)offset);
-    s->n = here && !late ? n : 0;
+    const bool early = S::IS_RELAY && here && !literals && !late && source + (uint32_t)n > v->done;
+    s->n = here && !late && !early ? n : 0;
     s->words = damacy__exec_gather(from, s->n);
     if (v->edge) {
         if (s->n && s->source < v->edge)
@@ -147,6 +153,11 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
         damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);
         if (source >= position)
             damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
+    }
+    if (early) {
+        const uint32_t i =
+            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);
+        damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);
     }
     s->skew = (uint32_t)from * 8;
     s->to = to;
@@ -194,7 +205,7 @@ DAMACY__INLINE void damacy__exec_next(uint32_t shared, const damacy__exec_record
 template <class S>
 DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_records<S>* r,
                                           const damacy__exec_block* b, const damacy__exec_frame* f,
-                                          const damacy__exec_tile* t)
+                                          const damacy__exec_tile* t, uint32_t done)
 {
     damacy__exec_view v;
     damacy__exec_segment s[2]; // one is loaded while the first is stored
@@ -207,6 +218,7 @@ DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_re
     v.ahead = t->start - f->begin;
     v.edge = (0u - f->begin) & 3;
     v.left = (int32_t)(b->n_records - b->next - threadIdx.x);
+    v.done = done;
     DAMACY__EXEC_UNROLL for (int32_t u = 0; u <= S::SEGMENTS; u++)
     {
         if (u < S::SEGMENTS)
@@ -285,17 +297,14 @@ struct damacy__exec_used {
     uint32_t n_own, n_chunks, n_listed;
 };
 
-// The part of a frame that is in the buffer but not yet in the output moves to its front; what the
-// tile used is cleared.
+// Clears what a tile has used.
 template <class S>
-DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* t,
-                                      damacy__exec_used used)
+DAMACY__INLINE void damacy__exec_clear(uint32_t shared, const damacy__exec_tile* t,
+                                       damacy__exec_used used)
 {
-    const int32_t whole = t->t1 & ~15, tid = (int32_t)threadIdx.x;
-    const uint32_t byte = tid < 16 ? damacy__lds8(shared + S::BYTES + (uint32_t)(whole + tid)) : 0;
-    damacy__u32x4 none;
-
+    const int32_t tid = (int32_t)threadIdx.x;
     const uint32_t at = 16 * threadIdx.x;
+    damacy__u32x4 none;
 
     none.x = none.y = none.z = none.w = 0;
     if (used.n_own | used.n_chunks) { // else others may still look there
@@ -316,6 +325,18 @@ DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* 
                 damacy__sts128(shared + S::LINK + 16 * (uint32_t)i, none);
         }
     }
+}
+
+// The part of a frame that is in the buffer but not yet in the output moves to its front; what the
+// tile used is cleared.
+template <class S>
+DAMACY__INLINE void damacy__exec_turn(uint32_t shared, const damacy__exec_tile* t,
+                                      damacy__exec_used used)
+{
+    const int32_t whole = t->t1 & ~15, tid = (int32_t)threadIdx.x;
+    const uint32_t byte = tid < 16 ? damacy__lds8(shared + S::BYTES + (uint32_t)(whole + tid)) : 0;
+
+    damacy__exec_clear<S>(shared, t, used);
     damacy__sync_block();
     if (tid < t->t1 - whole)
         damacy__sts8(shared + S::BYTES + (uint32_t)tid, byte);
@@ -341,6 +362,16 @@ damacy__exec_tile_begin(damacy__exec_tile* t, uint32_t shared, const damacy__exe
         damacy__sts8(shared + S::BYTES + threadIdx.x, damacy__exec_byte(t->history + threadIdx.x));
 }
 
+// What shared memory holds before the first tile of all.
+template <class S> DAMACY__INLINE void damacy__exec_init(uint32_t shared)
+{
+    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < S::LINKS / 2; i += S::THREADS)
+        damacy__sts32(shared + S::LINK + 4 * i, 0xffffffffu);
+    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < (S::BYTES - S::STARTS) / 4;
+                               i += S::THREADS)
+        damacy__sts32(shared + S::STARTS + 4 * i, 0); // STARTS, MARKS, CONTROL
+}
+
 // Executes a frame. Returns the block with a bad offset, NONE if there is none.
 template <class S>
 static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, uint32_t frame,
@@ -357,11 +388,7 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
     f.begin = (uint32_t)(from.dst & 15);
     f.block = from.first_block;
     f.end = from.first_block + from.n_blocks;
-    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < S::LINKS / 2; i += S::THREADS)
-        damacy__sts32(shared + S::LINK + 4 * i, 0xffffffffu);
-    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < (S::BYTES - S::STARTS) / 4;
-                               i += S::THREADS)
-        damacy__sts32(shared + S::STARTS + 4 * i, 0); // STARTS, MARKS, CONTROL
+    damacy__exec_init<S>(shared);
     if (!damacy__exec_block_next(w, &f, &b))
         return DAMACY__ZSTD_NONE;
     damacy__exec_load<S>(&r, &b);
@@ -369,7 +396,7 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
     for (uint32_t t0 = b.begin;;) { // every pass moves t0 or leaves
         damacy__exec_used used;
         damacy__exec_tile_begin<S>(&t, shared, &f, &b, r.bound, t0, is_first);
-        damacy__exec_segments<S>(shared, &r, &b, &f, &t);
+        damacy__exec_segments<S>(shared, &r, &b, &f, &t, 0);
         if (t.t1 <= t.t0)
             damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
         damacy__sync_block();
@@ -400,7 +427,7 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
             used.n_listed = damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_LISTED);
         }
         if (used.n_listed) {
-            damacy__exec_chase<S>(shared, t.history, used.n_listed);
+            damacy__exec_chase<S, true>(shared, t.history, used.n_listed);
             damacy__sync_block();
         }
         damacy__exec_flush<S>(shared, &f, &t, !more || is_first);

@@ -171,15 +171,17 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
     const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
     const uint32_t n = damacy__zstd_counts(w)->n_execute;
     const uint32_t launched =
-        w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
-                   DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K);
+        w.flags &
+        (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
+         DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_RELAY);
     const uint64_t density = 1024ull * f.n_records / (f.size ? f.size : 1);
     uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;
 
     if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))
         return DAMACY__ZSTD_EXECUTE_LINKS;
     if (n <= 200)
-        best = DAMACY__ZSTD_EXECUTE_1024X3;
+        best = launched & DAMACY__ZSTD_EXECUTE_RELAY ? DAMACY__ZSTD_EXECUTE_RELAY
+                                                     : DAMACY__ZSTD_EXECUTE_1024X3;
     else if (n > 1000 && density > 170)
         best = DAMACY__ZSTD_EXECUTE_128X4_3K;
     else if (n > 600 && density <= 170)

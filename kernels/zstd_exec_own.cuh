@@ -17,6 +17,7 @@
 template <int THREADS_, int SEGMENTS_, int TILE_> struct damacy__exec_shape {
     static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;
     static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;
+    static constexpr bool IS_RELAY = false;                          // see zstd_exec_relay.cuh
     static constexpr bool IS_DEALT = THREADS == 128 && TILE == 4096; // see damacy__exec_own
     static constexpr uint32_t LINKS = TILE + 16;
     // Places in shared memory. OWN: matches that read their tile, {place | bytes << 16, offset}.
@@ -40,7 +41,8 @@ enum { // words at CONTROL
     DAMACY__EXEC_NEXT = 4,     // record that t1 lies in, if that is a loaded one
     DAMACY__EXEC_OWNED = 8,    // entries of OWN
     DAMACY__EXEC_CHUNKED = 12, // entries of QUEUE << 16 | chunks
-    DAMACY__EXEC_LISTED = 16   // bytes with links
+    DAMACY__EXEC_LISTED = 16,  // bytes with links
+    DAMACY__EXEC_EARLY = 20    // RELAY: entries at the end of OWN whose sources are not there yet
 };
 
 // Marks the bytes of the matches that read their tile.
@@ -95,9 +97,8 @@ DAMACY__INLINE uint64_t damacy__exec_peek(uint32_t at)
     return (uint64_t)damacy__funnel_right(w1, w2, skew) << 32 | damacy__funnel_right(w0, w1, skew);
 }
 
-// Copies a match of up to LONG bytes whose source is there already; false if it is not. Where
-// source and match overlap, the bytes before the match repeat.
-template <class S> DAMACY__INLINE bool damacy__exec_copy_own(uint32_t shared, damacy__exec_match m)
+// Whether the source of a match of up to LONG bytes is in the tile and belongs to no match of OWN.
+template <class S> DAMACY__INLINE bool damacy__exec_is_there(uint32_t shared, damacy__exec_match m)
 {
     const int32_t q = m.to - m.offset, period = m.offset < m.n ? m.offset : m.n;
 
@@ -106,7 +107,16 @@ template <class S> DAMACY__INLINE bool damacy__exec_copy_own(uint32_t shared, da
     const uint32_t marks = shared + S::MARKS + (uint32_t)q / 32 * 4;
     const uint32_t bits =
         damacy__funnel_right(damacy__lds32(marks), damacy__lds32(marks + 4), (uint32_t)q & 31);
-    if (bits & 0xffffffffu >> (32 - period))
+    return !(bits & 0xffffffffu >> (32 - period));
+}
+
+// Copies a match of up to LONG bytes whose source is there already; false if it is not. Where
+// source and match overlap, the bytes before the match repeat.
+template <class S> DAMACY__INLINE bool damacy__exec_copy_own(uint32_t shared, damacy__exec_match m)
+{
+    const int32_t q = m.to - m.offset, period = m.offset < m.n ? m.offset : m.n;
+
+    if (!damacy__exec_is_there<S>(shared, m))
         return false;
     const bool repeats = period < 8 && period < m.n;
     uint32_t from = shared + S::BYTES + (uint32_t)q, to = shared + S::BYTES + (uint32_t)m.to;
@@ -129,13 +139,13 @@ template <class S> DAMACY__INLINE bool damacy__exec_copy_own(uint32_t shared, da
     }
 }
 
-// The same of a match of any length by the whole warp.
-template <class S> DAMACY__INLINE bool damacy__exec_copy_long(uint32_t shared, damacy__exec_match m)
+// Both of a match of any length by the whole warp.
+template <class S>
+DAMACY__INLINE bool damacy__exec_is_there_long(uint32_t shared, damacy__exec_match m)
 {
-    const uint32_t lane = damacy__lane(), to = (uint32_t)m.to, n = (uint32_t)m.n;
-    const uint32_t q = to - (uint32_t)m.offset, period = damacy__min((uint32_t)m.offset, n);
-    const uint32_t end = q + period, step = 32 % period;
-    uint32_t bits = 0, phase = lane % period;
+    const uint32_t lane = damacy__lane(), q = (uint32_t)(m.to - m.offset);
+    const uint32_t end = q + damacy__min((uint32_t)m.offset, (uint32_t)m.n);
+    uint32_t bits = 0;
 
     if (m.to < m.offset)
         return false;
@@ -148,7 +158,17 @@ template <class S> DAMACY__INLINE bool damacy__exec_copy_long(uint32_t shared, d
             word &= 0xffffffffu >> (32 - (end - at));
         bits |= word;
     }
-    if (damacy__any(bits != 0))
+    return !damacy__any(bits != 0);
+}
+
+template <class S> DAMACY__INLINE bool damacy__exec_copy_long(uint32_t shared, damacy__exec_match m)
+{
+    const uint32_t lane = damacy__lane(), to = (uint32_t)m.to, n = (uint32_t)m.n;
+    const uint32_t q = to - (uint32_t)m.offset, period = damacy__min((uint32_t)m.offset, n);
+    const uint32_t step = 32 % period;
+    uint32_t phase = lane % period;
+
+    if (!damacy__exec_is_there_long<S>(shared, m))
         return false;
     DAMACY__EXEC_NOUNROLL for (uint32_t k = lane; k < n; k += 32)
     {
@@ -241,8 +261,8 @@ template <class S> DAMACY__INLINE void damacy__exec_own(uint32_t shared, uint32_
 }
 
 // Bytes with links; all of the tile are looked at if they were too many for the list. A hop goes to
-// an earlier byte, so a tile bounds them.
-template <class S>
+// an earlier byte, so a tile bounds them. Without TAKES links are followed alone.
+template <class S, bool TAKES>
 DAMACY__INLINE void damacy__exec_chase(uint32_t shared, uint64_t history, uint32_t n)
 {
     const uint32_t end = n > S::LISTS ? S::LINKS : n;
@@ -263,6 +283,8 @@ DAMACY__INLINE void damacy__exec_chase(uint32_t shared, uint64_t history, uint32
             v = next;
             damacy__exec_link_store(self, v);
         }
+        if (!TAKES)
+            continue;
         const uint32_t byte = v < DAMACY__EXEC_BIAS
                                   ? damacy__exec_byte(history + v - DAMACY__EXEC_BIAS)
                                   : damacy__lds8(shared + S::BYTES + v - DAMACY__EXEC_BIAS);

@@ -5,6 +5,7 @@
 #include "kernels/zstd_fse.cuh"
 #include "kernels/zstd_exec.cuh"
 #include "kernels/zstd_exec_link.cuh"
+#include "kernels/zstd_exec_relay.cuh"
 
 // Thread per block.
 extern "C" __global__ __launch_bounds__(128) void damacy_zstd_tables(damacy__zstd_wave w)
@@ -42,6 +43,20 @@ DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x3, 1024, 3, 16384, 1, DAMACY__ZST
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256, 4, 8192, 4, DAMACY__ZSTD_EXECUTE_256X4)
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, 128, 4, 4096, 8, DAMACY__ZSTD_EXECUTE_128X4)
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, 128, 4, 3072, 8, DAMACY__ZSTD_EXECUTE_128X4_3K)
+
+// Frames that all blocks of threads share, in two steps; DAMACY__ZSTD_RELAY_SHARED bytes of shared
+// memory for the second.
+extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_cut(damacy__zstd_wave w)
+{
+    damacy__zstd_cut<damacy__relay_best>(w);
+}
+extern "C" __global__
+__launch_bounds__(DAMACY__ZSTD_RELAY_THREADS,
+                  DAMACY__ZSTD_RELAY_PER) void damacy_zstd_relay(damacy__zstd_wave w)
+{
+    DAMACY__DYNAMIC_SHARED(shared);
+    damacy__zstd_relay<damacy__relay_best>(w, shared);
+}
 
 // The blocks of a few large frames at once, in two steps.
 extern "C" __global__ __launch_bounds__(256) void damacy_zstd_link(damacy__zstd_wave w)

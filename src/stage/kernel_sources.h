@@ -33,6 +33,8 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_exec_copy.cuh", damacy__source_zstd_exec_copy_cuh},
     {"kernels/zstd_exec_own.cuh", damacy__source_zstd_exec_own_cuh},
     {"kernels/zstd_exec_link.cuh", damacy__source_zstd_exec_link_cuh},
+    {"kernels/zstd_exec_cut.cuh", damacy__source_zstd_exec_cut_cuh},
+    {"kernels/zstd_exec_relay.cuh", damacy__source_zstd_exec_relay_cuh},
     {"kernels/zstd_fse.cuh", damacy__source_zstd_fse_cuh},
     {"kernels/zstd_fse_extract.cuh", damacy__source_zstd_fse_extract_cuh},
     {"kernels/zstd_fse_plan.cuh", damacy__source_zstd_fse_plan_cuh},

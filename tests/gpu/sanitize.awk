@@ -3,16 +3,16 @@
 #
 # What is known, and why it is none:
 #
-# links      racecheck, zstd_execute: lanes shorten links of a tile while others follow them. Each
+# links      racecheck, zstd_execute and zstd_relay: lanes shorten links of a tile while others follow them. Each
 #            value that a link ever has leads to an ancestor of the byte, all of which end at the
 #            same source, and every access is relaxed and of 16 bits, so that a reader sees one of
 #            them; a tile's size bounds the hops. Both sides must be the two functions for links.
-# peek       racecheck, zstd_execute: 8 bytes of a tile at any alignment are read as words while other
+# peek       racecheck, zstd_execute and zstd_relay: 8 bytes of a tile at any alignment are read as words while other
 #            lanes write other bytes of these words. The wanted bytes are not written then: MARKS has
 #            none of them, and only matches that it marks are written between these barriers; bytes
 #            that the lane wrote itself come in its own order. The others are shifted out or not
 #            stored. One side must be damacy__exec_peek_word, the other a store of a byte.
-# words      initcheck, zstd_execute: a source is read as aligned words, of which the outer ones may
+# words      initcheck, zstd_execute and zstd_relay: a source is read as aligned words, of which the outer ones may
 #            have bytes that nobody wrote. No word is read that has not a wanted byte, and the others
 #            are shifted out: zstd_gpu_gives_the_same_whatever_memory_held. Only reads of 4 bytes by
 #            the function for words count; the test decodes every byte rightly.

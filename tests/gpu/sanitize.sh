@@ -42,7 +42,7 @@ esac
 # follows each access to shared memory, so that it gets one family of kernels at a time.
 cases() {
     if [ "$1" = racecheck ]; then
-        for kernels in zstd_execute_1024 zstd_execute_256 zstd_execute_128 zstd_link \
+        for kernels in zstd_execute_1024 zstd_execute_256 zstd_execute_128 zstd_cut zstd_relay zstd_link \
             zstd_jump zstd_fse zstd_literals zstd_t zstd_place zstd_order; do
             echo "zstd $kernels small_wave"
         done

@@ -1,5 +1,6 @@
-// The Zstandard decoder on a real device against the corpora: valid frames alone and in large
-// waves, hostile ones among good ones, canaries around every output, every choice of kernels.
+// The Zstandard decoder on a real device against the corpora: valid frames
+// alone and in large waves, hostile ones among good ones, canaries around every
+// output, every choice of kernels.
 #include "tests/gpu/driver_symbol.h"
 #include "tests/gpu/zstd_wave.h"
 #include "tests/test.h"
@@ -79,14 +80,15 @@ TEST(zstd_gpu_gives_the_same_bytes_with_every_kernel)
     }
     const std::vector<corpus_file> files = valid_frames(150), few = valid_frames(8);
     const uint32_t executions[] = {DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_EXECUTE_256X4,
-                                   DAMACY__ZSTD_EXECUTE_128X4, DAMACY__ZSTD_EXECUTE_128X4_3K};
+                                   DAMACY__ZSTD_EXECUTE_128X4, DAMACY__ZSTD_EXECUTE_128X4_3K,
+                                   DAMACY__ZSTD_EXECUTE_RELAY};
     damacy__zstd_options o = {};
     for (uint32_t literals = DAMACY__ZSTD_LANES; literals <= DAMACY__ZSTD_SPLIT128; literals++) {
         for (uint32_t fse = DAMACY__ZSTD_FLAG_FSE_LATENCY; fse <= DAMACY__ZSTD_FLAG_FSE_HALF;
              fse *= 2) {
             o.literals = literals;
             o.fse = fse;
-            o.execute = executions[(literals + fse / 256) % 4];
+            o.execute = executions[(literals + fse / 256) % 5];
             valid_waves(files, 500, o, literals, literals & 1, false);
         }
     }
@@ -98,7 +100,8 @@ TEST(zstd_gpu_gives_the_same_bytes_with_every_kernel)
     valid_waves(few, 16, o, 3, false, false);
 }
 
-// Each kernel once on little data: what a tool that watches every access can bear.
+// Each kernel once on little data: what a tool that watches every access can
+// bear.
 TEST(zstd_gpu_decodes_a_small_wave_with_every_kernel)
 {
     if (!gpu()) {
@@ -122,14 +125,15 @@ TEST(zstd_gpu_decodes_a_small_wave_with_every_kernel)
     }
     for (const uint32_t execute :
          {DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_EXECUTE_256X4, DAMACY__ZSTD_EXECUTE_128X4,
-          DAMACY__ZSTD_EXECUTE_128X4_3K, DAMACY__ZSTD_EXECUTE_LINKS}) {
+          DAMACY__ZSTD_EXECUTE_128X4_3K, DAMACY__ZSTD_EXECUTE_LINKS, DAMACY__ZSTD_EXECUTE_RELAY}) {
         damacy__zstd_options o = {};
         o.execute = execute;
         valid_waves(files, files.size(), o, 7, false, false);
     }
 }
 
-// Kernels read whole words, of which some bytes may never have been written: they must not count.
+// Kernels read whole words, of which some bytes may never have been written:
+// they must not count.
 TEST(zstd_gpu_gives_the_same_whatever_memory_held)
 {
     if (!gpu()) {
@@ -148,7 +152,8 @@ TEST(zstd_gpu_gives_the_same_whatever_memory_held)
     fill_of_outputs = 0xa5;
 }
 
-// Bad frames among good ones: verdicts as on the CPU, the good ones right every time.
+// Bad frames among good ones: verdicts as on the CPU, the good ones right every
+// time.
 static void hostile(const char* name, size_t every, bool is_apart, size_t per_wave)
 {
     const std::vector<corpus_file> bad = corpus_load(name), good = valid_frames(20);
@@ -353,7 +358,8 @@ TEST(zstd_gpu_runs_in_a_captured_graph)
         resident r;
         r.open(g, valid_frames(30));
         r.call.options.literals = literals;
-        CHECK_EQ(begin(r.call.stream, 0), 0); // global mode: any forbidden call fails
+        CHECK_EQ(begin(r.call.stream, 0),
+                 0); // global mode: any forbidden call fails
         r.launch(g);
         CHECK_EQ(end(r.call.stream, &graph), 0);
         CHECK_EQ(instantiate(&executable, graph, 0), 0);
@@ -399,7 +405,8 @@ TEST(zstd_gpu_decodes_few_large_frames_with_every_kernel)
     if (!gpu()) {
         SKIP("no CUDA device");
     }
-    const uint32_t executions[] = {0, DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_EXECUTE_LINKS};
+    const uint32_t executions[] = {0, DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_EXECUTE_LINKS,
+                                   DAMACY__ZSTD_EXECUTE_RELAY};
     size_t n_wrong_choices = 0;
     for (const size_t n : {1, 2, 7}) {
         std::vector<bytes> contents(n), frames(n);
@@ -409,7 +416,7 @@ TEST(zstd_gpu_decodes_few_large_frames_with_every_kernel)
             frames[k].resize(
                 ZSTD_compress(frames[k].data(), frames[k].size(), contents[k].data(), 262144, 3));
         }
-        for (uint32_t choice = 0; choice < 12; choice++) {
+        for (uint32_t choice = 0; choice < 16; choice++) {
             damacy__zstd_options o = {};
             o.literals = choice % 4;
             o.execute = executions[choice / 4];
@@ -430,8 +437,9 @@ TEST(zstd_gpu_decodes_few_large_frames_with_every_kernel)
                 }
             }
             if (n_wrong) {
-                printf("# %zu frames, literals %u, execute %x: %zu of %zu wrong, status %u\n", n,
-                       o.literals, o.execute, n_wrong, 5 * n, status);
+                printf("# %zu frames, literals %u, execute %x: %zu of %zu wrong, "
+                       "status %u\n",
+                       n, o.literals, o.execute, n_wrong, 5 * n, status);
             }
             n_wrong_choices += n_wrong != 0;
         }

@@ -108,6 +108,10 @@ TEST(zstd_decodes_the_generated_frames)
     valid_set("B_cs17_s1", 300, false, o, full ? 1 : 9);
     o.flags = DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_1024X3;
     valid_set("A_big_s1", 21, true, o, full ? 1 : 10);
+    o.flags = DAMACY__ZSTD_EXECUTE_RELAY;
+    valid_set("D_smallblk_s2001", 300, true, o, full ? 1 : 5);
+    valid_set("C_cs14_s1001", 300, false, o, full ? 1 : 9);
+    valid_set("A_big_s1", 21, false, o, full ? 1 : 10);
     if (full) {
         o.flags = DAMACY__ZSTD_EXECUTE_1024X3;
         valid_set("D_smallblk_s2001", 300, true, o);
@@ -300,14 +304,18 @@ TEST(zstd_joins_frames_and_skips_skippable_ones)
     jobs.push_back(job_of(joined({one, {1, 2, 3, 4, 5}}), 3000));
     jobs[0].expected = 96001;
 
-    CHECK(wave_run(jobs, wave_options()).empty());
-    CHECK_EQ(jobs[0].result.status, DAMACY__JOB_OK);
-    CHECK(jobs[0].out == joined({a, b, a}) && jobs[0].canary);
-    CHECK_EQ(jobs[1].result.status, DAMACY__JOB_OK);
-    CHECK_EQ(jobs[1].result.size, 0);
-    CHECK_EQ(jobs[2].result.status, DAMACY__JOB_TRAILING);
-    CHECK_EQ(jobs[2].result.error_offset, one.size());
-    CHECK_EQ(jobs[3].result.status, DAMACY__JOB_TRAILING);
+    for (const uint32_t flags : {DAMACY__ZSTD_EXECUTE_128X4_3K, DAMACY__ZSTD_EXECUTE_RELAY}) {
+        wave_options o;
+        o.flags = flags;
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(jobs[0].result.status, DAMACY__JOB_OK);
+        CHECK(jobs[0].out == joined({a, b, a}) && jobs[0].canary);
+        CHECK_EQ(jobs[1].result.status, DAMACY__JOB_OK);
+        CHECK_EQ(jobs[1].result.size, 0);
+        CHECK_EQ(jobs[2].result.status, DAMACY__JOB_TRAILING);
+        CHECK_EQ(jobs[2].result.error_offset, one.size());
+        CHECK_EQ(jobs[3].result.status, DAMACY__JOB_TRAILING);
+    }
 }
 
 TEST(zstd_demands_the_expected_size_and_the_capacity)
@@ -426,6 +434,7 @@ static void check_broken(std::vector<wave_job>& jobs, const bytes& original, uin
     wave_options o;
     o.seed = seed;
     o.literals = (int)(seed % 3);
+    o.flags = seed % 2 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_RELAY;
     CHECK(wave_run(jobs, o).empty());
     for (const wave_job& j : jobs) {
         bytes out(original.size() + 1);
@@ -465,14 +474,15 @@ TEST(zstd_decodes_or_refuses_flipped_bits_as_libzstd_does)
     const bytes frames[] = {compressed(content, 1, false), compressed(content, 19, false)};
     uint64_t n = 0, n_lax = 0;
 
-    for (const bytes& frame : frames) {
+    for (uint64_t i = 0; i < 2; i++) {
+        const bytes& frame = frames[i];
         std::vector<wave_job> jobs;
         for (size_t bit = 0; bit < 8 * frame.size(); bit += bit < 1024 ? 3 : 61) {
             jobs.push_back(job_of(frame, content.size()));
             jobs.back().src[bit / 8] ^= (uint8_t)(1 << bit % 8);
         }
         n += jobs.size();
-        check_broken(jobs, content, frame.size(), &n_lax);
+        check_broken(jobs, content, 4 + i, &n_lax);
     }
     printf("# %llu flips; libzstd %s is laxer in other ways on %llu\n", (unsigned long long)n,
            ZSTD_versionString(), (unsigned long long)n_lax);
@@ -505,9 +515,12 @@ TEST(zstd_bad_jobs_leave_their_neighbours_alone)
         const corpus_file& f = i % 4 ? good[i % 60] : crafted[i * 2 % crafted.size()];
         jobs.push_back(job_of(f.content, i % 4 ? number(f.row, "bytes") : 1000));
     }
-    for (uint64_t seed = 1; seed <= 3; seed++) {
+    for (uint64_t seed = 1; seed <= 4; seed++) {
         wave_options o;
         o.seed = seed;
+        if (seed == 4) {
+            o.flags = DAMACY__ZSTD_EXECUTE_RELAY;
+        }
         CHECK(wave_run(jobs, o).empty());
         for (size_t i = 0; i < jobs.size(); i++) {
             CHECK(jobs[i].canary);

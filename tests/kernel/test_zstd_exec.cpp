@@ -4,6 +4,7 @@
 #include "tests/simt/simt.h"
 #include "kernels/zstd_exec.cuh"
 #include "kernels/zstd_exec_link.cuh"
+#include "kernels/zstd_exec_relay.cuh"
 #include "tests/test.h"
 #include <algorithm>
 #include <memory>
@@ -104,6 +105,29 @@ static void run_links(const damacy__zstd_wave& wave)
     simt::launch(dim3(3), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_link(w); });
     simt::launch(dim3(5), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_jump(w); });
 }
+// Blocks of threads go on by turns, n_resident at a time.
+static void run_relay_of(const damacy__zstd_wave& wave, unsigned n, unsigned n_resident)
+{
+    typedef damacy__relay_best shape;
+    damacy__zstd_wave w = wave;
+    w.flags = DAMACY__ZSTD_EXECUTE_RELAY;
+    const unsigned n_warps = 1 + (unsigned)(simt::random() % 4);
+    simt::launch(dim3(1 + (unsigned)(simt::random() % 4)), dim3(32 * n_warps),
+                 [&] { damacy__zstd_cut<shape>(w); });
+    simt::launch_together(dim3(n), dim3(shape::THREADS), shape::RELAY_SIZE, n_resident, [&] {
+        DAMACY__DYNAMIC_SHARED(shared);
+        damacy__zstd_relay<shape>(w, shared);
+    });
+}
+static void run_relay(const damacy__zstd_wave& w)
+{
+    const unsigned n = 1 + (unsigned)(simt::random() % 6);
+    run_relay_of(w, n, 1 + (unsigned)(simt::random() % n));
+}
+static void run_relay_crowd(const damacy__zstd_wave& w)
+{
+    run_relay_of(w, simt::random() % 2 ? 7 : 13, 5);
+}
 // As a launcher does: all of them, one after another.
 static void run_all(const damacy__zstd_wave& wave)
 {
@@ -128,9 +152,9 @@ static void run_all(const damacy__zstd_wave& wave)
     tile(damacy__exec_shape<1024, 3, 16384>(), 1024, DAMACY__ZSTD_EXECUTE_1024X3);
 }
 typedef void (*variant)(const damacy__zstd_wave& w);
-static const variant variants[] = {run_256x4,  run_128x4, run_128x4_3k,
-                                   run_1024x3, run_links, run_all};
-static const uint32_t n_variants = 6;
+static const variant variants[] = {run_256x4, run_128x4, run_128x4_3k, run_1024x3,
+                                   run_links, run_all,   run_relay};
+static const uint32_t n_variants = 7;
 
 // ---- harness
 // --------------------------------------------------------------------------------------
@@ -197,7 +221,8 @@ static void check_frames(const std::vector<frame>& frames, variant run, uint32_t
     }
     for (size_t i = list.size(); i > 1; i--)
         std::swap(list[i - 1], list[simt::random() % i]);
-    std::vector<uint32_t> links(total, 0xdeadbeef);
+    std::vector<uint32_t> links(total, 0xdeadbeef), order(blocks.size(), 0xdeadbeef);
+    std::vector<damacy__zstd_tree> trees(blocks.size());
     damacy__zstd_counters counters;
     damacy__zstd_wave w;
     memset(&counters, 0, sizeof counters);
@@ -211,6 +236,8 @@ static void check_frames(const std::vector<frame>& frames, variant run, uint32_t
     w.blocks = (uint64_t)(uintptr_t)blocks.data();
     w.records = (uint64_t)(uintptr_t)records.data();
     w.execute_list = (uint64_t)(uintptr_t)list.data();
+    w.sequence_order = (uint64_t)(uintptr_t)order.data();
+    w.trees = (uint64_t)(uintptr_t)trees.data();
     w.links = (uint64_t)(uintptr_t)links.data();
     w.links_size = 4 * total;
     run(w);
@@ -303,7 +330,7 @@ TEST(overlaps_of_every_offset_and_length_at_every_alignment)
 
 TEST(matches_that_begin_a_tile_read_the_end_of_the_one_before)
 {
-    static const uint32_t tiles[n_variants] = {8192, 4096, 3072, 16384, 3072, 4096};
+    static const uint32_t tiles[n_variants] = {8192, 4096, 3072, 16384, 3072, 4096, 16384};
     uint64_t seed = test_seed();
     for (uint32_t v = 0; v < n_variants; v++) {
         std::vector<frame> frames;
@@ -454,6 +481,31 @@ TEST(matches_of_real_data_execute_to_the_data)
         }
         simt::g.seed = seed;
         check_frames(frames, variants[v], v);
+    }
+}
+
+// Many blocks of threads for few frames: the tiles before are under way when a tile begins.
+TEST(tiles_of_a_frame_that_many_share_execute_in_any_order)
+{
+    uint64_t seed = test_seed();
+    for (uint32_t round = 0; round < 6; round++) {
+        std::vector<frame> frames;
+        for (uint32_t i = 0; i < 1 + round % 3; i++)
+            frames.push_back(random_frame(&seed, (round + i) % 5, 200000));
+        frame f;
+        f.begin(); // each tile needs the end of the one before
+        f.literals(noise(&seed, 5));
+        while (f.room() > 400)
+            f.match(5, 3 + (uint32_t)(test_random(&seed) % 300));
+        frames.push_back(f);
+        if (round == 5) { // one that fails on the way
+            frames[0].begin();
+            frames[0].match((uint32_t)frames[0].expected.size() + 1, 70);
+            frames[0].match(3, 100000);
+            frames[0].literals(noise(&seed, 20000));
+        }
+        simt::g.seed = seed;
+        check_frames(frames, run_relay_crowd, round);
     }
 }
 

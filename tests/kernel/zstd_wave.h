@@ -143,6 +143,13 @@ static inline void wave_execute(const damacy__zstd_wave& w)
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_link(w); });
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_jump(w); });
     }
+    if (w.flags & DAMACY__ZSTD_EXECUTE_RELAY) { // blocks of threads that pass on tiles, by turns
+        typedef damacy__relay_best shape;
+        const unsigned n = 1 + (unsigned)(simt::random() % 4);
+        simt::launch(wave_grid(3), dim3(1024), 0, [&] { damacy_zstd_cut(w); });
+        simt::launch_together(dim3(n), dim3(shape::THREADS), shape::RELAY_SIZE,
+                              1 + (unsigned)(simt::random() % n), [&] { damacy_zstd_relay(w); });
+    }
     if (w.flags & DAMACY__ZSTD_EXECUTE_1024X3) {
         simt::launch(wave_grid(3), dim3(1024), DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384),
                      [&] { damacy_zstd_execute_1024x3(w); });

@@ -1,0 +1,199 @@
+/* kernels/zstd.cu and kernels/zstd_sequences.cu -> the kernels of the Zstandard decoder, compiled
+ * and loaded, with the shared memory that each may take.
+ *
+ * The surprising rule: a device with less shared memory than the largest lacks some of the shapes
+ * of execution; those that it has are told in a mask. */
+#pragma once
+#include "gpu/program.h"
+#include "kernels/zstd_abi.h"
+
+/* The two programs, and what it takes to run kernels side by side. Zero: none. One thread at a time
+ * launches; waves on several streams are fine. */
+typedef struct damacy__zstd_kernels {
+    damacy__program front, back;
+    bool has_split128; /* the device has the shared memory for it */
+    uint32_t tiles;    /* DAMACY__ZSTD_EXECUTE_*: shapes that it has the shared memory for */
+    damacy__stream side[3];
+    damacy__event fork;
+    damacy__event join[3];
+} damacy__zstd_kernels;
+
+static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
+                                                const damacy__device* device,
+                                                damacy__compiler* compiler, damacy_error* err);
+static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
+                                                 damacy__device* device, damacy_error* err);
+static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device);
+enum { /* of the program front */
+       DAMACY__ZSTD_COUNT = 0,
+       DAMACY__ZSTD_ALLOCATE = 1,
+       DAMACY__ZSTD_FILL = 2,
+       DAMACY__ZSTD_TREES = 3,
+       DAMACY__ZSTD_ORDER = 4,
+       DAMACY__ZSTD_RESOLVE = 5,
+       DAMACY__ZSTD_LANES9 = 6,
+       DAMACY__ZSTD_LANES10 = 7,
+       DAMACY__ZSTD_LANES11 = 8,
+       DAMACY__ZSTD_LITERALS32 = 9,
+       DAMACY__ZSTD_PLACE = 10,
+       DAMACY__ZSTD_FINISH = 11,
+       DAMACY__ZSTD_LITERALS128 = 12 /* last: not on every device */
+};
+enum { /* of the program back */
+       DAMACY__ZSTD_TABLES = 0,
+       DAMACY__ZSTD_FSE = 1,
+       DAMACY__ZSTD_FSE_HALF = 2,
+       DAMACY__ZSTD_LINK = 3,
+       DAMACY__ZSTD_JUMP = 4,
+       DAMACY__ZSTD_CUT = 5,
+       DAMACY__ZSTD_RELAY = 6,
+       DAMACY__ZSTD_TILE = 7, /* four shapes, in the order of their flags */
+       DAMACY__ZSTD_TILES = 4
+};
+
+/* A shape of execution. */
+typedef struct damacy__zstd_tile {
+    uint32_t flag;
+    uint32_t threads;
+    uint32_t shared;
+} damacy__zstd_tile;
+
+static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
+{
+    static const damacy__zstd_tile tiles[DAMACY__ZSTD_TILES] = {
+        {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384)},
+        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 8192)},
+        {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096)},
+        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072)},
+    };
+
+    return tiles[index];
+}
+
+static uint32_t damacy__zstd_relay_shared(void)
+{
+    return DAMACY__ZSTD_RELAY_SHARED(DAMACY__ZSTD_RELAY_THREADS, DAMACY__ZSTD_RELAY_SEGMENTS,
+                                     DAMACY__ZSTD_RELAY_TILE);
+}
+
+static bool damacy__zstd_relay_fits(const damacy__device* device)
+{
+    const uint64_t shared = damacy__zstd_relay_shared(), system = 1024; /* of a block of threads */
+
+    return shared <= device->shared_per_block &&
+           DAMACY__ZSTD_RELAY_PER * (shared + system) <= device->shared_per_multiprocessor;
+}
+
+/* Shared memory of a kernel that works with less. */
+static uint32_t damacy__zstd_fit(const damacy__device* device, uint32_t shared)
+{
+    return DAMACY__MIN(shared, device->shared_per_block);
+}
+
+/* Begins to compile. On failure there is nothing to deinit. */
+static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
+                                                const damacy__device* device,
+                                                damacy__compiler* compiler, damacy_error* err)
+{
+    static const char* const front[] = {"damacy_zstd_count",
+                                        "damacy_zstd_allocate",
+                                        "damacy_zstd_fill",
+                                        "damacy_zstd_trees",
+                                        "damacy_zstd_order",
+                                        "damacy_zstd_resolve",
+                                        "damacy_zstd_literals_lanes9",
+                                        "damacy_zstd_literals_lanes10",
+                                        "damacy_zstd_literals_lanes11",
+                                        "damacy_zstd_literals_split32",
+                                        "damacy_zstd_place",
+                                        "damacy_zstd_finish",
+                                        "damacy_zstd_literals_split128"};
+    static const char* const back[] = {"damacy_zstd_tables",
+                                       "damacy_zstd_fse",
+                                       "damacy_zstd_fse_half",
+                                       "damacy_zstd_link",
+                                       "damacy_zstd_jump",
+                                       "damacy_zstd_cut",
+                                       "damacy_zstd_relay",
+                                       "damacy_zstd_execute_1024x3",
+                                       "damacy_zstd_execute_256x4",
+                                       "damacy_zstd_execute_128x4",
+                                       "damacy_zstd_execute_128x4_3k"};
+    damacy__program_spec spec = {0};
+    damacy_status status;
+
+    memset(kernels, 0, sizeof *kernels);
+    kernels->has_split128 = device->shared_per_block > 131072; /* as zstd.cu */
+    spec.name = "kernels/zstd.cu";
+    spec.entries = front;
+    spec.n_entries = DAMACY__COUNT(front) - (kernels->has_split128 ? 0 : 1);
+    DAMACY__TRY(damacy__program_start(&kernels->front, compiler, &spec, err));
+    spec.name = "kernels/zstd_sequences.cu";
+    spec.entries = back;
+    spec.n_entries = DAMACY__COUNT(back);
+    status = damacy__program_start(&kernels->back, compiler, &spec, err);
+    if (status != DAMACY_OK) {
+        damacy__program_deinit(&kernels->front, NULL);
+    }
+    return status;
+}
+
+/* Waits for the compiler and loads the kernels. The context is current. */
+static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
+                                                 damacy__device* device, damacy_error* err)
+{
+    damacy__kernel* front = kernels->front.kernels;
+    damacy__kernel* back = kernels->back.kernels;
+
+    DAMACY__TRY(damacy__program_finish(&kernels->front, device, err));
+    DAMACY__TRY(damacy__program_finish(&kernels->back, device, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
+                                            DAMACY__ZSTD_LANES10_SHARED, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
+                                            DAMACY__ZSTD_LANES10_SHARED, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
+                                            damacy__zstd_fit(device, DAMACY__ZSTD_LANES11_SHARED),
+                                            err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS32], device,
+                                            DAMACY__ZSTD_SPLIT_SHARED(32), err));
+    if (kernels->has_split128) {
+        DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS128], device,
+                                                DAMACY__ZSTD_SPLIT_SHARED(128), err));
+    }
+    DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE], device,
+                                            device->shared_per_block, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE_HALF], device,
+                                            damacy__zstd_fit(device, DAMACY__ZSTD_FSE_HALF_SHARED),
+                                            err));
+    for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
+        const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
+        if (tile.shared <= device->shared_per_block) {
+            DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,
+                                                    tile.shared, err));
+            kernels->tiles |= tile.flag;
+        }
+    }
+    if (damacy__zstd_relay_fits(device)) {
+        DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY], device,
+                                                damacy__zstd_relay_shared(), err));
+        kernels->tiles |= DAMACY__ZSTD_EXECUTE_RELAY;
+    }
+    for (uint32_t i = 0; i < DAMACY__COUNT(kernels->side); i++) {
+        DAMACY__TRY(damacy__stream_open(device, false, &kernels->side[i], err));
+        DAMACY__TRY(damacy__event_open(device, false, &kernels->join[i], err));
+    }
+    return damacy__event_open(device, false, &kernels->fork, err);
+}
+
+/* No launch is under way. Zeroed: no effect. */
+static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device)
+{
+    damacy__event_close(device, kernels->fork);
+    for (uint32_t i = 0; i < DAMACY__COUNT(kernels->side); i++) {
+        damacy__event_close(device, kernels->join[i]);
+        damacy__stream_close(device, kernels->side[i]);
+    }
+    damacy__program_deinit(&kernels->back, device);
+    damacy__program_deinit(&kernels->front, device);
+    memset(kernels, 0, sizeof *kernels);
+}
