@@ -1,9 +1,9 @@
 // Sequence decoding: the sequences of each block become segment records (zstd_abi.h), the block's
 // size and its outgoing repeat offsets.
 //
-// A persistent CTA of 256 threads takes groups of up to LANES blocks from the order list, most
-// sequences first, one lane each. All warps build tables; then seven work as a pipeline of batches,
-// with one barrier a batch:
+// A persistent CTA of 256 threads takes groups of up to LANES blocks, most sequences first
+// (zstd_fse_plan.cuh), one lane each. All warps build tables; then seven work as a pipeline of
+// batches, with one barrier a batch:
 //   warp 0      walks states                     batch b
 //   warps 1, 2  alternate: values                batch b - 1, sums and records  batch b - 2
 //   warp 3      feeds the rings of input         for batch b + 2
@@ -29,7 +29,7 @@ struct damacy__fse_block {
     uint32_t status; // of the tables and the stream's start
 };
 
-// Counts of the tables of the group, one lane a table, then the tables, one warp each.
+// Counts of the tables of the group, one lane a table, then the tables, a warp for a few neighbours.
 template <class S>
 DAMACY__INLINE void damacy__fse_tables(const damacy__zstd_wave& w, const uint32_t* order,
                                        uint32_t n, uint32_t shared)
@@ -42,19 +42,22 @@ DAMACY__INLINE void damacy__fse_tables(const damacy__zstd_wave& w, const uint32_
             damacy__prefetch_l2((const void*)(uintptr_t)(b->sequence_src + b->bits_at +
                                                          b->bits_size - 1 - 128 * (i & 7)));
     }
-    for (uint32_t i = tid; i < 3 * n; i += DAMACY__FSE_THREADS)
+    // Spread over the warps: lanes of one wait for each other.
+    for (uint32_t i = warp + damacy__lane() * (DAMACY__FSE_THREADS / 32); i < 3 * n;
+         i += DAMACY__FSE_THREADS)
         damacy__fse_counts(damacy__zstd_blocks(w), order[i / 3], i % 3,
                            shared + S::COUNTS + i * DAMACY__FSE_COUNTS);
-    for (uint32_t i = tid; i < 3 * S::LANES; i += DAMACY__FSE_THREADS) // for lanes without a block
-        S::entry_write(i % 3, shared + S::table_at(i % 3) + i / 3 * S::ENTRY,
-                       S::entry_kind(i % 3, i / 3 * S::ENTRY, 0, 0), 0, 0);
     damacy__sync_block();
-    for (uint32_t i = warp; i < 3 * n; i += DAMACY__FSE_THREADS / 32) {
-        const uint32_t counts = shared + S::COUNTS + i * DAMACY__FSE_COUNTS;
-        const uint32_t log = damacy__lds16(counts + DAMACY__FSE_LOG_AT);
-        if (log != DAMACY__FSE_BAD)
-            damacy__fse_build<S>(shared, i % 3, i / 3, log, counts,
-                                 shared + S::BUILD + warp * DAMACY__FSE_BUILD);
+    for (uint32_t i = warp; warp < S::BUILDERS && i < 3 * S::LANES / S::TOGETHER;
+         i += S::BUILDERS) {
+        const uint32_t first = i / 3 * S::TOGETHER;
+        const uint32_t counts = shared + S::COUNTS + (3 * first + i % 3) * DAMACY__FSE_COUNTS;
+        uint32_t logs[S::TOGETHER];
+        DAMACY__UNROLL for (uint32_t u = 0; u < S::TOGETHER; u++) logs[u] =
+            first + u < n ? damacy__lds16(counts + u * 3 * DAMACY__FSE_COUNTS + DAMACY__FSE_LOG_AT)
+                          : DAMACY__FSE_BAD;
+        damacy__fse_build<S>(shared, i % 3, first, logs, counts,
+                             shared + S::BUILD + warp * S::BUILD_SIZE);
     }
     damacy__sync_block();
 }
@@ -114,11 +117,10 @@ DAMACY__INLINE void damacy__fse_emit_batch(damacy__fse_values<S>* values, uint32
 {
     const uint32_t lane = damacy__lane(), done = batch * S::BATCH;
     const uint32_t info = shared + S::COPY + (batch & 1) * 16 * S::LANES + lane * 16;
-    uint32_t n = 0, first = 0;
+    uint32_t n = 0, first = 0, n_sequences = 0;
 
     if (b->n > done) {
-        const uint32_t to =
-            shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE + lane * S::RECORDS_LANE;
+        const uint32_t to = shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE + lane * 8;
         damacy__fse_state s;
         damacy__fse_state_load(&s, shared + S::STATE + lane * 32);
         first = s.n_records;
@@ -126,9 +128,10 @@ DAMACY__INLINE void damacy__fse_emit_batch(damacy__fse_values<S>* values, uint32
         damacy__fse_state_save(&s, shared + S::STATE + lane * 32);
         // Only a block with more literals than it has could exceed the capacity.
         n = damacy__min(first + n, capacity) - damacy__min(first, capacity);
+        n_sequences = damacy__min(b->n - done, S::BATCH);
     }
     const uint64_t to = records + 8ull * first;
-    damacy__fse_queue_write(info, (uint32_t)to, (uint32_t)(to >> 32), n, 0);
+    damacy__fse_queue_write(info, (uint32_t)to, (uint32_t)(to >> 32), n, n_sequences);
 }
 
 // What became of a block: `walked` is the position after the last sequence, to be all of the
@@ -243,7 +246,7 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
     } else if (warp >= 5) {
         for (uint32_t i = 0; i < rounds; i++) {
             if (i - 3 < n_batches)
-                damacy__fse_copy_out<S>(shared, i - 3, warp - 5);
+                damacy__fse_copy_slots<S>(shared, i - 3, warp - 5);
             damacy__fse_batch_done();
         }
     } else {

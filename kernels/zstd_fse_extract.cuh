@@ -107,22 +107,29 @@ DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t share
     }
 }
 
-// Second half: records of the batch at `records` (aligned to the part of a lane, rotated by the
-// lane so that lanes do not share banks), and their number in *n. A record is start + (length - 1)
-// * 2^17 + D * 2^34, so from `start` - 2^17 it is a multiplication of 32 bits to
-// 64. A literal record without literals is written and then overwritten by the match.
+// High word of a slot without a record: no offset and no place of literals is that large.
+#define DAMACY__FSE_EMPTY 0xffffffffu
+
+// Address of slot k of the lane whose first slot is at `records`. Neither the slots of one number
+// nor those of one lane share banks.
+template <class S> DAMACY__INLINE uint32_t damacy__fse_slot(uint32_t records, uint32_t k)
+{
+    return (records ^ (k & (S::LANES - 1)) * 8) + k * 8 * S::LANES;
+}
+
+// Second half: records of the batch, two slots a sequence, at `records` (see damacy__fse_slot), and
+// their number in *n. A record is start + (length - 1) * 2^17 + D * 2^34, so from `start` - 2^17 it
+// is a multiplication of 32 bits to 64. A run without bytes leaves its slot empty.
 // Nothing here asks how many sequences there are: what follows the last one of the block, up to the
 // end of the batch, has no literals, no length and repeat offset 2, so that it moves nothing,
-// writes records that are not counted, and exchanges repeat offsets 1 and 2, which the end of the
+// leaves slots that are not looked at, and exchanges repeat offsets 1 and 2, which the end of the
 // block undoes.
 template <class S>
 DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_values<S>* in,
                                      uint32_t records, uint32_t left, uint32_t* n)
 {
-    constexpr uint32_t WRAP = S::RECORDS_LANE - 8;
-    const uint32_t first = damacy__lane() * 8;
     const bool symbolic = damacy__max(damacy__max(s->r1, s->r2), s->r3) >= DAMACY__ZSTD_D_SYMBOLIC;
-    uint32_t at = first;
+    uint32_t n_runs = 0;
 
     DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
@@ -136,18 +143,19 @@ DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_val
         const uint32_t match = s->start + ll;
         const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)s->literals << 32 | s->start);
         const uint64_t copy = (uint64_t)ml * 131072u + ((uint64_t)(offset * 4 - 1) << 32 | match);
-        const uint32_t next = at + (ll ? 8 : 0);
-        damacy__sts64(records | (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));
-        damacy__sts64(records | (next & WRAP), (uint32_t)copy, (uint32_t)(copy >> 32));
+        damacy__sts64(damacy__fse_slot<S>(records, 2 * k), (uint32_t)run,
+                      ll ? (uint32_t)(run >> 32) : DAMACY__FSE_EMPTY);
+        damacy__sts64(damacy__fse_slot<S>(records, 2 * k + 1), (uint32_t)copy,
+                      (uint32_t)(copy >> 32));
         s->r3 = (s->r3 & still3) | (s->r2 & ~still3);
         s->r2 = (s->r2 & still) | (s->r1 & ~still);
         s->r1 = offset;
         s->start = match + ml;
         s->literals += 4 * ll;
         s->min_offset = damacy__min(s->min_offset, offset);
-        at = next + 8;
+        n_runs += ll ? 1 : 0;
     }
-    *n = (at - first) / 8 - (left < S::BATCH ? S::BATCH - left : 0);
+    *n = n_runs + damacy__min(left, S::BATCH);
     s->n_records += *n;
     if (symbolic)
         s->symbolic = (s->symbolic & 0x80000000u) | s->n_records;
@@ -155,8 +163,38 @@ DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_val
         s->symbolic |= 0x80000000u;
 }
 
-// Copies the records of a batch to device memory, a block at a time; every third block, or another
-// share of them.
+// Copies the records of a batch from their slots to device memory, a block at a time; third `part`
+// of the blocks.
+template <class S>
+DAMACY__INLINE void damacy__fse_copy_slots(uint32_t shared, uint32_t batch, uint32_t part)
+{
+    constexpr uint32_t ONCE = S::LANES < 4 ? S::LANES : 4;
+    const uint32_t k = damacy__lane(), below = (1u << k) - 1;
+    const uint32_t infos = shared + S::COPY + (batch & 1) * 16 * S::LANES;
+    const uint32_t records = shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE;
+    static_assert(S::WIDE || 2 * S::BATCH <= 32, "a lane a slot");
+
+    DAMACY__NOUNROLL for (uint32_t j0 = part * ONCE; j0 < S::LANES; j0 += 3 * ONCE)
+    {
+        damacy__u32x4 info[ONCE];
+        damacy__u32x2 v[ONCE];
+        DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
+        {
+            info[u] = damacy__lds128(infos + 16 * (j0 + u));
+            v[u] = damacy__lds64(damacy__fse_slot<S>(records + 8 * (j0 + u), k % (2 * S::BATCH)));
+        }
+        DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
+        {
+            const uint64_t to = (uint64_t)info[u].y << 32 | info[u].x;
+            const bool here = v[u].y != DAMACY__FSE_EMPTY && k < 2 * info[u].w;
+            const uint32_t at = damacy__popc(damacy__ballot(here) & below);
+            if (here && at < info[u].z)
+                ((uint64_t*)(uintptr_t)to)[at] = (uint64_t)v[u].y << 32 | v[u].x;
+        }
+    }
+}
+
+// The same in the wide shape, where records lie one after another, rotated by the block.
 template <class S>
 DAMACY__INLINE void damacy__fse_copy_out(uint32_t shared, uint32_t batch, uint32_t part)
 {

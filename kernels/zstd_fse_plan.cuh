@@ -134,7 +134,8 @@ static __device__ damacy__fse_plan damacy__fse_plan_mixed(const damacy__zstd_wav
     const uint32_t base = round * (n_rounds - damacy__min(n_rounds, DAMACY__FSE_ROUNDS));
     const uint32_t samples = 32 * DAMACY__FSE_SAMPLES;
     const uint32_t step = damacy__max((n - base + samples - 1) / samples, 1);
-    const uint32_t largest = damacy__fse_size_at(w, n, lane < 4 ? base + lane * round : n);
+    const uint32_t largest =
+        damacy__fse_size_at(w, n, lane < DAMACY__FSE_ROUNDS ? base + lane * round : n);
     uint32_t size[DAMACY__FSE_SAMPLES];
     damacy__fse_plan p = damacy__fse_plan_even(n, lanes, false);
     float best = 0;

@@ -226,60 +226,72 @@ DAMACY__INLINE uint32_t damacy__fse_rank_symbols(uint32_t table, uint32_t column
     return damacy__popc(rare0) + damacy__popc(rare1);
 }
 
-// A warp builds the table of `slot` from its counts. Every entry that is written leads to an entry
-// of the table whatever the bits that follow. Four cells a lane at once, step by step, so that they
-// wait for shared memory together: only the last step depends on the cells before.
+// A warp builds the tables of N neighbouring slots from slot `first` on, as many as make 16 bytes
+// of entries: cells of one table lie in one bank, so that a store takes as long for one table as
+// for N. Those that are not there, log DAMACY__FSE_BAD, get what stays in the first cell. Every
+// entry leads to an entry of the table whatever the bits that follow.
 template <class Shape>
-static __device__ void damacy__fse_build(uint32_t shared, uint32_t table, uint32_t slot,
-                                         uint32_t log, uint32_t counts, uint32_t scratch)
+static __device__ void damacy__fse_build(uint32_t shared, uint32_t table, uint32_t first,
+                                         const uint32_t* logs, uint32_t counts, uint32_t scratch)
 {
-    constexpr uint32_t N = 4;
-    const uint32_t size = 1u << log, lane = damacy__lane(), below = (1u << lane) - 1;
-    const uint32_t firsts = scratch, rares = scratch + 128, list = scratch + 256;
-    const uint32_t symbols = scratch + 320;
-    const uint32_t column = shared + Shape::table_at(table) + slot * Shape::ENTRY;
-    const uint32_t n_rare =
-        damacy__fse_rank_symbols<Shape>(table, slot * Shape::ENTRY, size, counts, scratch);
+    constexpr uint32_t N = Shape::TOGETHER, STRIDE = DAMACY__FSE_BUILD;
+    const uint32_t lane = damacy__lane(), below = (1u << lane) - 1;
+    const uint32_t to = shared + Shape::table_at(table) + first * Shape::ENTRY;
+    uint32_t size[N], n_rare[N], nothing[N], most = 1;
 
-    for (uint32_t first = lane; first < size + lane; first += 32 * N) {
+    DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
+    {
+        const uint32_t column = (first + u) * Shape::ENTRY;
+        nothing[u] = Shape::entry_kind(table, column, 0, 0);
+        size[u] = n_rare[u] = 0;
+        if (logs[u] != DAMACY__FSE_BAD) {
+            size[u] = 1u << logs[u];
+            n_rare[u] = damacy__fse_rank_symbols<Shape>(
+                table, column, size[u], counts + u * 3 * DAMACY__FSE_COUNTS, scratch + u * STRIDE);
+        }
+        most = damacy__max(most, size[u]);
+    }
+    damacy__sync_warp();
+    for (uint32_t cell = lane; cell < most + lane; cell += 32) {
         uint32_t turn[N], symbol[N], same[N];
-        damacy__u32x2 v[N];
+        damacy__u32x2 v[N], entry[N];
+        // Step by step, so that all wait for shared memory together.
         DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
         {
-            turn[u] = damacy__fse_turn(first + 32 * u, size);
-            v[u] = damacy__lds64(rares + (turn[u] >> 5) * 8);
+            turn[u] = damacy__fse_turn(cell, size[u]) & 511;
+            v[u] = damacy__lds64(scratch + u * STRIDE + 128 + (turn[u] >> 5) * 8);
         }
         DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
         {
             turn[u] -= v[u].y + damacy__popc(v[u].x & ((1u << (turn[u] & 31)) - 1));
-            v[u] = damacy__lds64(firsts + (turn[u] >> 5) * 8);
+            v[u] = damacy__lds64(scratch + u * STRIDE + (turn[u] >> 5 & 15) * 8);
         }
         DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
         {
-            const uint32_t cell = first + 32 * u;
             const uint32_t nth = v[u].y + damacy__popc(v[u].x & ((2u << (turn[u] & 31)) - 1)) - 1;
-            symbol[u] = damacy__lds8(list + ((cell + n_rare < size ? nth : cell - size) & 63));
+            const uint32_t at = cell + n_rare[u] < size[u] ? nth : cell - size[u];
+            symbol[u] = damacy__lds8(scratch + u * STRIDE + 256 + (at & 63));
         }
         DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
         {
-            if (first + 32 * u >= size)
+            if (cell >= size[u])
                 symbol[u] = 64; // no such cell
             same[u] = damacy__match_any(symbol[u]);
+            v[u] = damacy__lds64(scratch + u * STRIDE + 320 + 8 * (symbol[u] & 63));
         }
+        damacy__sync_warp();
         DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
         {
-            const uint32_t cell = first + 32 * u;
-            const damacy__u32x2 known = damacy__lds64(symbols + 8 * (symbol[u] & 63));
-            const uint32_t x = known.x + damacy__popc(same[u] & below);
-            damacy__sync_warp();
-            if (cell < size && !(same[u] >> lane >> 1))
-                damacy__sts32(symbols + 8 * symbol[u], x + 1);
-            damacy__sync_warp();
-            const uint32_t width = log - (31 - damacy__clz(x)); // 1 <= x < 2 * size
-            if (cell < size)
-                Shape::entry_write(table, column + (cell << Shape::ROW_LOG), known.y, width,
-                                   (x << width) - size);
+            const uint32_t x = v[u].x + damacy__popc(same[u] & below);
+            const bool here = cell < size[u];
+            const uint32_t width = here ? logs[u] - (31 - damacy__clz(x)) : 0; // 1 <= x < 2 * size
+            if (here && !(same[u] >> lane >> 1))
+                damacy__sts32(scratch + u * STRIDE + 320 + 8 * symbol[u], x + 1);
+            entry[u] = Shape::entry_of(table, here ? v[u].y : nothing[u], width,
+                                       here ? (x << width) - size[u] : 0);
         }
+        damacy__sync_warp();
+        Shape::entries_write(to + (cell << Shape::ROW_LOG), entry);
     }
     damacy__sync_warp();
 }

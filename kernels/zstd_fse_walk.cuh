@@ -55,6 +55,7 @@ DAMACY__INLINE uint32_t damacy__fse_shift_left(uint32_t lo, uint32_t hi, uint32_
 template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t ENTRY = ENTRY_, ROW_LOG = ROW_LOG_, BATCH = BATCH_;
     static constexpr uint32_t LANES = (1u << ROW_LOG) / ENTRY;
+    static constexpr uint32_t TOGETHER = 16 / ENTRY; // tables that a warp builds at once
     static constexpr bool WIDE = ENTRY >= 8;
     static constexpr uint32_t BASE_SHIFT = ROW_LOG < 6 ? 22 - ROW_LOG : 16;
     static constexpr uint32_t MASK = 0x1ffu << ROW_LOG, MASK_OF = 0xffu << ROW_LOG;
@@ -76,11 +77,12 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t RECORDS_LANE = BATCH * 16;
 
     // Places in shared memory.
-    static constexpr uint32_t CONSTANTS = 0;               // 94 words
-    static constexpr uint32_t CONTROL = 384;               // plan, group: 28 bytes
-    static constexpr uint32_t POSITION = 416;              // 2 x u32 a lane
-    static constexpr uint32_t COPY = POSITION + 8 * LANES; // 2 x {address, records, 0} a lane
-    static constexpr uint32_t STATE = COPY + 32 * LANES;   // 32 bytes a lane
+    static constexpr uint32_t CONSTANTS = 0;  // 94 words
+    static constexpr uint32_t CONTROL = 384;  // plan, group: 28 bytes
+    static constexpr uint32_t POSITION = 416; // 2 x u32 a lane
+    static constexpr uint32_t COPY =
+        POSITION + 8 * LANES;                            // 2 x {address, records, sequences} a lane
+    static constexpr uint32_t STATE = COPY + 32 * LANES; // 32 bytes a lane
     static constexpr uint32_t RING = STATE + 32 * LANES;
     static constexpr uint32_t QUEUE = RING + RING_SIZE;
     static constexpr uint32_t RECORDS = (QUEUE + QUEUE_PARTS * QUEUE_SIZE + 255) & ~255u;
@@ -91,8 +93,11 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t SIZE = OF + (256u << ROW_LOG);
     static constexpr uint32_t COUNTS = RING; // before the walk: 3 tables a lane
     static constexpr uint32_t BUILD = COUNTS + 3 * LANES * DAMACY__FSE_COUNTS;
+    static constexpr uint32_t BUILD_SIZE = TOGETHER * DAMACY__FSE_BUILD; // a warp
+    static constexpr uint32_t BUILDERS =                                 // warps
+        (TABLES - BUILD) / BUILD_SIZE < 8 ? (TABLES - BUILD) / BUILD_SIZE : 8;
     static_assert(RING % 16 == 0 && QUEUE % 16 == 0, "alignment");
-    static_assert(BUILD + 8 * DAMACY__FSE_BUILD <= TABLES, "scratch");
+    static_assert(BUILDERS > 0 && BUILD % 8 == 0, "scratch");
     static_assert(WIDE || RING_WORDS >= 4 * BATCH * 89 / 32 + 12, "ring"); // and some to spare
     static_assert(LANES <= 32 && (BATCH == 8 || BATCH == 16 || (WIDE && BATCH == 32)), "shape");
 
@@ -109,15 +114,26 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
             return extra << 16 | code << 24;
         return extra | extra << 8 | (table == DAMACY__ZSTD_OF ? column << BASE_SHIFT : code << 16);
     }
-    static __device__ __forceinline__ void entry_write(uint32_t table, uint32_t at, uint32_t kind,
-                                                       uint32_t width, uint32_t base)
+    static __device__ __forceinline__ damacy__u32x2 entry_of(uint32_t table, uint32_t kind,
+                                                             uint32_t width, uint32_t base)
     {
         const uint32_t taken = (kind >> 16 & 255) + width; // wide shape
-        if (WIDE)
-            damacy__sts64(at, table == DAMACY__ZSTD_LL ? 64 - ROW_LOG - taken : taken,
-                          kind | width | base << ROW_LOG);
-        else
-            damacy__sts32(at, kind + (width << 8) + (base << (BASE_SHIFT + ROW_LOG)));
+        damacy__u32x2 v;
+        v.x = table == DAMACY__ZSTD_LL ? 64 - ROW_LOG - taken : taken;
+        v.y = kind | width | base << ROW_LOG;
+        if (!WIDE)
+            v.x = v.y = kind + (width << 8) + (base << (BASE_SHIFT + ROW_LOG));
+        return v;
+    }
+    // Entries of TOGETHER neighbouring slots.
+    static __device__ __forceinline__ void entries_write(uint32_t at, const damacy__u32x2* v)
+    {
+        damacy__u32x4 all;
+        all.x = v[0].x;
+        all.y = WIDE ? v[0].y : v[1].x;
+        all.z = WIDE ? v[1].x : v[2 % TOGETHER].x;
+        all.w = WIDE ? v[1].y : v[3 % TOGETHER].x;
+        damacy__sts128(at, all);
     }
 };
 
