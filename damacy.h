@@ -16409,7 +16409,7 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "    uint32_t status; // of the tables and the stream's start\n"
     "};\n"
     "\n"
-    "// Counts of the tables of the group, one lane a table, then the tables, a warp for a few neighbours.\n"
+    "// Counts of the tables of the group, one lane a table; then the tables, some to a warp.\n"
     "template <class S>\n"
     "DAMACY__INLINE void damacy__fse_tables(const damacy__zstd_wave& w, const uint32_t* order,\n"
     "                                       uint32_t n, uint32_t shared)\n"

@@ -29,7 +29,7 @@ struct damacy__fse_block {
     uint32_t status; // of the tables and the stream's start
 };
 
-// Counts of the tables of the group, one lane a table, then the tables, a warp for a few neighbours.
+// Counts of the tables of the group, one lane a table; then the tables, some to a warp.
 template <class S>
 DAMACY__INLINE void damacy__fse_tables(const damacy__zstd_wave& w, const uint32_t* order,
                                        uint32_t n, uint32_t shared)
