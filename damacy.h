@@ -15206,8 +15206,9 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "}\n"
     "\n"
     "// The variant for entry i of the execute list. Switch points measured on an H200 (132\n"
-    "// multiprocessors): links to 16 frames, large CTAs to 200, then one that the device holds all of at\n"
-    "// once; above, by records per KB of output, where more than 170 mean short segments.\n"
+    "// multiprocessors): links to 16 frames, large CTAs to 200, or all for each unless more than 200\n"
+    "// records per KB of output keep them waiting, then one that the device holds all of at once; above,\n"
+    "// by that density, where more than 170 mean short segments.\n"
     "DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)\n"
     "{\n"
     "    const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
@@ -15223,8 +15224,10 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))\n"
     "        return DAMACY__ZSTD_EXECUTE_LINKS;\n"
     "    if (n <= 200)\n"
-    "        best = launched & DAMACY__ZSTD_EXECUTE_RELAY ? DAMACY__ZSTD_EXECUTE_RELAY\n"
-    "                                                     : DAMACY__ZSTD_EXECUTE_1024X3;\n"
+    "        best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&\n"
+    "                       (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))\n"
+    "                   ? DAMACY__ZSTD_EXECUTE_RELAY\n"
+    "                   : DAMACY__ZSTD_EXECUTE_1024X3;\n"
     "    else if (n > 1000 && density > 170)\n"
     "        best = DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "    else if (n > 600 && density <= 170)\n"
@@ -29812,6 +29815,23 @@ static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err
     return DAMACY_OK;
 }
 
+/* Execution of up to 200 frames. With one for nearly every multiprocessor a block of threads each
+ * is fastest; with more, none is left alone at the end if all share; with fewer than two thirds,
+ * dense ones wait for each other too much, which the kernels see. */
+static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
+{
+    const uint32_t n = run->device->n_multiprocessors;
+
+    if (!run->is_large || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
+        return DAMACY__ZSTD_EXECUTE_1024X3;
+    }
+    if (run->n_jobs > n) {
+        return DAMACY__ZSTD_EXECUTE_RELAY;
+    }
+    return DAMACY__ZSTD_EXECUTE_1024X3 |
+           (3 * run->n_jobs <= 2 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
+}
+
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
 static void damacy__zstd_choose(damacy__zstd_pass* run)
 {
@@ -29834,8 +29854,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (o->execute == 0) {
         o->execute = run->n_jobs > 1000  ? DAMACY__ZSTD_EXECUTE_128X4
                      : run->n_jobs > 200 ? DAMACY__ZSTD_EXECUTE_256X4
-                     : run->is_large     ? DAMACY__ZSTD_EXECUTE_RELAY
-                                         : DAMACY__ZSTD_EXECUTE_1024X3;
+                                         : damacy__zstd_choose_few(run);
         if (run->n_jobs > 600 && !run->call->is_alone) { /* two would run one after another */
             o->execute |=
                 run->n_jobs > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_128X4;
@@ -29974,12 +29993,6 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_CUT], run->n_jobs, 1024, 0, err));
     }
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
-    if (run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY) {
-        n_tiles++;
-        DAMACY__TRY(damacy__zstd_step(
-            run, &back[DAMACY__ZSTD_RELAY], DAMACY__ZSTD_RELAY_PER * run->device->n_multiprocessors,
-            DAMACY__ZSTD_RELAY_THREADS, damacy__zstd_relay_shared(), err));
-    }
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         const damacy__kernel* kernel = &back[DAMACY__ZSTD_TILE + i];
@@ -29992,6 +30005,16 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, run->n_jobs,
                                                  tile.threads, tile.shared, err));
+        }
+    }
+    if (run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY) { /* last: it takes what is left */
+        const damacy__kernel* kernel = &back[DAMACY__ZSTD_RELAY];
+        const uint64_t grid = DAMACY__ZSTD_RELAY_PER * run->device->n_multiprocessors;
+        const uint32_t threads = DAMACY__ZSTD_RELAY_THREADS, shared = damacy__zstd_relay_shared();
+        if (n_tiles == 0) {
+            DAMACY__TRY(damacy__zstd_step(run, kernel, grid, threads, shared, err));
+        } else {
+            DAMACY__TRY(damacy__zstd_step_beside(run, 0, kernel, grid, threads, shared, err));
         }
     }
     return damacy__zstd_join(run, err);
@@ -30060,9 +30083,8 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
                                          (uint64_t)layout->wave.max_blocks);
     run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
                  (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * device->n_multiprocessors;
-    run.is_large = size / run.n_jobs >= (run.n_jobs > device->n_multiprocessors
-                                             ? DAMACY__ZSTD_RELAY_SIZE
-                                             : 2 * DAMACY__ZSTD_RELAY_SIZE);
+    run.is_large = size / run.n_jobs >=
+                   (run.n_jobs > device->n_multiprocessors ? 1ull : 2ull) * DAMACY__ZSTD_RELAY_SIZE;
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, size, err);
     if (status != DAMACY_OK) { /* so that who waits for the stream has waited for all */

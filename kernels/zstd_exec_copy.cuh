@@ -163,8 +163,9 @@ DAMACY__INLINE uint32_t damacy__exec_link_at(const damacy__zstd_wave& w, uint32_
 }
 
 // The variant for entry i of the execute list. Switch points measured on an H200 (132
-// multiprocessors): links to 16 frames, large CTAs to 200, then one that the device holds all of at
-// once; above, by records per KB of output, where more than 170 mean short segments.
+// multiprocessors): links to 16 frames, large CTAs to 200, or all for each unless more than 200
+// records per KB of output keep them waiting, then one that the device holds all of at once; above,
+// by that density, where more than 170 mean short segments.
 DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)
 {
     const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
@@ -180,8 +181,10 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
     if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))
         return DAMACY__ZSTD_EXECUTE_LINKS;
     if (n <= 200)
-        best = launched & DAMACY__ZSTD_EXECUTE_RELAY ? DAMACY__ZSTD_EXECUTE_RELAY
-                                                     : DAMACY__ZSTD_EXECUTE_1024X3;
+        best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&
+                       (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))
+                   ? DAMACY__ZSTD_EXECUTE_RELAY
+                   : DAMACY__ZSTD_EXECUTE_1024X3;
     else if (n > 1000 && density > 170)
         best = DAMACY__ZSTD_EXECUTE_128X4_3K;
     else if (n > 600 && density <= 170)
