@@ -229,27 +229,46 @@ DAMACY__INLINE bool damacy__blosc_take_scratch(const damacy__blosc_wave* wave, u
     return true;
 }
 
+// The same for a group of chunks: it adds first and compares then, because groups that come at the
+// same time would compare in turns. What does not fit is given back; meanwhile nobody else finds
+// room. Only where all groups together cannot make the sum wrap.
+DAMACY__INLINE bool damacy__blosc_take_group(uint32_t* count, uint32_t n, uint32_t max,
+                                             uint32_t* first)
+{
+    if (n > max)
+        return false;
+    if (n > (0xffffffffu - max) / gridDim.x)
+        return damacy__blosc_take(count, n, max, first);
+    *first = damacy__atomic_add(count, n);
+    if (*first <= max && n <= max - *first)
+        return true;
+    (void)damacy__atomic_add(count, 0 - n);
+    return false;
+}
+
 // Takes n of table `which` for a whole group; NONE if that much is not left.
 DAMACY__INLINE uint64_t damacy__blosc_take_all(const damacy__blosc_wave* wave, uint32_t which,
                                                uint64_t n)
 {
     damacy__blosc_counters* const counters = (damacy__blosc_counters*)(uintptr_t)wave->counters;
+    uint32_t* const count = which == DAMACY__BLOSC_ZSTD  ? (uint32_t*)(uintptr_t)wave->n_zstd
+                            : which == DAMACY__BLOSC_LZ4 ? (uint32_t*)(uintptr_t)wave->n_lz4
+                                                         : &counters->n_moves;
+    const uint32_t max = which == DAMACY__BLOSC_ZSTD  ? wave->max_zstd
+                         : which == DAMACY__BLOSC_LZ4 ? wave->max_lz4
+                                                      : wave->max_moves;
     uint32_t first = 0;
-    uint64_t first64 = 0;
-    bool fits = n <= 0xffffffffu;
     if (n == 0)
         return 0;
-    if (which == DAMACY__BLOSC_SCRATCH)
-        return damacy__blosc_take_scratch(wave, n, &first64) ? first64 : DAMACY__BLOSC_NONE;
-    if (which == DAMACY__BLOSC_ZSTD)
-        fits = fits && damacy__blosc_take((uint32_t*)(uintptr_t)wave->n_zstd, (uint32_t)n,
-                                          wave->max_zstd, &first);
-    else if (which == DAMACY__BLOSC_LZ4)
-        fits = fits && damacy__blosc_take((uint32_t*)(uintptr_t)wave->n_lz4, (uint32_t)n,
-                                          wave->max_lz4, &first);
-    else
-        fits = fits && damacy__blosc_take(&counters->n_moves, (uint32_t)n, wave->max_moves, &first);
-    return fits ? first : DAMACY__BLOSC_NONE;
+    if (which != DAMACY__BLOSC_SCRATCH)
+        return n <= max && damacy__blosc_take_group(count, (uint32_t)n, max, &first)
+                   ? first
+                   : DAMACY__BLOSC_NONE;
+    const uint64_t old = damacy__atomic_add64(&counters->n_scratch_bytes, n); // n is below 2^37
+    if (old <= wave->scratch_size && n <= wave->scratch_size - old)
+        return old;
+    (void)damacy__atomic_add64(&counters->n_scratch_bytes, 0 - n);
+    return DAMACY__BLOSC_NONE;
 }
 
 // Needs become places. Once a table lacks room for all, the chunks take what comes after

@@ -181,42 +181,90 @@ DAMACY__INLINE void damacy__gather_bits(const uint32_t* rows, uint32_t* out)
     out[7] = high.w;
 }
 
-// Elements [begin, end), multiples of 32; rows are 4-byte aligned and dst 16-byte aligned.
+// Of N pieces of each of N neighbouring lanes (N: 2 or 4), lane k gets piece k of each of them.
+template <uint32_t N> DAMACY__INLINE void damacy__swap_pieces(damacy__u32x4* v)
+{
+#pragma unroll
+    for (uint32_t d = 1; d < N; d *= 2) {
+        const bool upper = damacy__lane() & d;
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) {
+            if (i & d)
+                continue;
+            damacy__u32x4 x = upper ? v[i] : v[i + d];
+            x.x = damacy__shfl_xor(x.x, d);
+            x.y = damacy__shfl_xor(x.y, d);
+            x.z = damacy__shfl_xor(x.z, d);
+            x.w = damacy__shfl_xor(x.w, d);
+            v[i] = upper ? x : v[i];
+            v[i + d] = upper ? v[i + d] : x;
+        }
+    }
+}
+
+// The 32 elements from i on: 2 * WIDTH pieces of 16 bytes.
+template <uint32_t WIDTH>
+DAMACY__INLINE void damacy__unbitshuffle_some(const damacy__filtered* f, uint32_t i,
+                                              damacy__u32x4* out)
+{
+    const uint32_t row = f->n / 8;
+    uint32_t v[WIDTH][8];
+#pragma unroll
+    for (uint32_t b = 0; b < WIDTH; b++) {
+        uint32_t rows[8];
+#pragma unroll
+        for (uint32_t k = 0; k < 8; k++)
+            rows[k] = *(const uint32_t*)(f->src + (uint64_t)(8 * b + k) * row + i / 8);
+        damacy__gather_bits(rows, v[b]);
+    }
+#pragma unroll
+    for (uint32_t m = 0; m < 8; m += 4 / WIDTH) { // four words of output
+        damacy__u32x4& o = out[m / (4 / WIDTH)];
+        if constexpr (WIDTH == 1) {
+            o.x = v[0][m];
+            o.y = v[0][m + 1];
+            o.z = v[0][m + 2];
+            o.w = v[0][m + 3];
+        } else if constexpr (WIDTH == 2) {
+            const damacy__u32x2 a = damacy__zip(v[0][m], v[WIDTH / 2][m]);
+            const damacy__u32x2 b = damacy__zip(v[0][m + 1], v[WIDTH / 2][m + 1]);
+            o.x = a.x;
+            o.y = a.y;
+            o.z = b.x;
+            o.w = b.y;
+        } else {
+            o = damacy__transpose4(v[0][m], v[WIDTH / 4][m], v[WIDTH / 2][m], v[WIDTH - 1][m]);
+        }
+    }
+}
+
+// Elements [begin, end), multiples of 32; rows are 4-byte aligned and dst 16-byte aligned. Lanes
+// exchange what they have made, so that neighbours write neighbouring bytes; of elements of 4 bytes
+// each has whole sectors anyway. Whole warps call this.
 template <uint32_t WIDTH>
 DAMACY__INLINE void damacy__unbitshuffle(const damacy__filtered* f, uint32_t begin, uint32_t end)
 {
-    const uint32_t row = f->n / 8;
-    for (uint32_t i = begin + 32 * threadIdx.x; i < end; i += 32 * blockDim.x) {
-        uint32_t v[WIDTH][8];
+    constexpr uint32_t N = WIDTH == 1 ? 2 : 4; // pieces of a lane
+    const uint32_t lane = damacy__lane(), k = lane & (N - 1);
+
+    for (uint32_t first = begin + 32 * (threadIdx.x - lane); first < end;
+         first += 32 * blockDim.x) {
+        const uint32_t i = first + 32 * lane;
+        if constexpr (WIDTH == 4) {
+            if (i < end)
+                damacy__unbitshuffle_some<WIDTH>(f, i,
+                                                 (damacy__u32x4*)(f->dst + (uint64_t)WIDTH * i));
+        } else {
+            damacy__u32x4 out[N] = {};
+            if (i < end)
+                damacy__unbitshuffle_some<WIDTH>(f, i, out);
+            damacy__swap_pieces<N>(out);
 #pragma unroll
-        for (uint32_t b = 0; b < WIDTH; b++) {
-            uint32_t rows[8];
-#pragma unroll
-            for (uint32_t k = 0; k < 8; k++)
-                rows[k] = *(const uint32_t*)(f->src + (uint64_t)(8 * b + k) * row + i / 8);
-            damacy__gather_bits(rows, v[b]);
-        }
-        damacy__u32x4* const dst = (damacy__u32x4*)(f->dst + (uint64_t)WIDTH * i);
-#pragma unroll
-        for (uint32_t m = 0; m < 8; m += 4 / WIDTH) { // four words of output
-            damacy__u32x4 out;
-            if constexpr (WIDTH == 1) {
-                out.x = v[0][m];
-                out.y = v[0][m + 1];
-                out.z = v[0][m + 2];
-                out.w = v[0][m + 3];
-            } else if constexpr (WIDTH == 2) {
-                const damacy__u32x2 a = damacy__zip(v[0][m], v[WIDTH / 2][m]);
-                const damacy__u32x2 b = damacy__zip(v[0][m + 1], v[WIDTH / 2][m + 1]);
-                out.x = a.x;
-                out.y = a.y;
-                out.z = b.x;
-                out.w = b.y;
-            } else {
-                out =
-                    damacy__transpose4(v[0][m], v[WIDTH / 4][m], v[WIDTH / 2][m], v[WIDTH - 1][m]);
+            for (uint32_t m = 0; m < N; m++) { // of the lane m of the group
+                const uint32_t from = i + 32 * m - 32 * k;
+                if (from < end)
+                    *((damacy__u32x4*)(f->dst + (uint64_t)WIDTH * from) + k) = out[m];
             }
-            dst[m / (4 / WIDTH)] = out;
         }
     }
 }

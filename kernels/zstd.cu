@@ -11,7 +11,7 @@
 // Thread per job: checks headers, counts, resets the result.
 extern "C" __global__ __launch_bounds__(64) void damacy_zstd_count(damacy__zstd_wave w)
 {
-    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_walk_spread(n);
+    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_spread(n, 1);
     const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 
     if (thread % spread)
@@ -34,7 +34,7 @@ extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_allocate(damacy__
 // Thread per job: fills the tables.
 extern "C" __global__ __launch_bounds__(64) void damacy_zstd_fill(damacy__zstd_wave w)
 {
-    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_walk_spread(n);
+    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_spread(n, 1);
     const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 
     if (thread % spread)
@@ -44,14 +44,11 @@ extern "C" __global__ __launch_bounds__(64) void damacy_zstd_fill(damacy__zstd_w
             damacy__zstd_fill_job(w, i);
 }
 
-// Warp (a block) per eight trees.
-extern "C" __global__ __launch_bounds__(32) void damacy_zstd_trees(damacy__zstd_wave w)
+// Four lanes to a warp per tree.
+extern "C" __global__ __launch_bounds__(64) void damacy_zstd_trees(damacy__zstd_wave w)
 {
-    const uint32_t n = damacy__zstd_counts(w)->n_trees;
-    DAMACY__SHARED(damacy__zstd_trees_shared, shared);
-
-    for (uint32_t i = 8 * blockIdx.x; i < n; i += 8 * gridDim.x)
-        damacy__zstd_trees_decode(w, shared, i);
+    DAMACY__SHARED(damacy__zstd_trees_warps, shared);
+    damacy__zstd_trees_decode(w, shared.warps[threadIdx.x / 32]);
 }
 
 // One block of 1024 threads.

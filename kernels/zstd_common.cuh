@@ -33,6 +33,18 @@ DAMACY__INLINE uint64_t* damacy__zstd_errors(const damacy__zstd_wave& w)
     return (uint64_t*)(uintptr_t)w.errors;
 }
 
+// Threads per item of n, a power of two: as many as the grid has, at least `least` and at most a
+// warp. One of them works, because items in a warp would wait for each other.
+DAMACY__INLINE uint32_t damacy__zstd_spread(uint32_t n, uint32_t least)
+{
+    const uint64_t n_threads = (uint64_t)gridDim.x * blockDim.x;
+    uint32_t spread = 32;
+
+    while (spread > least && (uint64_t)n * spread > n_threads)
+        spread /= 2;
+    return spread;
+}
+
 // Jobs in the table of this wave.
 DAMACY__INLINE uint32_t damacy__zstd_n_jobs(const damacy__zstd_wave& w)
 {

@@ -408,18 +408,6 @@ DAMACY__INLINE void damacy__zstd_walk_begin(damacy__zstd_walk& k, const damacy__
     k.n = damacy__zstd_span{};
 }
 
-// Threads per job: as many as the grid has, at most a warp. One of them walks, because walks of
-// different jobs in a warp would wait for each other.
-DAMACY__INLINE uint32_t damacy__zstd_walk_spread(uint32_t n)
-{
-    const uint64_t n_threads = (uint64_t)gridDim.x * blockDim.x;
-    uint32_t spread = 32;
-
-    while (spread > 1 && (uint64_t)n * spread > n_threads)
-        spread /= 2;
-    return spread;
-}
-
 // Checks and counts one job. The counts of a broken job are 0.
 static __device__ damacy__zstd_span damacy__zstd_count_job(const damacy__zstd_wave& w,
                                                            uint32_t index, uint64_t& error)

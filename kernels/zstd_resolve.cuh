@@ -14,9 +14,10 @@ typedef struct damacy__zstd_totals {
 } damacy__zstd_totals;
 
 typedef struct damacy__zstd_allocate_shared {
-    damacy__zstd_totals warps[32];
+    damacy__zstd_totals warps[32]; // sums, then what is before each warp
     damacy__zstd_totals base;
     uint32_t n_refused;
+    bool fits;
 } damacy__zstd_allocate_shared;
 
 DAMACY__INLINE void damacy__zstd_totals_add(damacy__zstd_totals& a, const damacy__zstd_totals& b)
@@ -26,6 +27,16 @@ DAMACY__INLINE void damacy__zstd_totals_add(damacy__zstd_totals& a, const damacy
     a.n_frames += b.n_frames;
     a.n_blocks += b.n_blocks;
     a.n_trees += b.n_trees;
+}
+
+DAMACY__INLINE void damacy__zstd_totals_subtract(damacy__zstd_totals& a,
+                                                 const damacy__zstd_totals& b)
+{
+    a.n_literal_bytes -= b.n_literal_bytes;
+    a.n_records -= b.n_records;
+    a.n_frames -= b.n_frames;
+    a.n_blocks -= b.n_blocks;
+    a.n_trees -= b.n_trees;
 }
 
 DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_of(const damacy__zstd_span& s)
@@ -95,6 +106,26 @@ static __device__ void damacy__zstd_allocate_each(const damacy__zstd_wave& w, ui
     }
 }
 
+// Sums of warps become what is before each; all of them go to the base if they fit. One whole warp
+// calls it.
+static __device__ void damacy__zstd_allocate_warps(const damacy__zstd_wave& w,
+                                                   damacy__zstd_allocate_shared& shared)
+{
+    const uint32_t lane = damacy__lane();
+    const damacy__zstd_totals mine = shared.warps[lane];
+    damacy__zstd_totals at = damacy__zstd_totals_scan(mine);
+
+    damacy__zstd_totals_add(at, shared.base);
+    damacy__sync_warp(); // the base has been read
+    if (lane == 31) {
+        shared.fits = damacy__zstd_totals_fit(w, at);
+        if (shared.fits)
+            shared.base = at;
+    }
+    damacy__zstd_totals_subtract(at, mine);
+    shared.warps[lane] = at;
+}
+
 static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
                                              damacy__zstd_allocate_shared& shared)
 {
@@ -104,42 +135,30 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
         shared.base = damacy__zstd_totals{};
         shared.n_refused = 0;
     }
-    damacy__sync_block();
     for (uint32_t first = 0; first < n; first += blockDim.x) {
         const uint32_t i = first + tid;
         damacy__zstd_span s = {};
         if (i < n)
             s = damacy__zstd_spans(w)[i];
         const damacy__zstd_totals mine = damacy__zstd_totals_of(s);
-        damacy__zstd_totals sum = damacy__zstd_totals_scan(mine);
+        damacy__zstd_totals at = damacy__zstd_totals_scan(mine);
         if (damacy__lane() == 31)
-            shared.warps[warp] = sum;
+            shared.warps[warp] = at;
         damacy__sync_block();
-        damacy__zstd_totals at = shared.base, all = at;
-        for (uint32_t k = 0; k < blockDim.x / 32; k++) {
-            if (k < warp)
-                damacy__zstd_totals_add(at, shared.warps[k]);
-            damacy__zstd_totals_add(all, shared.warps[k]);
-        }
-        damacy__zstd_totals_add(at, sum); // includes this job
-        at.n_literal_bytes -= mine.n_literal_bytes;
-        at.n_records -= mine.n_records;
-        at.n_frames -= mine.n_frames;
-        at.n_blocks -= mine.n_blocks;
-        at.n_trees -= mine.n_trees;
-        const bool fits = damacy__zstd_totals_fit(w, all);
+        if (warp == 0)
+            damacy__zstd_allocate_warps(w, shared);
         damacy__sync_block();
-        if (fits) {
+        if (shared.fits) {
+            damacy__zstd_totals_add(at, shared.warps[warp]);
+            damacy__zstd_totals_subtract(at, mine);
             damacy__zstd_span_place(w, s, at);
             if (i < n)
                 damacy__zstd_spans(w)[i] = s;
-            if (tid == 0)
-                shared.base = all;
         } else if (tid == 0) {
             damacy__zstd_allocate_each(w, first, damacy__min(blockDim.x, n - first), shared.base,
                                        shared.n_refused);
         }
-        damacy__sync_block();
+        damacy__sync_block(); // the sums are written again
     }
     if (tid == 0) {
         damacy__zstd_counters c = {};
@@ -236,27 +255,38 @@ DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_frame(const damacy__zst
     return key;
 }
 
-// Counts become places; one thread a list.
+// Counts become places; one warp a list.
 static __device__ void damacy__zstd_order_places(const damacy__zstd_wave& w, uint32_t* cursor,
                                                  uint32_t list)
 {
+    constexpr uint32_t PER = (DAMACY__ZSTD_BUCKETS + 31) / 32;
     damacy__zstd_counters* const c = damacy__zstd_counts(w);
-    uint32_t n = 0, at = 0;
+    const uint32_t lane = damacy__lane(), first = PER * lane;
+    uint32_t counts[PER], sum = 0, at = 0;
 
-    for (uint32_t i = 0; i < DAMACY__ZSTD_BUCKETS; i++)
-        n += cursor[i];
-    if (list >= DAMACY__ZSTD_LIST_LATE) {
-        c->n_late_blocks[list - DAMACY__ZSTD_LIST_LATE] = n;
-        at = w.max_blocks - n;
-    } else if (list >= DAMACY__ZSTD_LIST_EARLY) {
-        c->n_literal_blocks[list - DAMACY__ZSTD_LIST_EARLY] = n;
-    } else {
-        c->n_execute = n;
+#pragma unroll
+    for (uint32_t i = 0; i < PER; i++) {
+        counts[i] = first + i < DAMACY__ZSTD_BUCKETS ? cursor[first + i] : 0;
+        sum += counts[i];
     }
-    for (uint32_t i = 0; i < DAMACY__ZSTD_BUCKETS; i++) {
-        const uint32_t count = cursor[i];
-        cursor[i] = at;
-        at += count;
+    const uint32_t mine = sum;
+    for (uint32_t d = 1; d < 32; d *= 2) {
+        const uint32_t o = damacy__shfl_up(sum, d);
+        sum += lane >= d ? o : 0;
+    }
+    const uint32_t n = damacy__shfl(sum, 31);
+    if (list >= DAMACY__ZSTD_LIST_LATE)
+        at = w.max_blocks - n;
+    if (lane == 0)
+        *(list >= DAMACY__ZSTD_LIST_LATE    ? &c->n_late_blocks[list - DAMACY__ZSTD_LIST_LATE]
+          : list >= DAMACY__ZSTD_LIST_EARLY ? &c->n_literal_blocks[list - DAMACY__ZSTD_LIST_EARLY]
+                                            : &c->n_execute) = n;
+    at += sum - mine;
+#pragma unroll
+    for (uint32_t i = 0; i < PER; i++) {
+        if (first + i < DAMACY__ZSTD_BUCKETS)
+            cursor[first + i] = at;
+        at += counts[i];
     }
 }
 
@@ -313,25 +343,38 @@ DAMACY__INLINE void damacy__zstd_order_item(const damacy__zstd_wave& w,
         damacy__zstd_order_list(w, key.list)[at] = index;
 }
 
+// Waits until the sequence stage has begun, though not for ever: it may be queued behind.
+DAMACY__INLINE void damacy__zstd_order_after_fse(const damacy__zstd_wave& w)
+{
+    const volatile damacy__zstd_counters* const c = damacy__zstd_counts(w);
+
+    for (uint32_t i = 0; i < 256 && c->n_sequence_blocks && !c->ticket[0]; i++) {
+    }
+}
+
+// The lists. Early literals are to have what sequences leave, so theirs come after those have
+// begun.
 static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,
                                           damacy__zstd_order_shared& shared)
 {
-    const uint32_t n_blocks = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x;
+    const uint32_t n_blocks = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x, warp = tid / 32;
     const bool literals = w.flags & DAMACY__ZSTD_FLAG_LITERALS;
     const uint32_t n = n_blocks + (literals ? 0 : damacy__zstd_counts(w)->n_frames);
     uint32_t* const cursor = (uint32_t*)&shared;
 
+    if (literals && w.flags & DAMACY__ZSTD_FLAG_EARLY && tid == 0)
+        damacy__zstd_order_after_fse(w);
     for (uint32_t i = tid; i < sizeof shared / 4; i += blockDim.x)
         cursor[i] = 0;
     damacy__sync_block();
     for (uint32_t i = tid; i < n; i += blockDim.x)
         damacy__zstd_order_item<false>(w, shared, i, n_blocks);
     damacy__sync_block();
-    if (tid < DAMACY__ZSTD_LISTS && tid != DAMACY__ZSTD_LIST_SEQUENCES &&
-        literals == (tid >= DAMACY__ZSTD_LIST_EARLY))
-        damacy__zstd_order_places(w, shared.cursor[tid], tid);
-    if (tid / 32 == 1 && !literals)
+    if (warp == DAMACY__ZSTD_LIST_SEQUENCES && !literals)
         damacy__zstd_order_sequence_places(w, shared.sequences);
+    else if (warp != DAMACY__ZSTD_LIST_SEQUENCES && warp < DAMACY__ZSTD_LISTS &&
+             literals == (warp >= DAMACY__ZSTD_LIST_EARLY))
+        damacy__zstd_order_places(w, shared.cursor[warp], warp);
     damacy__sync_block();
     for (uint32_t i = tid; i < n; i += blockDim.x)
         damacy__zstd_order_item<true>(w, shared, i, n_blocks);

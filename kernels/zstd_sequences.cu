@@ -7,13 +7,11 @@
 #include "kernels/zstd_exec_link.cuh"
 #include "kernels/zstd_exec_relay.cuh"
 
-// Thread per block.
-extern "C" __global__ __launch_bounds__(128) void damacy_zstd_tables(damacy__zstd_wave w)
+// Four lanes to a warp per block.
+extern "C" __global__ __launch_bounds__(64) void damacy_zstd_tables(damacy__zstd_wave w)
 {
-    const uint32_t n = damacy__zstd_counts(w)->n_blocks;
-
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-        damacy__zstd_tables_block(w, i);
+    DAMACY__SHARED(damacy__zstd_tables_shared, shared);
+    damacy__zstd_tables(w, shared);
 }
 
 // One block of threads a multiprocessor; DAMACY__SHARED_MAX bytes of shared memory.

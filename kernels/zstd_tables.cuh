@@ -1,81 +1,110 @@
 // Finds where the FSE table descriptions of a block lie (RFC 8878 section 4.1.1): they follow each
-// other without lengths, so each is walked, one thread per block. Whoever needs a table then reads
-// its description on its own, and a block that repeats one reads it from the block that defined it.
+// other without lengths, so each is walked, by one lane of those that fetch them to shared memory.
+// Whoever needs a table then reads its description on its own, and a block that repeats one reads
+// it from the block that defined it.
 #pragma once
 
 #include "kernels/zstd_common.cuh"
 
-// 16 bits or more of a description from bit `at`; bytes past the limit are zero.
-DAMACY__INLINE uint32_t damacy__zstd_table_bits(const uint8_t* src, uint32_t limit, uint32_t at)
-{
-    const uint32_t byte = at >> 3;
-    uint32_t v = 0;
+// Three descriptions have 191 bytes at most: 36, 32 and 53 symbols of up to 10, 9 and 10 bits and
+// two of a run of zeros, a third of a symbol's two bits more. They begin anywhere in a word, and
+// two words are read ahead.
+#define DAMACY__ZSTD_TABLE_WORDS  52u
+#define DAMACY__ZSTD_TABLE_SPREAD 4u        // fewest lanes of a block
+typedef struct damacy__zstd_tables_shared { // of a block of 64 threads
+    uint32_t words[2][32 / DAMACY__ZSTD_TABLE_SPREAD][DAMACY__ZSTD_TABLE_WORDS + 1];
+} damacy__zstd_tables_shared;
 
-    for (uint32_t i = 0; i < 3; i++)
-        if (byte + i < limit)
-            v |= (uint32_t)src[byte + i] << (8 * i);
-    return v >> (at & 7);
+// A reader of descriptions in shared memory.
+typedef struct damacy__zstd_description {
+    const uint32_t* words;
+    uint32_t at; // bits
+    uint32_t low, high, next;
+} damacy__zstd_description;
+
+DAMACY__INLINE uint32_t damacy__zstd_description_word(const damacy__zstd_description& d, uint32_t i)
+{
+    return d.words[damacy__min(i, DAMACY__ZSTD_TABLE_WORDS)];
 }
 
-// Bytes of the description at src, at most `limit`; 0 if it is broken.
-static __device__ uint32_t damacy__zstd_table_size(const uint8_t* src, uint32_t limit,
+DAMACY__INLINE void damacy__zstd_description_start(damacy__zstd_description& d, uint32_t at)
+{
+    d.at = at;
+    d.low = damacy__zstd_description_word(d, at >> 5);
+    d.high = damacy__zstd_description_word(d, (at >> 5) + 1);
+    d.next = damacy__zstd_description_word(d, (at >> 5) + 2);
+}
+
+// The next 32 bits.
+DAMACY__INLINE uint32_t damacy__zstd_description_bits(const damacy__zstd_description& d)
+{
+    return damacy__funnel_right(d.low, d.high, d.at & 31);
+}
+
+// Steps over n bits, at most 32.
+DAMACY__INLINE void damacy__zstd_description_skip(damacy__zstd_description& d, uint32_t n)
+{
+    const uint32_t word = d.at >> 5;
+
+    d.at += n;
+    if (d.at >> 5 != word) {
+        d.low = d.high;
+        d.high = d.next;
+        d.next = damacy__zstd_description_word(d, (d.at >> 5) + 2);
+    }
+}
+
+// Bytes of the description at d, at most `limit`; 0 if it is broken.
+static __device__ uint32_t damacy__zstd_table_size(damacy__zstd_description& d, uint32_t limit,
                                                    uint32_t max_symbol, uint32_t max_log)
 {
-    const uint32_t log = (damacy__zstd_table_bits(src, limit, 0) & 15) + 5;
-    int32_t left = (1 << log) + 1, threshold = 1 << log;
-    uint32_t width = log + 1, at = 4, symbol = 0;
+    const uint32_t start = d.at, log = (damacy__zstd_description_bits(d) & 15) + 5;
+    int32_t left = (1 << log) + 1;
+    uint32_t symbol = 0;
 
     if (log > max_log)
         return 0;
+    damacy__zstd_description_skip(d, 4);
     while (left > 1 && symbol <= max_symbol) {
-        const int32_t v = (int32_t)damacy__zstd_table_bits(src, limit, at);
-        const int32_t short_codes = 2 * threshold - 1 - left;
-        int32_t count = v & (threshold - 1);
-        if (count < short_codes) {
-            at += width - 1;
-        } else {
-            count = v & (2 * threshold - 1);
-            if (count >= threshold)
-                count -= short_codes;
-            at += width;
-        }
-        count--; // -1: less than one
-        left -= count < 0 ? -count : count;
+        const uint32_t width = 32 - damacy__clz((uint32_t)left);
+        const int32_t threshold = 1 << (width - 1), short_codes = 2 * threshold - 1 - left;
+        const int32_t v = (int32_t)damacy__zstd_description_bits(d);
+        const int32_t low = v & (threshold - 1), all = v & (2 * threshold - 1);
+        const bool is_short = low < short_codes;
+        const int32_t count = (is_short ? low : all >= threshold ? all - short_codes : all) - 1;
+        damacy__zstd_description_skip(d, width - is_short);
+        left -= count < 0 ? -count : count; // -1: less than one
         symbol++;
         for (uint32_t run = count == 0 ? 3 : 0; run == 3 && symbol <= max_symbol;) {
-            run = damacy__zstd_table_bits(src, limit, at) & 3; // zeros that follow
-            at += 2;
+            run = damacy__zstd_description_bits(d) & 3; // zeros that follow
+            damacy__zstd_description_skip(d, 2);
             symbol += run;
         }
-        while (left < threshold && threshold > 1) {
-            width--;
-            threshold >>= 1;
-        }
     }
-    const uint32_t size = (at + 7) / 8;
+    const uint32_t size = (d.at - start + 7) / 8;
     return left == 1 && symbol <= max_symbol + 1 && size <= limit ? size : 0;
 }
 
-// Sets table_at, bits_at and bits_size of block `index` if it has sequences.
-static __device__ void damacy__zstd_tables_block(const damacy__zstd_wave& w, uint32_t index)
+// Sets table_at, bits_at and bits_size of a block with sequences, whose descriptions begin `skew`
+// bytes after words.
+static __device__ void damacy__zstd_tables_block(const damacy__zstd_wave& w, damacy__zstd_block& b,
+                                                 const uint32_t* words, uint32_t skew)
 {
-    damacy__zstd_block& b = damacy__zstd_blocks(w)[index];
-    const uint8_t* const src = (const uint8_t*)(uintptr_t)b.sequence_src;
+    damacy__zstd_description d;
     uint32_t at = 0;
     bool good = true;
 
-    if (b.type != DAMACY__ZSTD_SEQUENCES)
-        return;
+    d.words = words;
     for (uint32_t t = 0; t < 3 && good; t++) {
         const uint32_t mode = b.modes >> (2 * t) & 3, limit = b.sequence_size - at;
         const uint32_t max_symbol = t == DAMACY__ZSTD_LL ? 35 : t == DAMACY__ZSTD_OF ? 31 : 52;
         uint32_t size = 0;
         if (mode == DAMACY__ZSTD_PREDEFINED || mode == DAMACY__ZSTD_MODE_REPEAT)
             continue;
+        damacy__zstd_description_start(d, 8 * (skew + at));
         if (mode == DAMACY__ZSTD_MODE_FSE)
-            size =
-                damacy__zstd_table_size(src + at, limit, max_symbol, t == DAMACY__ZSTD_OF ? 8 : 9);
-        else if (limit && src[at] <= max_symbol)
+            size = damacy__zstd_table_size(d, limit, max_symbol, t == DAMACY__ZSTD_OF ? 8 : 9);
+        else if (limit && (damacy__zstd_description_bits(d) & 255) <= max_symbol)
             size = 1;
         b.table_at[t] = at;
         at += size;
@@ -86,4 +115,29 @@ static __device__ void damacy__zstd_tables_block(const damacy__zstd_wave& w, uin
     b.bits_size = good ? b.sequence_size - at : 0;
     if (!good)
         damacy__zstd_fail(w, b, b.sequence_src + at, DAMACY__JOB_BAD_TABLE);
+}
+
+// All blocks of the wave, `spread` lanes each: as many as the grid has, at most a warp. Of a warp's
+// blocks each waits for the longest.
+static __device__ void damacy__zstd_tables(const damacy__zstd_wave& w,
+                                           damacy__zstd_tables_shared& shared)
+{
+    const uint32_t n = damacy__zstd_counts(w)->n_blocks, lane = damacy__lane();
+    const uint32_t n_warps = gridDim.x * (blockDim.x / 32);
+    const uint32_t warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    const uint32_t spread = damacy__zstd_spread(n, DAMACY__ZSTD_TABLE_SPREAD);
+    const uint32_t per = 32 / spread, k = lane / spread;
+    uint32_t* const words = shared.words[threadIdx.x / 32][k];
+    for (uint32_t first = warp * per; first < n; first += n_warps * per) {
+        damacy__zstd_block* const b = damacy__zstd_blocks(w) + damacy__min(first + k, n - 1);
+        const bool here = first + k < n && b->type == DAMACY__ZSTD_SEQUENCES;
+        const uint64_t src = b->sequence_src, end = src + b->sequence_size;
+        if (here)
+            for (uint32_t i = lane % spread; i <= DAMACY__ZSTD_TABLE_WORDS; i += spread)
+                words[i] = damacy__load_word_within((src & ~3ull) + 4 * i, src, end);
+        damacy__sync_warp();
+        if (here && lane % spread == 0)
+            damacy__zstd_tables_block(w, *b, words, (uint32_t)(src & 3));
+        damacy__sync_warp(); // the words are written again
+    }
 }

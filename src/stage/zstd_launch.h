@@ -230,14 +230,14 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     run->wave.flags = o->execute | (o->fse & ~DAMACY__ZSTD_FLAG_FSE_HALF);
 }
 
-/* To what the sequence stage needs; what literals need stays under way on side 0. */
+/* To what the sequence stage needs; trees stay under way on side 0. */
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t warps = damacy__div_up(run->wave.max_jobs, 2); /* a warp per job */
-    const uint32_t flags = run->wave.flags;
-    damacy_status status;
+    const uint64_t most = 8ull * run->device->n_multiprocessors;
+    const uint64_t pairs = DAMACY__MIN(damacy__div_up(run->n_blocks, 2), most); /* of warps */
 
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE], 1, 1024, 0, err));
@@ -245,17 +245,30 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err));
-    DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES],
-                                         damacy__div_up(run->n_blocks, 64), 64, 0, err));
-    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_TREES],
-                                         damacy__div_up(run->n_blocks, 8), 32, 0, err));
+    DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES], pairs, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_TREES], pairs, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_join_side(run, 1, err));
+    DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err));
+    return damacy__zstd_fork(run, run->call->stream, err);
+}
+
+/* Lists of literals, on side 0, from the fork before the sequence stage on: literals that are early
+ * must not find room before it. */
+static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_error* err)
+{
+    const damacy__kernel* front = run->kernels->front.kernels;
+    const uint32_t flags = run->wave.flags;
+    damacy_status status;
+
+    if (!run->call->is_alone) {
+        DAMACY__TRY(
+            damacy__stream_await(run->device, run->kernels->side[0], run->kernels->fork, err));
+    }
     run->wave.flags |=
         DAMACY__ZSTD_FLAG_LITERALS | (run->options.is_early ? DAMACY__ZSTD_FLAG_EARLY : 0);
     status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
     run->wave.flags = flags;
-    DAMACY__TRY(status);
-    DAMACY__TRY(damacy__zstd_join_side(run, 1, err));
-    return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err);
+    return status;
 }
 
 /* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
@@ -388,6 +401,7 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     DAMACY__TRY(damacy__zstd_launch_parse(run, err));
     DAMACY__TRY(damacy__zstd_launch_fse(run, size, err)); /* first: it takes longest */
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FSE, err));
+    DAMACY__TRY(damacy__zstd_launch_lists(run, err));
     if (run->options.is_early) {
         DAMACY__TRY(damacy__zstd_fork(run, run->kernels->side[0], err)); /* that has the lists */
         DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_EARLY, err));

@@ -129,7 +129,7 @@ static inline void wave_literals(const damacy__zstd_wave& w, int how)
 static inline void wave_early(damacy__zstd_wave w, int how, bool is_early)
 {
     w.flags |= is_early ? DAMACY__ZSTD_FLAG_EARLY : 0;
-    simt::launch(wave_grid(3), dim3(32), 0, [&] { damacy_zstd_trees(w); });
+    simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_trees(w); });
     w.flags |= DAMACY__ZSTD_FLAG_LITERALS;
     simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_order(w); });
     if (is_early)
@@ -242,7 +242,7 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_order(w); });
     if (o.seed % 2) // neither waits for the other
         wave_early(w, o.literals, o.seed % 4 == 1);
-    simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_tables(w); });
+    simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_tables(w); });
     if (w.flags & DAMACY__ZSTD_FLAG_FSE_HALF)
         simt::launch(wave_grid(2), dim3(256), DAMACY__ZSTD_FSE_HALF_SHARED,
                      [&] { damacy_zstd_fse_half(w); });
