@@ -12,6 +12,10 @@
 #            none of them, and only matches that it marks are written between these barriers; bytes
 #            that the lane wrote itself come in its own order. The others are shifted out or not
 #            stored. One side must be damacy__exec_peek_word, the other a store of a byte.
+# scout      racecheck, zstd_relay: the last warp only arrives at the barriers of the others, and racecheck
+#            loses count of it: it tells of bytes of a tile that this warp reads after a barrier of the
+#            whole block and others wrote before. All warps read them by the same code, and it tells of
+#            no other; synccheck finds every warp at that barrier. The reader must be of the last warp.
 # words      initcheck, zstd_execute and zstd_relay: a source is read as aligned words, of which the outer ones may
 #            have bytes that nobody wrote. No word is read that has not a wanted byte, and the others
 #            are shifted out: zstd_gpu_gives_the_same_whatever_memory_held. Only reads of 4 bytes by
@@ -27,6 +31,9 @@ function finish() {
     else if (tool == "racecheck" && finding ~ /hazard/ && finding ~ /Read Thread \([0-9,]*\) at damacy__exec_peek_word\(/ &&
              finding ~ /Write Thread \([0-9,]*\) at damacy__sts8\(/)
         kind = "peek"
+    else if (tool == "racecheck" && finding ~ /RAW hazard/ && finding ~ /Write Thread \([0-9,]*\) at damacy__sts8\(/ &&
+             finding ~ /Read Thread \((4[89][0-9]|50[0-9]|51[01]),0,0\) at damacy__lds8\(/)
+        kind = "scout"
     else if (tool == "initcheck" && finding ~ /Uninitialized __global__ memory read of size 4 bytes/ &&
                finding ~ /at damacy__exec_word\(/)
         kind = "words"

@@ -134,9 +134,10 @@ static void run_all(const damacy__zstd_wave& wave)
     static const uint32_t flags[] = {DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_128X4_3K,
                                      DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_128X4,
                                      DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
-                                         DAMACY__ZSTD_EXECUTE_128X4_3K};
+                                         DAMACY__ZSTD_EXECUTE_128X4_3K,
+                                     DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_RELAY};
     damacy__zstd_wave w = wave;
-    w.flags = flags[simt::random() % 3];
+    w.flags = flags[simt::random() % 4];
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_link(w); });
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_jump(w); });
     const auto tile = [&](auto t, uint32_t threads, uint32_t variant) {
@@ -150,6 +151,11 @@ static void run_all(const damacy__zstd_wave& wave)
     tile(damacy__exec_shape<128, 4, 4096>(), 128, DAMACY__ZSTD_EXECUTE_128X4);
     tile(damacy__exec_shape<128, 4, 3072>(), 128, DAMACY__ZSTD_EXECUTE_128X4_3K);
     tile(damacy__exec_shape<1024, 3, 16384>(), 1024, DAMACY__ZSTD_EXECUTE_1024X3);
+    simt::launch(dim3(2), dim3(1024), [&] { damacy__zstd_cut<damacy__relay_best>(w); });
+    simt::launch(dim3(2), dim3(damacy__relay_best::THREADS), damacy__relay_best::RELAY_SIZE, [&] {
+        DAMACY__DYNAMIC_SHARED(shared);
+        damacy__zstd_relay<damacy__relay_best>(w, shared);
+    });
 }
 typedef void (*variant)(const damacy__zstd_wave& w);
 static const variant variants[] = {run_256x4, run_128x4, run_128x4_3k, run_1024x3,
