@@ -456,7 +456,8 @@ static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint3
                            S::WIDE ? 1 : S::BATCH);
 }
 
-// Takes the next group: warp 0 does, for all.
+// Takes the next group: warp 0 does, for all. The word after the group says that the wide one of
+// this CTA is taken.
 template <class S>
 DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uint32_t shared)
 {
@@ -465,8 +466,16 @@ DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uin
     damacy__sync_block();
     if (threadIdx.x == 0) {
         const damacy__fse_plan plan = damacy__fse_plan_load(shared + S::CONTROL);
-        part =
-            damacy__fse_part_of(&plan, damacy__atomic_add(&damacy__zstd_counts(w)->ticket[0], 1));
+        uint32_t* ticket = &damacy__zstd_counts(w)->ticket[0];
+        const damacy__fse_part wide = damacy__fse_wide_part(&plan, blockIdx.x);
+        const bool has_wide = wide.n && !damacy__lds32(shared + S::CONTROL + 28);
+        part = wide;
+        if (!has_wide || damacy__atomic_add(ticket, 0) < damacy__fse_narrow_before(&plan))
+            part = damacy__fse_narrow_part(&plan, damacy__atomic_add(ticket, 1));
+        if (part.n == 0 && has_wide)
+            part = wide;
+        if (part.is_wide)
+            damacy__sts32(shared + S::CONTROL + 28, 1);
         damacy__sts32(shared + S::CONTROL + 20, part.first);
         damacy__sts32(shared + S::CONTROL + 24, part.n << 1 | (part.is_wide ? 1 : 0));
     }
@@ -490,6 +499,8 @@ static __device__ void damacy__fse_run(const damacy__zstd_wave& w, const damacy_
         damacy__sts32(shared + S::CONSTANTS + 4 * i, damacy__fse_constant(i));
     if (threadIdx.x == 0)
         damacy__fse_plan_save(&plan, shared + S::CONTROL);
+    if (threadIdx.x == 0)
+        damacy__sts32(shared + S::CONTROL + 28, 0);
     for (;;) {
         const damacy__fse_part part = damacy__fse_take<S>(w, shared);
         if (part.n == 0)

@@ -1,8 +1,10 @@
 // The order list of the sequence stage, most sequences first -> groups of blocks, which CTAs take
-// by ticket. A group takes as long as its largest block, and a step of the wide shape little more
-// than half as long as one of the narrow shape, which takes four times as many blocks. So wide
-// groups are for the large blocks that are left when all CTAs have had the same number of narrow
-// groups and too few are left to keep all of them busy; small ones fill what is idle meanwhile.
+// by ticket, but for wide ones among narrow ones: those are for the first CTAs, as neighbours share
+// an instruction cache that does not hold the code of both shapes. A group takes as long as its
+// largest block, and a step of the wide shape little more than half as long as one of the narrow
+// shape, which takes four times as many blocks. So wide groups are for the large blocks that are
+// left when all CTAs have had the same number of narrow groups and too few are left to keep all of
+// them busy; small ones fill what is idle meanwhile.
 //
 // Surprising: every CTA makes the plan for itself, out of the same few sizes, and so they agree.
 #pragma once
@@ -16,7 +18,8 @@
 #define DAMACY__FSE_ROUNDS  4u // of narrow groups, at the end, that are looked at
 #define DAMACY__FSE_SAMPLES 8u // a lane
 
-// Blocks [wide, wide_end) are in groups of n_wide_lanes, all others in groups of n_lanes.
+// Blocks [wide, wide_end) are in wide groups of n_wide_lanes, one to a CTA, all others in groups of
+// n_lanes, which are wide too if n_wide_lanes is 0.
 struct damacy__fse_plan {
     uint32_t n, n_lanes, n_wide_lanes;
     uint32_t wide, wide_end; // the first is a multiple of n_lanes
@@ -47,21 +50,32 @@ DAMACY__INLINE damacy__fse_plan damacy__fse_plan_load(uint32_t at)
     return p;
 }
 
-DAMACY__INLINE damacy__fse_part damacy__fse_part_of(const damacy__fse_plan* p, uint32_t ticket)
+DAMACY__INLINE uint32_t damacy__fse_narrow_before(const damacy__fse_plan* p)
 {
-    const uint32_t n_before = p->wide / p->n_lanes;
-    const uint32_t n_wide = (p->wide_end - p->wide + p->n_wide_lanes - 1) / p->n_wide_lanes;
+    return p->wide / p->n_lanes;
+}
+
+// The group of a ticket.
+DAMACY__INLINE damacy__fse_part damacy__fse_narrow_part(const damacy__fse_plan* p, uint32_t ticket)
+{
+    const uint32_t n_before = damacy__fse_narrow_before(p);
     damacy__fse_part part;
 
-    part.is_wide = ticket >= n_before && ticket - n_before < n_wide;
-    if (part.is_wide) {
-        part.first = p->wide + (ticket - n_before) * p->n_wide_lanes;
-        part.n = damacy__min(p->n_wide_lanes, p->wide_end - part.first);
-        return part;
-    }
-    part.first = ticket < n_before ? ticket * p->n_lanes
-                                   : p->wide_end + (ticket - n_before - n_wide) * p->n_lanes;
+    part.is_wide = p->n_wide_lanes == 0;
+    part.first =
+        ticket < n_before ? ticket * p->n_lanes : p->wide_end + (ticket - n_before) * p->n_lanes;
     part.n = part.first < p->n ? damacy__min(p->n_lanes, p->n - part.first) : 0;
+    return part;
+}
+
+// The wide group of a CTA: there are no more than CTAs.
+DAMACY__INLINE damacy__fse_part damacy__fse_wide_part(const damacy__fse_plan* p, uint32_t cta)
+{
+    damacy__fse_part part;
+
+    part.is_wide = true;
+    part.first = p->wide + cta * p->n_wide_lanes;
+    part.n = part.first < p->wide_end ? damacy__min(p->n_wide_lanes, p->wide_end - part.first) : 0;
     return part;
 }
 
@@ -72,9 +86,9 @@ DAMACY__INLINE damacy__fse_plan damacy__fse_plan_even(uint32_t n, uint32_t lanes
     damacy__fse_plan p;
 
     p.n = n;
-    p.n_lanes = p.n_wide_lanes = damacy__max(damacy__min(share, lanes), 1);
-    p.wide = 0;
-    p.wide_end = is_wide ? n : 0;
+    p.n_lanes = damacy__max(damacy__min(share, lanes), 1);
+    p.n_wide_lanes = is_wide ? 0 : p.n_lanes;
+    p.wide = p.wide_end = 0;
     return p;
 }
 

@@ -352,8 +352,10 @@ static void run_mixed(const damacy__zstd_wave& w)
     plan.n_lanes = 1 + (uint32_t)(simt::random() % narrow::LANES);
     plan.n_wide_lanes = 1 + (uint32_t)(simt::random() % wide::LANES);
     plan.wide = (uint32_t)(simt::random() % (n / plan.n_lanes + 1)) * plan.n_lanes;
-    plan.wide_end = plan.wide + (uint32_t)(simt::random() % (n - plan.wide + 1));
-    simt::launch(dim3(1 + (unsigned)(simt::random() % 3)), dim3(DAMACY__FSE_THREADS), wide::SIZE,
+    const uint32_t n_ctas = 1 + (uint32_t)(simt::random() % 3);
+    const uint32_t most = std::min(n - plan.wide, n_ctas * plan.n_wide_lanes);
+    plan.wide_end = plan.wide + (uint32_t)(simt::random() % (most + 1));
+    simt::launch(dim3(n_ctas), dim3(DAMACY__FSE_THREADS), wide::SIZE,
                  [&] { damacy__fse_run<narrow, wide>(w, plan, 0); });
 }
 static void run_stage(const damacy__zstd_wave& w)
@@ -724,18 +726,20 @@ TEST(a_plan_takes_every_block_once_in_groups_that_fit)
                                    : 1 + 40000 / (1 + i);
         std::sort(sizes.begin(), sizes.end(), [](uint32_t a, uint32_t b) { return a > b; });
         const damacy__fse_plan p = plan_of(sizes, n_ctas);
-        uint32_t at = 0;
-        for (uint32_t ticket = 0; ticket < 2 * n + 2; ticket++) {
-            const damacy__fse_part part = damacy__fse_part_of(&p, ticket);
-            if (part.n == 0) {
-                CHECK_EQ(at, n);
-                continue;
-            }
-            CHECK_EQ(part.first, at);
-            CHECK(part.n <= (part.is_wide ? 8u : 32u));
-            at += part.n;
+        std::vector<uint32_t> n_taken(n);
+        for (uint32_t i = 0; i < n + 2; i++) {
+            const damacy__fse_part narrow = damacy__fse_narrow_part(&p, i);
+            CHECK(!narrow.is_wide && narrow.n <= 32);
+            for (uint32_t k = 0; k < narrow.n; k++)
+                n_taken[narrow.first + k]++;
         }
-        CHECK_EQ(at, n);
+        for (uint32_t i = 0; i < n_ctas; i++) {
+            const damacy__fse_part wide = damacy__fse_wide_part(&p, i);
+            CHECK(wide.is_wide && wide.n <= 8);
+            for (uint32_t k = 0; k < wide.n; k++)
+                n_taken[wide.first + k]++;
+        }
+        CHECK(std::count(n_taken.begin(), n_taken.end(), 1u) == (long)n);
         CHECK(p.wide_end - p.wide <= 8 * n_ctas);
         n_wide_plans += p.wide_end > p.wide;
     }
