@@ -210,6 +210,14 @@ typedef unsigned long long damacy__atomic64; // the type that the 64-bit functio
 typedef uint64_t damacy__atomic64;
 #endif
 
+DAMACY__INLINE uint32_t damacy__atomic_load(const uint32_t* p)
+{
+#ifdef __CUDACC__
+    return *(const volatile uint32_t*)p;
+#else
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+#endif
+}
 DAMACY__INLINE uint32_t damacy__atomic_add(uint32_t* p, uint32_t v)
 {
     return atomicAdd(p, v);

@@ -346,9 +346,11 @@ DAMACY__INLINE void damacy__zstd_order_item(const damacy__zstd_wave& w,
 // Waits until the sequence stage has begun, though not for ever: it may be queued behind.
 DAMACY__INLINE void damacy__zstd_order_after_fse(const damacy__zstd_wave& w)
 {
-    const volatile damacy__zstd_counters* const c = damacy__zstd_counts(w);
+    const damacy__zstd_counters* const c = damacy__zstd_counts(w);
 
-    for (uint32_t i = 0; i < 256 && c->n_sequence_blocks && !c->ticket[0]; i++) {
+    for (uint32_t i = 0; i < 256 && damacy__atomic_load(&c->n_sequence_blocks) &&
+                         !damacy__atomic_load(&c->ticket[0]);
+         i++) {
     }
 }
 
