@@ -45,17 +45,21 @@ enum { // words at CONTROL
     DAMACY__EXEC_EARLY = 20    // RELAY: entries at the end of OWN whose sources are not there yet
 };
 
+// Marks the bytes of a match, {place | bytes << 16}.
+template <class S> DAMACY__INLINE void damacy__exec_mark_match(uint32_t shared, uint32_t place)
+{
+    const uint32_t end = (place & 0xffff) + (place >> 16);
+
+    DAMACY__EXEC_NOUNROLL for (uint32_t at = place & 0xffff; at < end; at = (at | 31) + 1)
+        damacy__shared_or(shared + S::MARKS + at / 32 * 4, damacy__exec_ones(end - at)
+                                                               << (at & 31));
+}
+
 // Marks the bytes of the matches that read their tile.
 template <class S> DAMACY__INLINE void damacy__exec_mark(uint32_t shared, uint32_t n_own)
 {
     DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < n_own; i += S::THREADS)
-    {
-        const uint32_t place = damacy__lds32(shared + S::OWN + 8 * i);
-        const uint32_t end = (place & 0xffff) + (place >> 16);
-        DAMACY__EXEC_NOUNROLL for (uint32_t at = place & 0xffff; at < end; at = (at | 31) + 1)
-            damacy__shared_or(shared + S::MARKS + at / 32 * 4, damacy__exec_ones(end - at)
-                                                                   << (at & 31));
-    }
+        damacy__exec_mark_match<S>(shared, damacy__lds32(shared + S::OWN + 8 * i));
 }
 
 // A match that reads its tile: place, bytes (0: none), offset.
@@ -223,6 +227,34 @@ template <class S> DAMACY__INLINE void damacy__exec_link_long(uint32_t shared, d
     }
 }
 
+// Entry i of OWN; behind the last, one without bytes.
+template <class S>
+DAMACY__INLINE damacy__exec_match damacy__exec_own_load(uint32_t shared, uint32_t i, uint32_t n_own)
+{
+    damacy__exec_match m;
+
+    m.to = m.n = 0;
+    m.offset = 1;
+    if (i < n_own) {
+        const damacy__u32x2 v = damacy__lds64(shared + S::OWN + 8 * i);
+        m.to = (int32_t)(v.x & 0xffff);
+        m.n = (int32_t)(v.x >> 16);
+        m.offset = (int32_t)v.y;
+    }
+    return m;
+}
+
+// The match of one lane, for the whole warp.
+DAMACY__INLINE damacy__exec_match damacy__exec_match_of(damacy__exec_match m, uint32_t lane)
+{
+    damacy__exec_match one;
+
+    one.to = damacy__shfl(m.to, lane);
+    one.n = damacy__shfl(m.n, lane);
+    one.offset = damacy__shfl(m.offset, lane);
+    return one;
+}
+
 // The matches that read their tile: copies what can be copied, links the bytes of the others. The
 // shape for long segments deals them out to its warps one by one, as each long one is a whole
 // warp's work.
@@ -234,22 +266,10 @@ template <class S> DAMACY__INLINE void damacy__exec_own(uint32_t shared, uint32_
     DAMACY__EXEC_NOUNROLL for (uint32_t i0 = first; i0 < n_own; i0 += S::THREADS)
     {
         const uint32_t i = i0 + damacy__lane() * step;
-        damacy__exec_match m;
-        m.to = m.n = 0;
-        m.offset = 1;
-        if (i < n_own) {
-            const damacy__u32x2 v = damacy__lds64(shared + S::OWN + 8 * i);
-            m.to = (int32_t)(v.x & 0xffff);
-            m.n = (int32_t)(v.x >> 16);
-            m.offset = (int32_t)v.y;
-        }
+        const damacy__exec_match m = damacy__exec_own_load<S>(shared, i, n_own);
         uint32_t longer = damacy__ballot(m.n > DAMACY__EXEC_LONG);
         while (longer) {
-            const uint32_t l = damacy__ctz(longer);
-            damacy__exec_match one;
-            one.to = damacy__shfl(m.to, l);
-            one.n = damacy__shfl(m.n, l);
-            one.offset = damacy__shfl(m.offset, l);
+            const damacy__exec_match one = damacy__exec_match_of(m, damacy__ctz(longer));
             longer &= longer - 1;
             if (!damacy__exec_copy_long<S>(shared, one))
                 damacy__exec_link_long<S>(shared, one);

@@ -268,13 +268,8 @@ DAMACY__INLINE void damacy__relay_mark(uint32_t shared, uint32_t n_early, int32_
     if (threadIdx.x == 0)
         damacy__shared_or(shared + S::MARKS, damacy__exec_ones((uint32_t)t0));
     DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < n_early; i += S::THREADS)
-    {
-        const uint32_t place = damacy__lds32(shared + S::OWN + 8 * (S::RECORDS - 1 - i));
-        const uint32_t end = (place & 0xffff) + (place >> 16);
-        DAMACY__EXEC_NOUNROLL for (uint32_t at = place & 0xffff; at < end; at = (at | 31) + 1)
-            damacy__shared_or(shared + S::MARKS + at / 32 * 4, damacy__exec_ones(end - at)
-                                                                   << (at & 31));
-    }
+        damacy__exec_mark_match<S>(shared,
+                                   damacy__lds32(shared + S::OWN + 8 * (S::RECORDS - 1 - i)));
 }
 
 // Of the matches that read their tile, links those that cannot be copied, and takes them off OWN.
@@ -283,23 +278,12 @@ template <class S> DAMACY__INLINE void damacy__relay_link(uint32_t shared, uint3
     DAMACY__EXEC_NOUNROLL for (uint32_t i0 = threadIdx.x & ~31u; i0 < n_own; i0 += S::THREADS)
     {
         const uint32_t i = i0 + damacy__lane();
-        damacy__exec_match m;
+        const damacy__exec_match m = damacy__exec_own_load<S>(shared, i, n_own);
         bool links = false;
-        m.to = m.n = 0;
-        m.offset = 1;
-        if (i < n_own) {
-            const damacy__u32x2 v = damacy__lds64(shared + S::OWN + 8 * i);
-            m.to = (int32_t)(v.x & 0xffff);
-            m.n = (int32_t)(v.x >> 16);
-            m.offset = (int32_t)v.y;
-        }
         uint32_t longer = damacy__ballot(m.n > DAMACY__EXEC_LONG);
         while (longer) {
             const uint32_t l = damacy__ctz(longer);
-            damacy__exec_match one;
-            one.to = damacy__shfl(m.to, l);
-            one.n = damacy__shfl(m.n, l);
-            one.offset = damacy__shfl(m.offset, l);
+            const damacy__exec_match one = damacy__exec_match_of(m, l);
             longer &= longer - 1;
             if (!damacy__exec_is_there_long<S>(shared, one)) {
                 damacy__exec_link_long<S>(shared, one);

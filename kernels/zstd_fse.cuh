@@ -497,10 +497,10 @@ static __device__ void damacy__fse_run(const damacy__zstd_wave& w, const damacy_
     static_assert(S::CONSTANTS == W::CONSTANTS && S::CONTROL == W::CONTROL, "for both");
     for (uint32_t i = threadIdx.x; i < DAMACY__FSE_WORDS; i += DAMACY__FSE_THREADS)
         damacy__sts32(shared + S::CONSTANTS + 4 * i, damacy__fse_constant(i));
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         damacy__fse_plan_save(&plan, shared + S::CONTROL);
-    if (threadIdx.x == 0)
         damacy__sts32(shared + S::CONTROL + 28, 0);
+    }
     for (;;) {
         const damacy__fse_part part = damacy__fse_take<S>(w, shared);
         if (part.n == 0)
