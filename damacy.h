@@ -1315,6 +1315,7 @@ static void damacy__arena_give(damacy__arena* arena, uint64_t offset)
 DAMACY__COLD_END
 
 /* ==== src/base/crc32c.h ==== */
+DAMACY__LEAN_BEGIN
 /* CRC-32C (RFC 3720 appendix B.4), as stored by Zarr's crc32c codec and shard indexes.
  *
  * On x86-64 with SSE4.2 the crc32 instruction runs on three parts at once, which hides its latency;
@@ -1392,36 +1393,37 @@ static uint32_t damacy__crc32c_multiply(uint32_t a, uint32_t b)
     return product;
 }
 
-__attribute__((target("sse4.2"))) static uint32_t damacy__crc32c_fast(uint32_t crc,
-                                                                      const uint8_t* p, size_t size)
+/* The instruction: eight bytes more. (A function for another processor costs a compiler as much as
+ * thirty plain ones.) */
+DAMACY__ALWAYS_INLINE uint64_t damacy__crc32c_word(uint64_t crc, const uint8_t* p)
+{
+    uint64_t word;
+
+    memcpy(&word, p, sizeof word);
+    __asm__("crc32q %1, %0" : "+r"(crc) : "rm"(word));
+    return crc;
+}
+
+static uint32_t damacy__crc32c_fast(uint32_t crc, const uint8_t* p, size_t size)
 {
     while (size >= 3 * DAMACY__CRC32C_PART) {
         uint64_t a = crc;
         uint64_t b = 0;
         uint64_t c = 0;
-        for (size_t i = 0; i < DAMACY__CRC32C_PART; i += 8) {
-            uint64_t words[3];
-            memcpy(&words[0], p + i, 8);
-            memcpy(&words[1], p + i + DAMACY__CRC32C_PART, 8);
-            memcpy(&words[2], p + i + 2 * DAMACY__CRC32C_PART, 8);
-            a = __builtin_ia32_crc32di(a, words[0]);
-            b = __builtin_ia32_crc32di(b, words[1]);
-            c = __builtin_ia32_crc32di(c, words[2]);
+        for (const uint8_t* end = p + DAMACY__CRC32C_PART; p < end; p += 8) {
+            a = damacy__crc32c_word(a, p);
+            b = damacy__crc32c_word(b, p + DAMACY__CRC32C_PART);
+            c = damacy__crc32c_word(c, p + 2 * DAMACY__CRC32C_PART);
         }
         crc = damacy__crc32c_multiply((uint32_t)a, DAMACY__CRC32C_SKIP2) ^
               damacy__crc32c_multiply((uint32_t)b, DAMACY__CRC32C_SKIP1) ^ (uint32_t)c;
-        p += 3 * DAMACY__CRC32C_PART;
+        p += 2 * DAMACY__CRC32C_PART;
         size -= 3 * DAMACY__CRC32C_PART;
     }
     for (; size >= 8; p += 8, size -= 8) {
-        uint64_t word;
-        memcpy(&word, p, 8);
-        crc = (uint32_t)__builtin_ia32_crc32di(crc, word);
+        crc = (uint32_t)damacy__crc32c_word(crc, p);
     }
-    for (; size > 0; p++, size--) {
-        crc = __builtin_ia32_crc32qi(crc, *p);
-    }
-    return crc;
+    return damacy__crc32c_bytes(crc, p, size);
 }
 #endif
 
@@ -1436,6 +1438,7 @@ static uint32_t damacy__crc32c(const void* src, size_t size)
 #endif
     return ~damacy__crc32c_bytes(UINT32_MAX, p, size);
 }
+DAMACY__LEAN_END
 
 /* ==== src/base/table.h ==== */
 DAMACY__COLD_BEGIN
@@ -25381,9 +25384,12 @@ DAMACY__WARM_BEGIN
 /* Converts n elements; src and dst are contiguous, of any alignment, and do not overlap. */
 typedef void (*damacy__row)(void* dst, const void* src, size_t n);
 
-/* The processor's own instructions, beside the plain loops; tests turn them off. */
+/* The processor's own instructions, beside the plain loops; tests turn them off. Every one with
+ * AVX2 converts halves, too. (One target for all: gcc takes as long to get ready for another as to
+ * compile thirty functions.) */
 #if defined(__x86_64__) && !defined(DAMACY__PORTABLE)
-#define DAMACY__X86 1
+#define DAMACY__X86         1
+#define DAMACY__TARGET_WIDE __attribute__((target("avx2,f16c")))
 #else
 #define DAMACY__X86 0
 #endif
@@ -25577,30 +25583,10 @@ DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
     {                                                                                              \
         damacy__row_body_##name(dst, src, n);                                                      \
     }
-/* The common ones, on x86-64 once more as vector code for AVX2, which is chosen at run time: blocks
- * of a constant length, which cost a compiler least. */
+/* The common ones: on x86-64 they have a second form below, elsewhere compilers see to it. */
 #if DAMACY__X86
-#define DAMACY__FAST_ROW(name, S, D, value)                                                \
-    DAMACY__ROW(name, S, D, value)                                                         \
-    DAMACY__VECTORIZE __attribute__((target("avx2"))) static void damacy__row_wide_##name( \
-        void* dst, const void* src, size_t n)                                              \
-    {                                                                                      \
-        uint8_t* to = (uint8_t*)dst;                                                       \
-        const uint8_t* from = (const uint8_t*)src;                                         \
-        size_t i = 0;                                                                      \
-        if (n < 8) {                                                                       \
-            damacy__row_##name(dst, src, n);                                               \
-            return;                                                                        \
-        }                                                                                  \
-        for (; n - i >= 32; i += 32) {                                                     \
-            damacy__row_body_##name(to + i * sizeof(D), from + i * sizeof(S), 32);         \
-        }                                                                                  \
-        for (; i < n; i += 8) {                                                            \
-            i = DAMACY__MIN(i, n - 8);                                                     \
-            damacy__row_body_##name(to + i * sizeof(D), from + i * sizeof(S), 8);          \
-        }                                                                                  \
-    }
-#define DAMACY__WIDE(name) damacy__row_wide_##name
+#define DAMACY__FAST_ROW(name, S, D, value) DAMACY__ROW(name, S, D, value)
+#define DAMACY__WIDE(name)                  damacy__row_wide_##name
 DAMACY__ALWAYS_INLINE bool damacy__cpu_is_wide(void)
 {
     return __builtin_cpu_supports("avx2") != 0;
@@ -25642,49 +25628,8 @@ DAMACY__ROW(f32_f64, float, double, damacy__f32_to_f64(x))
 DAMACY__ROW(i64_f64, int64_t, double, (double)x)
 DAMACY__ROW(u64_f64, uint64_t, double, (double)x)
 
-#if DAMACY__X86
-DAMACY__ROW(f16_f32, uint16_t, float, damacy__f16_to_f32(x))
-DAMACY__ROW(f32_f16, float, uint16_t, damacy__f32_to_f16(x))
-
-/* The processor's own conversions keep the same rules. Every one with AVX2 has them. */
-typedef int16_t damacy__eight_halves __attribute__((vector_size(16)));
-typedef float damacy__eight_floats __attribute__((vector_size(32)));
-
-__attribute__((target("avx2,f16c"))) static void damacy__row_wide_f16_f32(void* dst,
-                                                                          const void* src, size_t n)
-{
-    size_t i = 0;
-
-    for (; n - i >= 8; i += 8) {
-        damacy__eight_halves x;
-        damacy__eight_floats y;
-        memcpy(&x, (const uint8_t*)src + 2 * i, sizeof x);
-        y = __builtin_ia32_vcvtph2ps256(x);
-        memcpy((uint8_t*)dst + 4 * i, &y, sizeof y);
-    }
-    __builtin_ia32_vzeroupper(); /* compilers leave it out before a tail call */
-    damacy__row_f16_f32((uint8_t*)dst + 4 * i, (const uint8_t*)src + 2 * i, n - i);
-}
-
-__attribute__((target("avx2,f16c"))) static void damacy__row_wide_f32_f16(void* dst,
-                                                                          const void* src, size_t n)
-{
-    size_t i = 0;
-
-    for (; n - i >= 8; i += 8) {
-        damacy__eight_floats x;
-        damacy__eight_halves y;
-        memcpy(&x, (const uint8_t*)src + 4 * i, sizeof x);
-        y = __builtin_ia32_vcvtps2ph256(x, 0); /* 0: to nearest, ties to even */
-        memcpy((uint8_t*)dst + 2 * i, &y, sizeof y);
-    }
-    __builtin_ia32_vzeroupper();
-    damacy__row_f32_f16((uint8_t*)dst + 2 * i, (const uint8_t*)src + 4 * i, n - i);
-}
-#else
 DAMACY__FAST_ROW(f16_f32, uint16_t, float, damacy__f16_to_f32(x))
 DAMACY__FAST_ROW(f32_f16, float, uint16_t, damacy__f32_to_f16(x))
-#endif
 
 DAMACY__FAST_ROW(bool_bool, uint8_t, uint8_t, x != 0)
 DAMACY__ROW(f64_bool, double, uint8_t, (damacy__f64_bits(x) << 1) != 0)
@@ -25715,6 +25660,99 @@ DAMACY__ROW(i64_bool, int64_t, uint8_t, x != 0)
 DAMACY__FAST_ROW(swap2, uint16_t, uint16_t, __builtin_bswap16(x))
 DAMACY__FAST_ROW(swap4, uint32_t, uint32_t, __builtin_bswap32(x))
 DAMACY__FAST_ROW(swap8, uint64_t, uint64_t, __builtin_bswap64(x))
+
+#if DAMACY__X86
+typedef int64_t damacy__two_words __attribute__((vector_size(16)));
+typedef int64_t damacy__four_words __attribute__((vector_size(32)));
+typedef int32_t damacy__eight_ints __attribute__((vector_size(32)));
+typedef float damacy__eight_floats __attribute__((vector_size(32)));
+
+/* The same for AVX2, chosen at run time: blocks of `count` elements, x of type X, become y of type
+ * Y, four blocks a turn; the last block may hold some elements once more. Instructions are named,
+ * as compilers take several times as long to find them in a loop. Every processor with AVX2
+ * converts halves, too. */
+#define DAMACY__WIDE_ROW(name, S, D, count, X, Y, ...)                                            \
+    DAMACY__TARGET_WIDE                                                                           \
+    DAMACY__ALWAYS_INLINE void damacy__block_##name(uint8_t* dst, const uint8_t* src, size_t i)   \
+    {                                                                                             \
+        X x;                                                                                      \
+        Y y;                                                                                      \
+        memcpy(&x, src + i * sizeof(S), sizeof x);                                                \
+        __VA_ARGS__                                                                               \
+        memcpy(dst + i * sizeof(D), &y, sizeof y);                                                \
+    }                                                                                             \
+    DAMACY__TARGET_WIDE static void damacy__row_wide_##name(void* dst, const void* src, size_t n) \
+    {                                                                                             \
+        const uint8_t* from = (const uint8_t*)src;                                                \
+        uint8_t* to = (uint8_t*)dst;                                                              \
+        size_t i = 0;                                                                             \
+        if (n < (count)) {                                                                        \
+            damacy__row_##name(dst, src, n);                                                      \
+            return;                                                                               \
+        }                                                                                         \
+        for (; n - i >= 4 * (count); i += 4 * (count)) {                                          \
+            damacy__block_##name(to, from, i);                                                    \
+            damacy__block_##name(to, from, i + (count));                                          \
+            damacy__block_##name(to, from, i + 2 * (count));                                      \
+            damacy__block_##name(to, from, i + 3 * (count));                                      \
+        }                                                                                         \
+        for (; i < n; i += (count)) {                                                             \
+            damacy__block_##name(to, from, DAMACY__MIN(i, n - (count)));                          \
+        }                                                                                         \
+    }
+#define DAMACY__WIDE_TO_F32(name, S, X, widen)                   \
+    DAMACY__WIDE_ROW(name, S, float, 8, X, damacy__eight_floats, \
+                     __asm__(widen " %1, %0\n\tvcvtdq2ps %0, %0" \
+                             : "=x"(y)                           \
+                             : "x"(x));)
+DAMACY__WIDE_TO_F32(u8_f32, uint8_t, int64_t, "vpmovzxbd")
+DAMACY__WIDE_TO_F32(i8_f32, int8_t, int64_t, "vpmovsxbd")
+DAMACY__WIDE_TO_F32(u16_f32, uint16_t, damacy__two_words, "vpmovzxwd")
+DAMACY__WIDE_TO_F32(i16_f32, int16_t, damacy__two_words, "vpmovsxwd")
+#undef DAMACY__WIDE_TO_F32
+DAMACY__WIDE_ROW(i32_f32, int32_t, float, 8, damacy__eight_ints, damacy__eight_floats,
+                 __asm__("vcvtdq2ps %1, %0"
+                         : "=x"(y)
+                         : "x"(x));)
+DAMACY__WIDE_ROW(f64_f32, double, float, 4, damacy__four_words, damacy__two_words,
+                 __asm__("vcvtpd2psy %1, %0"
+                         : "=x"(y)
+                         : "x"(x));)
+DAMACY__WIDE_ROW(f16_f32, uint16_t, float, 8, damacy__two_words, damacy__eight_floats,
+                 __asm__("vcvtph2ps %1, %0"
+                         : "=x"(y)
+                         : "x"(x));)
+DAMACY__WIDE_ROW(f32_f16, float, uint16_t, 8, damacy__eight_floats, damacy__two_words,
+                 __asm__("vcvtps2ph $0, %1, %0"
+                         : "=x"(y)
+                         : "x"(x));) /* 0: to nearest, ties to even */
+DAMACY__WIDE_ROW(bf16_f32, uint16_t, float, 8, damacy__two_words, damacy__eight_ints,
+                 __asm__("vpmovzxwd %1, %0\n\tvpslld $16, %0, %0"
+                         : "=x"(y)
+                         : "x"(x));
+                 y |= ((y & 0x7fffffff) > 0x7f800000) & 0x400000;)
+DAMACY__WIDE_ROW(f32_bf16, float, uint16_t, 8, damacy__eight_ints, damacy__two_words,
+                 const damacy__eight_ints is_nan = (x & 0x7fffffff) > 0x7f800000;
+                 const damacy__eight_ints high = (x >> 16) & 0xffff;
+                 const damacy__eight_ints carry = ((x & 0xffff) + 0x7fff + (high & 1)) >> 16;
+                 const damacy__eight_ints z = (high + (carry & ~is_nan)) | (is_nan & 0x40);
+                 __asm__("vpackusdw %1, %1, %t0\n\tvpermq $8, %t0, %t0"
+                         : "=x"(y)
+                         : "x"(z));)
+
+#define DAMACY__WIDE_SAME(name, T, op, low, high)                                        \
+    DAMACY__WIDE_ROW(name, T, T, 32 / sizeof(T), damacy__four_words, damacy__four_words, \
+                     const damacy__four_words z = {low, high, low, high};                \
+                     __asm__(op " %2, %1, %0"                                            \
+                             : "=x"(y)                                                   \
+                             : "x"(x), "x"(z));)
+DAMACY__WIDE_SAME(bool_bool, uint8_t, "vpminub", 0x0101010101010101, 0x0101010101010101)
+DAMACY__WIDE_SAME(swap2, uint16_t, "vpshufb", 0x0607040502030001, 0x0e0f0c0d0a0b0809)
+DAMACY__WIDE_SAME(swap4, uint32_t, "vpshufb", 0x0405060700010203, 0x0c0d0e0f08090a0b)
+DAMACY__WIDE_SAME(swap8, uint64_t, "vpshufb", 0x0001020304050607, 0x08090a0b0c0d0e0f)
+#undef DAMACY__WIDE_SAME
+#undef DAMACY__WIDE_ROW
+#endif
 DAMACY__WARM_END
 
 /* ==== src/stage/cast.h ==== */
@@ -26106,26 +26144,16 @@ static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes
         F(uint64_t) break;       \
     }
 
-/* Strided elements to a contiguous row. */
-static void damacy__gather(void* dst, uint64_t src, uint64_t stride, size_t n, uint32_t size)
+/* n elements, some bytes apart on either side. */
+static void damacy__copy_strided(uint64_t dst, uint64_t dst_stride, uint64_t src,
+                                 uint64_t src_stride, size_t n, uint32_t size)
 {
-#define DAMACY__GATHER(T)                                                              \
-    for (size_t i = 0; i < n; i++, src += stride) {                                    \
-        memcpy((uint8_t*)dst + i * sizeof(T), (const void*)(uintptr_t)src, sizeof(T)); \
+#define DAMACY__COPY_STRIDED(T)                                                \
+    for (size_t i = 0; i < n; i++, dst += dst_stride, src += src_stride) {     \
+        memcpy((void*)(uintptr_t)dst, (const void*)(uintptr_t)src, sizeof(T)); \
     }
-    DAMACY__BY_SIZE(size, DAMACY__GATHER)
-#undef DAMACY__GATHER
-}
-
-/* A contiguous row to strided elements. */
-static void damacy__scatter(uint64_t dst, uint64_t stride, const void* src, size_t n, uint32_t size)
-{
-#define DAMACY__SCATTER(T)                                                             \
-    for (size_t i = 0; i < n; i++, dst += stride) {                                    \
-        memcpy((void*)(uintptr_t)dst, (const uint8_t*)src + i * sizeof(T), sizeof(T)); \
-    }
-    DAMACY__BY_SIZE(size, DAMACY__SCATTER)
-#undef DAMACY__SCATTER
+    DAMACY__BY_SIZE(size, DAMACY__COPY_STRIDED)
+#undef DAMACY__COPY_STRIDED
 }
 
 /* Turns a tile: n columns, stride apart, of n_rows contiguous elements each, become n_rows rows. */
@@ -26143,19 +26171,20 @@ static void damacy__turn(void* dst, uint64_t src, uint64_t stride, size_t n, siz
 #undef DAMACY__TURN
 }
 
-/* n times the size bytes at value. */
-DAMACY__VECTORIZE static void damacy__splat(void* dst, const void* value, size_t n, uint32_t size)
+/* n times the size bytes at value: a piece is copied again and again behind itself. */
+static void damacy__splat(void* dst, const void* value, size_t n, uint32_t size)
 {
     uint8_t* const to = (uint8_t*)dst;
-    const size_t n_whole = n * size / 8;
-    uint64_t word = 0;
+    size_t n_done = DAMACY__MIN(n, (size_t)64 / size) * size;
 
-    memcpy(&word, value, size);
-    word *= size == 8 ? 1 : UINT64_MAX / ((UINT64_C(1) << 8 * size) - 1); /* again and again */
-    for (size_t i = 0; i < n_whole; i++) {
-        memcpy(to + 8 * i, &word, 8);
+    for (size_t i = 0; i < n_done; i += size) {
+        memcpy(to + i, value, size);
     }
-    memcpy(to + 8 * n_whole, &word, n * size - 8 * n_whole);
+    while (n_done < n * size) {
+        const size_t piece = DAMACY__MIN(DAMACY__MIN(n_done, (size_t)4096), n * size - n_done);
+        memcpy(to + n_done, to, piece);
+        n_done += piece;
+    }
 }
 
 /* Copies to memory that will not be read soon. The writes are ordered by damacy__stream_copy_end.
@@ -26194,8 +26223,8 @@ static void damacy__stream_copy_end(void)
 /* Past the caches: whole lines of the output are written without being read first. The caller
  * orders the writes. */
 #define DAMACY__STREAM_ROW(name, size, widen)                                                  \
-    __attribute__((target("avx2"))) static void damacy__row_stream_##name(                     \
-        void* dst, const void* src, size_t n)                                                  \
+    DAMACY__TARGET_WIDE static void damacy__row_stream_##name(void* dst, const void* src,      \
+                                                              size_t n)                        \
     {                                                                                          \
         const size_t head = (size_t)(0 - (uintptr_t)dst) % 64 / sizeof(float);                 \
         size_t i = head;                                                                       \
@@ -26247,20 +26276,12 @@ static damacy__row damacy__row_stream(damacy_dtype src)
 }
 
 /* Multiplying and adding are functions of their own that are never inlined, so that no compiler
- * flag can fuse them: the device rounds twice as well. */
-DAMACY__VECTORIZE
+ * flag can fuse them: the device rounds twice as well. step 0: the same for all elements. */
 __attribute__((noinline)) static void damacy__row_scale(float* row, size_t n, const float* scale,
-                                                        bool is_each)
+                                                        size_t step)
 {
-    if (is_each) {
-        for (size_t i = 0; i < n; i++) {
-            row[i] *= scale[i];
-        }
-    } else {
-        const float one = scale[0];
-        for (size_t i = 0; i < n; i++) {
-            row[i] *= one;
-        }
+    for (size_t i = 0; i < n; i++, scale += step) {
+        row[i] *= *scale;
     }
 }
 
@@ -26271,27 +26292,19 @@ DAMACY__ALWAYS_INLINE float damacy__plain_nan(float value)
     return damacy__f32_of((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits);
 }
 
-DAMACY__VECTORIZE __attribute__((noinline)) static void
-damacy__row_offset(float* row, size_t n, const float* offset, bool is_each)
+__attribute__((noinline)) static void damacy__row_offset(float* row, size_t n, const float* offset,
+                                                         size_t step)
 {
-    if (is_each) {
-        for (size_t i = 0; i < n; i++) {
-            row[i] = damacy__plain_nan(row[i] + offset[i]);
-        }
-    } else {
-        const float one = offset[0];
-        for (size_t i = 0; i < n; i++) {
-            row[i] = damacy__plain_nan(row[i] + one);
-        }
+    for (size_t i = 0; i < n; i++, offset += step) {
+        row[i] = damacy__plain_nan(row[i] + *offset);
     }
 }
 
 #if DAMACY__X86
 /* Both at once, for one channel; the empty assembly between them is what keeps them apart. */
-__attribute__((target("avx2"))) static size_t damacy__row_affine_wide(float* row, size_t n,
-                                                                      float scale, float offset)
+DAMACY__TARGET_WIDE static size_t damacy__row_affine_wide(float* row, size_t n, float scale,
+                                                          float offset)
 {
-    typedef int32_t words __attribute__((vector_size(32)));
     const damacy__eight_floats scales = {scale, scale, scale, scale, scale, scale, scale, scale};
     const damacy__eight_floats offsets = {offset, offset, offset, offset,
                                           offset, offset, offset, offset};
@@ -26299,8 +26312,8 @@ __attribute__((target("avx2"))) static size_t damacy__row_affine_wide(float* row
 
     for (; n - i >= 8; i += 8) {
         damacy__eight_floats y;
-        words bits;
-        words is_nan;
+        damacy__eight_ints bits;
+        damacy__eight_ints is_nan;
         memcpy(&y, row + i, sizeof y);
         y *= scales;
         __asm__("" : "+x"(y));
@@ -26335,9 +26348,9 @@ static void damacy__row_affine(const damacy__copy_walk* walk, float* row, size_t
     }
 #endif
     damacy__row_scale(row, n, affine->scale ? affine->scale + first : &none[0],
-                      is_each && affine->scale);
+                      is_each && affine->scale ? 1 : 0);
     damacy__row_offset(row, n, affine->offset ? affine->offset + first : &none[1],
-                       is_each && affine->offset);
+                       is_each && affine->offset ? 1 : 0);
 }
 
 /* Where the next step writes: the end, if it is the last, else the buffer that does not hold the
@@ -26361,7 +26374,8 @@ static void damacy__copy_block(const damacy__copy_walk* walk, uint64_t dst, uint
     void* to = NULL;
 
     if (src_stride != walk->cast.src_size) {
-        damacy__gather(buffers[0], src, src_stride, n, walk->cast.src_size);
+        damacy__copy_strided((uint64_t)(uintptr_t)buffers[0], walk->cast.src_size, src, src_stride,
+                             n, walk->cast.src_size);
         row = to = buffers[0];
     }
     if (walk->swap) {
@@ -26388,7 +26402,8 @@ static void damacy__copy_block(const damacy__copy_walk* walk, uint64_t dst, uint
         }
     }
     if (!is_row) {
-        damacy__scatter(dst, dst_stride, row, n, walk->out_size);
+        damacy__copy_strided(dst, dst_stride, (uint64_t)(uintptr_t)row, walk->out_size, n,
+                             walk->out_size);
     } else if (walk->is_stream) {
         damacy__stream_copy((uint8_t*)(uintptr_t)dst, (const uint8_t*)row, n * walk->out_size);
     } else if (row != end) {

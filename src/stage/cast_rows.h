@@ -10,9 +10,12 @@
 /* Converts n elements; src and dst are contiguous, of any alignment, and do not overlap. */
 typedef void (*damacy__row)(void* dst, const void* src, size_t n);
 
-/* The processor's own instructions, beside the plain loops; tests turn them off. */
+/* The processor's own instructions, beside the plain loops; tests turn them off. Every one with
+ * AVX2 converts halves, too. (One target for all: gcc takes as long to get ready for another as to
+ * compile thirty functions.) */
 #if defined(__x86_64__) && !defined(DAMACY__PORTABLE)
-#define DAMACY__X86 1
+#define DAMACY__X86         1
+#define DAMACY__TARGET_WIDE __attribute__((target("avx2,f16c")))
 #else
 #define DAMACY__X86 0
 #endif
@@ -206,30 +209,10 @@ DAMACY__F64_TO_INT(i64, int64_t, INT64_MIN, 9223372036854775808.0, INT64_MAX)
     {                                                                                              \
         damacy__row_body_##name(dst, src, n);                                                      \
     }
-/* The common ones, on x86-64 once more as vector code for AVX2, which is chosen at run time: blocks
- * of a constant length, which cost a compiler least. */
+/* The common ones: on x86-64 they have a second form below, elsewhere compilers see to it. */
 #if DAMACY__X86
-#define DAMACY__FAST_ROW(name, S, D, value)                                                \
-    DAMACY__ROW(name, S, D, value)                                                         \
-    DAMACY__VECTORIZE __attribute__((target("avx2"))) static void damacy__row_wide_##name( \
-        void* dst, const void* src, size_t n)                                              \
-    {                                                                                      \
-        uint8_t* to = (uint8_t*)dst;                                                       \
-        const uint8_t* from = (const uint8_t*)src;                                         \
-        size_t i = 0;                                                                      \
-        if (n < 8) {                                                                       \
-            damacy__row_##name(dst, src, n);                                               \
-            return;                                                                        \
-        }                                                                                  \
-        for (; n - i >= 32; i += 32) {                                                     \
-            damacy__row_body_##name(to + i * sizeof(D), from + i * sizeof(S), 32);         \
-        }                                                                                  \
-        for (; i < n; i += 8) {                                                            \
-            i = DAMACY__MIN(i, n - 8);                                                     \
-            damacy__row_body_##name(to + i * sizeof(D), from + i * sizeof(S), 8);          \
-        }                                                                                  \
-    }
-#define DAMACY__WIDE(name) damacy__row_wide_##name
+#define DAMACY__FAST_ROW(name, S, D, value) DAMACY__ROW(name, S, D, value)
+#define DAMACY__WIDE(name)                  damacy__row_wide_##name
 DAMACY__ALWAYS_INLINE bool damacy__cpu_is_wide(void)
 {
     return __builtin_cpu_supports("avx2") != 0;
@@ -271,49 +254,8 @@ DAMACY__ROW(f32_f64, float, double, damacy__f32_to_f64(x))
 DAMACY__ROW(i64_f64, int64_t, double, (double)x)
 DAMACY__ROW(u64_f64, uint64_t, double, (double)x)
 
-#if DAMACY__X86
-DAMACY__ROW(f16_f32, uint16_t, float, damacy__f16_to_f32(x))
-DAMACY__ROW(f32_f16, float, uint16_t, damacy__f32_to_f16(x))
-
-/* The processor's own conversions keep the same rules. Every one with AVX2 has them. */
-typedef int16_t damacy__eight_halves __attribute__((vector_size(16)));
-typedef float damacy__eight_floats __attribute__((vector_size(32)));
-
-__attribute__((target("avx2,f16c"))) static void damacy__row_wide_f16_f32(void* dst,
-                                                                          const void* src, size_t n)
-{
-    size_t i = 0;
-
-    for (; n - i >= 8; i += 8) {
-        damacy__eight_halves x;
-        damacy__eight_floats y;
-        memcpy(&x, (const uint8_t*)src + 2 * i, sizeof x);
-        y = __builtin_ia32_vcvtph2ps256(x);
-        memcpy((uint8_t*)dst + 4 * i, &y, sizeof y);
-    }
-    __builtin_ia32_vzeroupper(); /* compilers leave it out before a tail call */
-    damacy__row_f16_f32((uint8_t*)dst + 4 * i, (const uint8_t*)src + 2 * i, n - i);
-}
-
-__attribute__((target("avx2,f16c"))) static void damacy__row_wide_f32_f16(void* dst,
-                                                                          const void* src, size_t n)
-{
-    size_t i = 0;
-
-    for (; n - i >= 8; i += 8) {
-        damacy__eight_floats x;
-        damacy__eight_halves y;
-        memcpy(&x, (const uint8_t*)src + 4 * i, sizeof x);
-        y = __builtin_ia32_vcvtps2ph256(x, 0); /* 0: to nearest, ties to even */
-        memcpy((uint8_t*)dst + 2 * i, &y, sizeof y);
-    }
-    __builtin_ia32_vzeroupper();
-    damacy__row_f32_f16((uint8_t*)dst + 2 * i, (const uint8_t*)src + 4 * i, n - i);
-}
-#else
 DAMACY__FAST_ROW(f16_f32, uint16_t, float, damacy__f16_to_f32(x))
 DAMACY__FAST_ROW(f32_f16, float, uint16_t, damacy__f32_to_f16(x))
-#endif
 
 DAMACY__FAST_ROW(bool_bool, uint8_t, uint8_t, x != 0)
 DAMACY__ROW(f64_bool, double, uint8_t, (damacy__f64_bits(x) << 1) != 0)
@@ -344,3 +286,96 @@ DAMACY__ROW(i64_bool, int64_t, uint8_t, x != 0)
 DAMACY__FAST_ROW(swap2, uint16_t, uint16_t, __builtin_bswap16(x))
 DAMACY__FAST_ROW(swap4, uint32_t, uint32_t, __builtin_bswap32(x))
 DAMACY__FAST_ROW(swap8, uint64_t, uint64_t, __builtin_bswap64(x))
+
+#if DAMACY__X86
+typedef int64_t damacy__two_words __attribute__((vector_size(16)));
+typedef int64_t damacy__four_words __attribute__((vector_size(32)));
+typedef int32_t damacy__eight_ints __attribute__((vector_size(32)));
+typedef float damacy__eight_floats __attribute__((vector_size(32)));
+
+/* The same for AVX2, chosen at run time: blocks of `count` elements, x of type X, become y of type
+ * Y, four blocks a turn; the last block may hold some elements once more. Instructions are named,
+ * as compilers take several times as long to find them in a loop. Every processor with AVX2
+ * converts halves, too. */
+#define DAMACY__WIDE_ROW(name, S, D, count, X, Y, ...)                                            \
+    DAMACY__TARGET_WIDE                                                                           \
+    DAMACY__ALWAYS_INLINE void damacy__block_##name(uint8_t* dst, const uint8_t* src, size_t i)   \
+    {                                                                                             \
+        X x;                                                                                      \
+        Y y;                                                                                      \
+        memcpy(&x, src + i * sizeof(S), sizeof x);                                                \
+        __VA_ARGS__                                                                               \
+        memcpy(dst + i * sizeof(D), &y, sizeof y);                                                \
+    }                                                                                             \
+    DAMACY__TARGET_WIDE static void damacy__row_wide_##name(void* dst, const void* src, size_t n) \
+    {                                                                                             \
+        const uint8_t* from = (const uint8_t*)src;                                                \
+        uint8_t* to = (uint8_t*)dst;                                                              \
+        size_t i = 0;                                                                             \
+        if (n < (count)) {                                                                        \
+            damacy__row_##name(dst, src, n);                                                      \
+            return;                                                                               \
+        }                                                                                         \
+        for (; n - i >= 4 * (count); i += 4 * (count)) {                                          \
+            damacy__block_##name(to, from, i);                                                    \
+            damacy__block_##name(to, from, i + (count));                                          \
+            damacy__block_##name(to, from, i + 2 * (count));                                      \
+            damacy__block_##name(to, from, i + 3 * (count));                                      \
+        }                                                                                         \
+        for (; i < n; i += (count)) {                                                             \
+            damacy__block_##name(to, from, DAMACY__MIN(i, n - (count)));                          \
+        }                                                                                         \
+    }
+#define DAMACY__WIDE_TO_F32(name, S, X, widen)                   \
+    DAMACY__WIDE_ROW(name, S, float, 8, X, damacy__eight_floats, \
+                     __asm__(widen " %1, %0\n\tvcvtdq2ps %0, %0" \
+                             : "=x"(y)                           \
+                             : "x"(x));)
+DAMACY__WIDE_TO_F32(u8_f32, uint8_t, int64_t, "vpmovzxbd")
+DAMACY__WIDE_TO_F32(i8_f32, int8_t, int64_t, "vpmovsxbd")
+DAMACY__WIDE_TO_F32(u16_f32, uint16_t, damacy__two_words, "vpmovzxwd")
+DAMACY__WIDE_TO_F32(i16_f32, int16_t, damacy__two_words, "vpmovsxwd")
+#undef DAMACY__WIDE_TO_F32
+DAMACY__WIDE_ROW(i32_f32, int32_t, float, 8, damacy__eight_ints, damacy__eight_floats,
+                 __asm__("vcvtdq2ps %1, %0"
+                         : "=x"(y)
+                         : "x"(x));)
+DAMACY__WIDE_ROW(f64_f32, double, float, 4, damacy__four_words, damacy__two_words,
+                 __asm__("vcvtpd2psy %1, %0"
+                         : "=x"(y)
+                         : "x"(x));)
+DAMACY__WIDE_ROW(f16_f32, uint16_t, float, 8, damacy__two_words, damacy__eight_floats,
+                 __asm__("vcvtph2ps %1, %0"
+                         : "=x"(y)
+                         : "x"(x));)
+DAMACY__WIDE_ROW(f32_f16, float, uint16_t, 8, damacy__eight_floats, damacy__two_words,
+                 __asm__("vcvtps2ph $0, %1, %0"
+                         : "=x"(y)
+                         : "x"(x));) /* 0: to nearest, ties to even */
+DAMACY__WIDE_ROW(bf16_f32, uint16_t, float, 8, damacy__two_words, damacy__eight_ints,
+                 __asm__("vpmovzxwd %1, %0\n\tvpslld $16, %0, %0"
+                         : "=x"(y)
+                         : "x"(x));
+                 y |= ((y & 0x7fffffff) > 0x7f800000) & 0x400000;)
+DAMACY__WIDE_ROW(f32_bf16, float, uint16_t, 8, damacy__eight_ints, damacy__two_words,
+                 const damacy__eight_ints is_nan = (x & 0x7fffffff) > 0x7f800000;
+                 const damacy__eight_ints high = (x >> 16) & 0xffff;
+                 const damacy__eight_ints carry = ((x & 0xffff) + 0x7fff + (high & 1)) >> 16;
+                 const damacy__eight_ints z = (high + (carry & ~is_nan)) | (is_nan & 0x40);
+                 __asm__("vpackusdw %1, %1, %t0\n\tvpermq $8, %t0, %t0"
+                         : "=x"(y)
+                         : "x"(z));)
+
+#define DAMACY__WIDE_SAME(name, T, op, low, high)                                        \
+    DAMACY__WIDE_ROW(name, T, T, 32 / sizeof(T), damacy__four_words, damacy__four_words, \
+                     const damacy__four_words z = {low, high, low, high};                \
+                     __asm__(op " %2, %1, %0"                                            \
+                             : "=x"(y)                                                   \
+                             : "x"(x), "x"(z));)
+DAMACY__WIDE_SAME(bool_bool, uint8_t, "vpminub", 0x0101010101010101, 0x0101010101010101)
+DAMACY__WIDE_SAME(swap2, uint16_t, "vpshufb", 0x0607040502030001, 0x0e0f0c0d0a0b0809)
+DAMACY__WIDE_SAME(swap4, uint32_t, "vpshufb", 0x0405060700010203, 0x0c0d0e0f08090a0b)
+DAMACY__WIDE_SAME(swap8, uint64_t, "vpshufb", 0x0001020304050607, 0x08090a0b0c0d0e0f)
+#undef DAMACY__WIDE_SAME
+#undef DAMACY__WIDE_ROW
+#endif

@@ -23,26 +23,16 @@ static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes
         F(uint64_t) break;       \
     }
 
-/* Strided elements to a contiguous row. */
-static void damacy__gather(void* dst, uint64_t src, uint64_t stride, size_t n, uint32_t size)
+/* n elements, some bytes apart on either side. */
+static void damacy__copy_strided(uint64_t dst, uint64_t dst_stride, uint64_t src,
+                                 uint64_t src_stride, size_t n, uint32_t size)
 {
-#define DAMACY__GATHER(T)                                                              \
-    for (size_t i = 0; i < n; i++, src += stride) {                                    \
-        memcpy((uint8_t*)dst + i * sizeof(T), (const void*)(uintptr_t)src, sizeof(T)); \
+#define DAMACY__COPY_STRIDED(T)                                                \
+    for (size_t i = 0; i < n; i++, dst += dst_stride, src += src_stride) {     \
+        memcpy((void*)(uintptr_t)dst, (const void*)(uintptr_t)src, sizeof(T)); \
     }
-    DAMACY__BY_SIZE(size, DAMACY__GATHER)
-#undef DAMACY__GATHER
-}
-
-/* A contiguous row to strided elements. */
-static void damacy__scatter(uint64_t dst, uint64_t stride, const void* src, size_t n, uint32_t size)
-{
-#define DAMACY__SCATTER(T)                                                             \
-    for (size_t i = 0; i < n; i++, dst += stride) {                                    \
-        memcpy((void*)(uintptr_t)dst, (const uint8_t*)src + i * sizeof(T), sizeof(T)); \
-    }
-    DAMACY__BY_SIZE(size, DAMACY__SCATTER)
-#undef DAMACY__SCATTER
+    DAMACY__BY_SIZE(size, DAMACY__COPY_STRIDED)
+#undef DAMACY__COPY_STRIDED
 }
 
 /* Turns a tile: n columns, stride apart, of n_rows contiguous elements each, become n_rows rows. */
@@ -60,19 +50,20 @@ static void damacy__turn(void* dst, uint64_t src, uint64_t stride, size_t n, siz
 #undef DAMACY__TURN
 }
 
-/* n times the size bytes at value. */
-DAMACY__VECTORIZE static void damacy__splat(void* dst, const void* value, size_t n, uint32_t size)
+/* n times the size bytes at value: a piece is copied again and again behind itself. */
+static void damacy__splat(void* dst, const void* value, size_t n, uint32_t size)
 {
     uint8_t* const to = (uint8_t*)dst;
-    const size_t n_whole = n * size / 8;
-    uint64_t word = 0;
+    size_t n_done = DAMACY__MIN(n, (size_t)64 / size) * size;
 
-    memcpy(&word, value, size);
-    word *= size == 8 ? 1 : UINT64_MAX / ((UINT64_C(1) << 8 * size) - 1); /* again and again */
-    for (size_t i = 0; i < n_whole; i++) {
-        memcpy(to + 8 * i, &word, 8);
+    for (size_t i = 0; i < n_done; i += size) {
+        memcpy(to + i, value, size);
     }
-    memcpy(to + 8 * n_whole, &word, n * size - 8 * n_whole);
+    while (n_done < n * size) {
+        const size_t piece = DAMACY__MIN(DAMACY__MIN(n_done, (size_t)4096), n * size - n_done);
+        memcpy(to + n_done, to, piece);
+        n_done += piece;
+    }
 }
 
 /* Copies to memory that will not be read soon. The writes are ordered by damacy__stream_copy_end.
@@ -111,8 +102,8 @@ static void damacy__stream_copy_end(void)
 /* Past the caches: whole lines of the output are written without being read first. The caller
  * orders the writes. */
 #define DAMACY__STREAM_ROW(name, size, widen)                                                  \
-    __attribute__((target("avx2"))) static void damacy__row_stream_##name(                     \
-        void* dst, const void* src, size_t n)                                                  \
+    DAMACY__TARGET_WIDE static void damacy__row_stream_##name(void* dst, const void* src,      \
+                                                              size_t n)                        \
     {                                                                                          \
         const size_t head = (size_t)(0 - (uintptr_t)dst) % 64 / sizeof(float);                 \
         size_t i = head;                                                                       \
@@ -164,20 +155,12 @@ static damacy__row damacy__row_stream(damacy_dtype src)
 }
 
 /* Multiplying and adding are functions of their own that are never inlined, so that no compiler
- * flag can fuse them: the device rounds twice as well. */
-DAMACY__VECTORIZE
+ * flag can fuse them: the device rounds twice as well. step 0: the same for all elements. */
 __attribute__((noinline)) static void damacy__row_scale(float* row, size_t n, const float* scale,
-                                                        bool is_each)
+                                                        size_t step)
 {
-    if (is_each) {
-        for (size_t i = 0; i < n; i++) {
-            row[i] *= scale[i];
-        }
-    } else {
-        const float one = scale[0];
-        for (size_t i = 0; i < n; i++) {
-            row[i] *= one;
-        }
+    for (size_t i = 0; i < n; i++, scale += step) {
+        row[i] *= *scale;
     }
 }
 
@@ -188,27 +171,19 @@ DAMACY__ALWAYS_INLINE float damacy__plain_nan(float value)
     return damacy__f32_of((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits);
 }
 
-DAMACY__VECTORIZE __attribute__((noinline)) static void
-damacy__row_offset(float* row, size_t n, const float* offset, bool is_each)
+__attribute__((noinline)) static void damacy__row_offset(float* row, size_t n, const float* offset,
+                                                         size_t step)
 {
-    if (is_each) {
-        for (size_t i = 0; i < n; i++) {
-            row[i] = damacy__plain_nan(row[i] + offset[i]);
-        }
-    } else {
-        const float one = offset[0];
-        for (size_t i = 0; i < n; i++) {
-            row[i] = damacy__plain_nan(row[i] + one);
-        }
+    for (size_t i = 0; i < n; i++, offset += step) {
+        row[i] = damacy__plain_nan(row[i] + *offset);
     }
 }
 
 #if DAMACY__X86
 /* Both at once, for one channel; the empty assembly between them is what keeps them apart. */
-__attribute__((target("avx2"))) static size_t damacy__row_affine_wide(float* row, size_t n,
-                                                                      float scale, float offset)
+DAMACY__TARGET_WIDE static size_t damacy__row_affine_wide(float* row, size_t n, float scale,
+                                                          float offset)
 {
-    typedef int32_t words __attribute__((vector_size(32)));
     const damacy__eight_floats scales = {scale, scale, scale, scale, scale, scale, scale, scale};
     const damacy__eight_floats offsets = {offset, offset, offset, offset,
                                           offset, offset, offset, offset};
@@ -216,8 +191,8 @@ __attribute__((target("avx2"))) static size_t damacy__row_affine_wide(float* row
 
     for (; n - i >= 8; i += 8) {
         damacy__eight_floats y;
-        words bits;
-        words is_nan;
+        damacy__eight_ints bits;
+        damacy__eight_ints is_nan;
         memcpy(&y, row + i, sizeof y);
         y *= scales;
         __asm__("" : "+x"(y));
@@ -252,9 +227,9 @@ static void damacy__row_affine(const damacy__copy_walk* walk, float* row, size_t
     }
 #endif
     damacy__row_scale(row, n, affine->scale ? affine->scale + first : &none[0],
-                      is_each && affine->scale);
+                      is_each && affine->scale ? 1 : 0);
     damacy__row_offset(row, n, affine->offset ? affine->offset + first : &none[1],
-                       is_each && affine->offset);
+                       is_each && affine->offset ? 1 : 0);
 }
 
 /* Where the next step writes: the end, if it is the last, else the buffer that does not hold the
@@ -278,7 +253,8 @@ static void damacy__copy_block(const damacy__copy_walk* walk, uint64_t dst, uint
     void* to = NULL;
 
     if (src_stride != walk->cast.src_size) {
-        damacy__gather(buffers[0], src, src_stride, n, walk->cast.src_size);
+        damacy__copy_strided((uint64_t)(uintptr_t)buffers[0], walk->cast.src_size, src, src_stride,
+                             n, walk->cast.src_size);
         row = to = buffers[0];
     }
     if (walk->swap) {
@@ -305,7 +281,8 @@ static void damacy__copy_block(const damacy__copy_walk* walk, uint64_t dst, uint
         }
     }
     if (!is_row) {
-        damacy__scatter(dst, dst_stride, row, n, walk->out_size);
+        damacy__copy_strided(dst, dst_stride, (uint64_t)(uintptr_t)row, walk->out_size, n,
+                             walk->out_size);
     } else if (walk->is_stream) {
         damacy__stream_copy((uint8_t*)(uintptr_t)dst, (const uint8_t*)row, n * walk->out_size);
     } else if (row != end) {
