@@ -9851,6 +9851,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */
 #define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */
 #define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
+#define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -9879,6 +9880,9 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_RELAY_SEGMENTS 6
 #define DAMACY__ZSTD_RELAY_TILE     16384
 #define DAMACY__ZSTD_RELAY_PER      2u /* blocks of threads a multiprocessor, if they fit */
+/* EXECUTE_WIDE, one a multiprocessor: the same tiles. */
+#define DAMACY__ZSTD_WIDE_THREADS  1024
+#define DAMACY__ZSTD_WIDE_SEGMENTS 3
 
 /* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */
 #define DAMACY__ZSTD_FSE_LATENCY_SHARED 182272u
@@ -14354,6 +14358,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */\n"
     "#define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */\n"
     "#define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */\n"
+    "#define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */\n"
     "\n"
     "#define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */\n"
     "\n"
@@ -14382,6 +14387,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_RELAY_SEGMENTS 6\n"
     "#define DAMACY__ZSTD_RELAY_TILE     16384\n"
     "#define DAMACY__ZSTD_RELAY_PER      2u /* blocks of threads a multiprocessor, if they fit */\n"
+    "/* EXECUTE_WIDE, one a multiprocessor: the same tiles. */\n"
+    "#define DAMACY__ZSTD_WIDE_THREADS  1024\n"
+    "#define DAMACY__ZSTD_WIDE_SEGMENTS 3\n"
     "\n"
     "/* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */\n"
     "#define DAMACY__ZSTD_FSE_LATENCY_SHARED 182272u\n"
@@ -15292,20 +15300,38 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    return end <= w.links_size / 4 && end < DAMACY__ZSTD_NONE ? (uint32_t)at : DAMACY__ZSTD_NONE;\n"
     "}\n"
     "\n"
-    "// The variant for entry i of the execute list. Switch points measured on an H200 (132\n"
-    "// multiprocessors): links to 16 frames, large CTAs to 200, or all for each unless more than 200\n"
-    "// records per KB of output keep them waiting, then one that the device holds all of at once; above,\n"
-    "// by that density, where more than 170 mean short segments.\n"
+    "// Records per KB of output.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_density(const damacy__zstd_frame& f)\n"
+    "{\n"
+    "    return (uint32_t)(1024ull * f.n_records / (f.size ? f.size : 1));\n"
+    "}\n"
+    "\n"
+    "// Whether EXECUTE_WIDE takes what EXECUTE_RELAY does if that runs alone: all of the wave's frames,\n"
+    "// if tiles of the largest wait for each other much.\n"
+    "DAMACY__INLINE bool damacy__exec_is_wide(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    const uint32_t both = DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;\n"
+    "    const uint32_t first = ((const uint32_t*)(uintptr_t)w.execute_list)[0];\n"
+    "\n"
+    "    return (w.flags & both) == both ? damacy__exec_density(damacy__zstd_frames(w)[first]) > 200\n"
+    "                                    : (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;\n"
+    "}\n"
+    "\n"
+    "// The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points\n"
+    "// measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each\n"
+    "// unless more than 200 records per KB of output keep them waiting, then one that the device holds\n"
+    "// all of at once; above, by that density, where more than 170 mean short segments.\n"
     "DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)\n"
     "{\n"
     "    const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
     "    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
     "    const uint32_t n = damacy__zstd_counts(w)->n_execute;\n"
     "    const uint32_t launched =\n"
-    "        w.flags &\n"
-    "        (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |\n"
-    "         DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_RELAY);\n"
-    "    const uint64_t density = 1024ull * f.n_records / (f.size ? f.size : 1);\n"
+    "        (w.flags &\n"
+    "         (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |\n"
+    "          DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_RELAY)) |\n"
+    "        (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);\n"
+    "    const uint32_t density = damacy__exec_density(f);\n"
     "    uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;\n"
     "\n"
     "    if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))\n"
@@ -15853,7 +15879,7 @@ __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
     "template <int THREADS_, int SEGMENTS_, int TILE_>\n"
     "struct damacy__relay_shape : damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> {\n"
     "    typedef damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> base;\n"
-    "    static constexpr bool IS_RELAY = true;\n"
+    "    static constexpr bool IS_RELAY = true, IS_WIDE = THREADS_ == DAMACY__ZSTD_WIDE_THREADS;\n"
     "    // The last warp looks after the next tile and the one before, while the others work on.\n"
     "    static constexpr int32_t WORKERS = THREADS_ - 32;\n"
     "    struct work : base { // the shape of what they do\n"
@@ -15871,6 +15897,10 @@ __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
     "typedef damacy__relay_shape<DAMACY__ZSTD_RELAY_THREADS, DAMACY__ZSTD_RELAY_SEGMENTS,\n"
     "                            DAMACY__ZSTD_RELAY_TILE>\n"
     "    damacy__relay_best;\n"
+    "typedef damacy__relay_shape<DAMACY__ZSTD_WIDE_THREADS, DAMACY__ZSTD_WIDE_SEGMENTS,\n"
+    "                            DAMACY__ZSTD_RELAY_TILE>\n"
+    "    damacy__relay_wide;\n"
+    "static_assert(damacy__relay_best::RECORDS == damacy__relay_wide::RECORDS, \"one cut for both\");\n"
     "\n"
     "// Tiles of a block lie in the place of its tree, which nothing needs any more: a word each, first\n"
     "// byte | first record / 4 << 17, both relative to the block (up to three records from that one on\n"
@@ -16443,7 +16473,7 @@ __extension__ static const char damacy__source_zstd_exec_relay_cuh[] =
     "    damacy__exec_records<S> r;\n"
     "    uint32_t mail = shared + S::MAIL;\n"
     "\n"
-    "    if (n == 0 || damacy__zstd_counts(w)->ticket[2] == 0)\n"
+    "    if (n == 0 || damacy__zstd_counts(w)->ticket[2] == 0 || damacy__exec_is_wide(w) != S::IS_WIDE)\n"
     "        return;\n"
     "    if (shared != damacy__shared_address(memory)) { // the constant is wrong: better no result\n"
     "        for (uint32_t i = threadIdx.x; i < n; i += S::THREADS)\n"
@@ -20378,7 +20408,7 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, 128, 4, 3072, 8, DAMACY__ZSTD_EXECUTE_128X4_3K)\n"
     "\n"
     "// Frames that all blocks of threads share, in two steps; DAMACY__ZSTD_RELAY_SHARED bytes of shared\n"
-    "// memory for the second.\n"
+    "// memory for the second, which is one of two kernels.\n"
     "extern \"C\" __global__ __launch_bounds__(1024) void damacy_zstd_cut(damacy__zstd_wave w)\n"
     "{\n"
     "    damacy__zstd_cut<damacy__relay_best>(w);\n"
@@ -20389,6 +20419,12 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "{\n"
     "    DAMACY__DYNAMIC_SHARED(shared);\n"
     "    damacy__zstd_relay<damacy__relay_best>(w, shared);\n"
+    "}\n"
+    "extern \"C\" __global__ __launch_bounds__(DAMACY__ZSTD_WIDE_THREADS,\n"
+    "                                        1) void damacy_zstd_relay_wide(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(shared);\n"
+    "    damacy__zstd_relay<damacy__relay_wide>(w, shared);\n"
     "}\n"
     "\n"
     "// The blocks of a few large frames at once, in two steps.\n"
@@ -29764,7 +29800,8 @@ enum { /* of the program back */
        DAMACY__ZSTD_JUMP = 4,
        DAMACY__ZSTD_CUT = 5,
        DAMACY__ZSTD_RELAY = 6,
-       DAMACY__ZSTD_TILE = 7, /* four shapes, in the order of their flags */
+       DAMACY__ZSTD_RELAY_WIDE = 7,
+       DAMACY__ZSTD_TILE = 8, /* four shapes, in the order of their flags */
        DAMACY__ZSTD_TILES = 4
 };
 
@@ -29825,17 +29862,11 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
                                         "damacy_zstd_literals_split128"};
-    static const char* const back[] = {"damacy_zstd_tables",
-                                       "damacy_zstd_fse",
-                                       "damacy_zstd_fse_half",
-                                       "damacy_zstd_link",
-                                       "damacy_zstd_jump",
-                                       "damacy_zstd_cut",
-                                       "damacy_zstd_relay",
-                                       "damacy_zstd_execute_1024x3",
-                                       "damacy_zstd_execute_256x4",
-                                       "damacy_zstd_execute_128x4",
-                                       "damacy_zstd_execute_128x4_3k"};
+    static const char* const back[] = {
+        "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_half",
+        "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_cut",
+        "damacy_zstd_relay",         "damacy_zstd_relay_wide",    "damacy_zstd_execute_1024x3",
+        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_128x4_3k"};
     damacy__program_spec spec = {0};
     damacy_status status;
 
@@ -29893,7 +29924,9 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     if (damacy__zstd_relay_fits(device)) {
         DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY], device,
                                                 damacy__zstd_relay_shared(), err));
-        kernels->tiles |= DAMACY__ZSTD_EXECUTE_RELAY;
+        DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY_WIDE], device,
+                                                damacy__zstd_relay_shared(), err));
+        kernels->tiles |= DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
     }
     for (uint32_t i = 0; i < DAMACY__COUNT(kernels->side); i++) {
         DAMACY__TRY(damacy__stream_open(device, false, &kernels->side[i], err));
@@ -30091,9 +30124,9 @@ static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err
     return DAMACY_OK;
 }
 
-/* Execution of up to 200 frames. With one for nearly every multiprocessor a block of threads each
- * is fastest; with more, none is left alone at the end if all share; with fewer than two thirds,
- * dense ones wait for each other too much, which the kernels see. */
+/* Execution of up to 200 frames, which all multiprocessors share if they are large. Tiles of dense
+ * ones, which the kernels see, wait for each other most: of few they are done sooner one at a time,
+ * with one for nearly every multiprocessor a block of threads each is fastest. */
 static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->device->n_multiprocessors;
@@ -30101,11 +30134,9 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
     if (!run->is_large || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
         return DAMACY__ZSTD_EXECUTE_1024X3;
     }
-    if (run->n_jobs > n) {
-        return DAMACY__ZSTD_EXECUTE_RELAY;
-    }
-    return DAMACY__ZSTD_EXECUTE_1024X3 |
-           (3 * run->n_jobs <= 2 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
+    return DAMACY__ZSTD_EXECUTE_RELAY | (run->n_jobs > n            ? 0
+                                         : 5 * run->n_jobs <= 3 * n ? DAMACY__ZSTD_EXECUTE_WIDE
+                                                                    : DAMACY__ZSTD_EXECUTE_1024X3);
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
@@ -30278,7 +30309,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_LINK], most, 256, 0, err));
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_JUMP], most, 256, 0, err));
     }
-    if (run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY) {
+    if (run->options.execute & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) {
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_CUT], run->n_jobs, 1024, 0, err));
     }
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
@@ -30296,11 +30327,15 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
                                                  tile.threads, tile.shared, err));
         }
     }
-    if (run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY) { /* last: it takes what is left */
-        const damacy__kernel* kernel = &back[DAMACY__ZSTD_RELAY];
-        const uint64_t grid = DAMACY__ZSTD_RELAY_PER * run->device->n_multiprocessors;
-        const uint32_t threads = DAMACY__ZSTD_RELAY_THREADS, shared = damacy__zstd_relay_shared();
-        if (n_tiles == 0) {
+    for (uint32_t i = 0; i < 2; i++) { /* last: it takes what is left */
+        const damacy__kernel* kernel = &back[i ? DAMACY__ZSTD_RELAY_WIDE : DAMACY__ZSTD_RELAY];
+        const uint64_t grid = (i ? 1 : DAMACY__ZSTD_RELAY_PER) * run->device->n_multiprocessors;
+        const uint32_t threads = i ? DAMACY__ZSTD_WIDE_THREADS : DAMACY__ZSTD_RELAY_THREADS;
+        const uint32_t shared = damacy__zstd_relay_shared();
+        if (!(run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY << i)) {
+            continue;
+        }
+        if (n_tiles == 0) { /* of the two kernels one does nothing */
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, threads, shared, err));
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, 0, kernel, grid, threads, shared, err));

@@ -187,6 +187,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */
 #define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */
 #define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
+#define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -215,6 +216,9 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_RELAY_SEGMENTS 6
 #define DAMACY__ZSTD_RELAY_TILE     16384
 #define DAMACY__ZSTD_RELAY_PER      2u /* blocks of threads a multiprocessor, if they fit */
+/* EXECUTE_WIDE, one a multiprocessor: the same tiles. */
+#define DAMACY__ZSTD_WIDE_THREADS  1024
+#define DAMACY__ZSTD_WIDE_SEGMENTS 3
 
 /* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */
 #define DAMACY__ZSTD_FSE_LATENCY_SHARED 182272u

@@ -162,20 +162,38 @@ DAMACY__INLINE uint32_t damacy__exec_link_at(const damacy__zstd_wave& w, uint32_
     return end <= w.links_size / 4 && end < DAMACY__ZSTD_NONE ? (uint32_t)at : DAMACY__ZSTD_NONE;
 }
 
-// The variant for entry i of the execute list. Switch points measured on an H200 (132
-// multiprocessors): links to 16 frames, large CTAs to 200, or all for each unless more than 200
-// records per KB of output keep them waiting, then one that the device holds all of at once; above,
-// by that density, where more than 170 mean short segments.
+// Records per KB of output.
+DAMACY__INLINE uint32_t damacy__exec_density(const damacy__zstd_frame& f)
+{
+    return (uint32_t)(1024ull * f.n_records / (f.size ? f.size : 1));
+}
+
+// Whether EXECUTE_WIDE takes what EXECUTE_RELAY does if that runs alone: all of the wave's frames,
+// if tiles of the largest wait for each other much.
+DAMACY__INLINE bool damacy__exec_is_wide(const damacy__zstd_wave& w)
+{
+    const uint32_t both = DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
+    const uint32_t first = ((const uint32_t*)(uintptr_t)w.execute_list)[0];
+
+    return (w.flags & both) == both ? damacy__exec_density(damacy__zstd_frames(w)[first]) > 200
+                                    : (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;
+}
+
+// The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points
+// measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each
+// unless more than 200 records per KB of output keep them waiting, then one that the device holds
+// all of at once; above, by that density, where more than 170 mean short segments.
 DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)
 {
     const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
     const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
     const uint32_t n = damacy__zstd_counts(w)->n_execute;
     const uint32_t launched =
-        w.flags &
-        (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
-         DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_RELAY);
-    const uint64_t density = 1024ull * f.n_records / (f.size ? f.size : 1);
+        (w.flags &
+         (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
+          DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_RELAY)) |
+        (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
+    const uint32_t density = damacy__exec_density(f);
     uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;
 
     if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))

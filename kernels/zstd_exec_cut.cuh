@@ -11,7 +11,7 @@
 template <int THREADS_, int SEGMENTS_, int TILE_>
 struct damacy__relay_shape : damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> {
     typedef damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> base;
-    static constexpr bool IS_RELAY = true;
+    static constexpr bool IS_RELAY = true, IS_WIDE = THREADS_ == DAMACY__ZSTD_WIDE_THREADS;
     // The last warp looks after the next tile and the one before, while the others work on.
     static constexpr int32_t WORKERS = THREADS_ - 32;
     struct work : base { // the shape of what they do
@@ -29,6 +29,10 @@ struct damacy__relay_shape : damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> {
 typedef damacy__relay_shape<DAMACY__ZSTD_RELAY_THREADS, DAMACY__ZSTD_RELAY_SEGMENTS,
                             DAMACY__ZSTD_RELAY_TILE>
     damacy__relay_best;
+typedef damacy__relay_shape<DAMACY__ZSTD_WIDE_THREADS, DAMACY__ZSTD_WIDE_SEGMENTS,
+                            DAMACY__ZSTD_RELAY_TILE>
+    damacy__relay_wide;
+static_assert(damacy__relay_best::RECORDS == damacy__relay_wide::RECORDS, "one cut for both");
 
 // Tiles of a block lie in the place of its tree, which nothing needs any more: a word each, first
 // byte | first record / 4 << 17, both relative to the block (up to three records from that one on

@@ -422,7 +422,7 @@ static __device__ void damacy__zstd_relay(const damacy__zstd_wave& w, uint8_t* m
     damacy__exec_records<S> r;
     uint32_t mail = shared + S::MAIL;
 
-    if (n == 0 || damacy__zstd_counts(w)->ticket[2] == 0)
+    if (n == 0 || damacy__zstd_counts(w)->ticket[2] == 0 || damacy__exec_is_wide(w) != S::IS_WIDE)
         return;
     if (shared != damacy__shared_address(memory)) { // the constant is wrong: better no result
         for (uint32_t i = threadIdx.x; i < n; i += S::THREADS)

@@ -43,7 +43,7 @@ DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, 128, 4, 4096, 8, DAMACY__ZSTD_E
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, 128, 4, 3072, 8, DAMACY__ZSTD_EXECUTE_128X4_3K)
 
 // Frames that all blocks of threads share, in two steps; DAMACY__ZSTD_RELAY_SHARED bytes of shared
-// memory for the second.
+// memory for the second, which is one of two kernels.
 extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_cut(damacy__zstd_wave w)
 {
     damacy__zstd_cut<damacy__relay_best>(w);
@@ -54,6 +54,12 @@ __launch_bounds__(DAMACY__ZSTD_RELAY_THREADS,
 {
     DAMACY__DYNAMIC_SHARED(shared);
     damacy__zstd_relay<damacy__relay_best>(w, shared);
+}
+extern "C" __global__ __launch_bounds__(DAMACY__ZSTD_WIDE_THREADS,
+                                        1) void damacy_zstd_relay_wide(damacy__zstd_wave w)
+{
+    DAMACY__DYNAMIC_SHARED(shared);
+    damacy__zstd_relay<damacy__relay_wide>(w, shared);
 }
 
 // The blocks of a few large frames at once, in two steps.

@@ -47,7 +47,8 @@ enum { /* of the program back */
        DAMACY__ZSTD_JUMP = 4,
        DAMACY__ZSTD_CUT = 5,
        DAMACY__ZSTD_RELAY = 6,
-       DAMACY__ZSTD_TILE = 7, /* four shapes, in the order of their flags */
+       DAMACY__ZSTD_RELAY_WIDE = 7,
+       DAMACY__ZSTD_TILE = 8, /* four shapes, in the order of their flags */
        DAMACY__ZSTD_TILES = 4
 };
 
@@ -108,17 +109,11 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
                                         "damacy_zstd_literals_split128"};
-    static const char* const back[] = {"damacy_zstd_tables",
-                                       "damacy_zstd_fse",
-                                       "damacy_zstd_fse_half",
-                                       "damacy_zstd_link",
-                                       "damacy_zstd_jump",
-                                       "damacy_zstd_cut",
-                                       "damacy_zstd_relay",
-                                       "damacy_zstd_execute_1024x3",
-                                       "damacy_zstd_execute_256x4",
-                                       "damacy_zstd_execute_128x4",
-                                       "damacy_zstd_execute_128x4_3k"};
+    static const char* const back[] = {
+        "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_half",
+        "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_cut",
+        "damacy_zstd_relay",         "damacy_zstd_relay_wide",    "damacy_zstd_execute_1024x3",
+        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_128x4_3k"};
     damacy__program_spec spec = {0};
     damacy_status status;
 
@@ -176,7 +171,9 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     if (damacy__zstd_relay_fits(device)) {
         DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY], device,
                                                 damacy__zstd_relay_shared(), err));
-        kernels->tiles |= DAMACY__ZSTD_EXECUTE_RELAY;
+        DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY_WIDE], device,
+                                                damacy__zstd_relay_shared(), err));
+        kernels->tiles |= DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
     }
     for (uint32_t i = 0; i < DAMACY__COUNT(kernels->side); i++) {
         DAMACY__TRY(damacy__stream_open(device, false, &kernels->side[i], err));

@@ -174,9 +174,9 @@ static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err
     return DAMACY_OK;
 }
 
-/* Execution of up to 200 frames. With one for nearly every multiprocessor a block of threads each
- * is fastest; with more, none is left alone at the end if all share; with fewer than two thirds,
- * dense ones wait for each other too much, which the kernels see. */
+/* Execution of up to 200 frames, which all multiprocessors share if they are large. Tiles of dense
+ * ones, which the kernels see, wait for each other most: of few they are done sooner one at a time,
+ * with one for nearly every multiprocessor a block of threads each is fastest. */
 static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->device->n_multiprocessors;
@@ -184,11 +184,9 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
     if (!run->is_large || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
         return DAMACY__ZSTD_EXECUTE_1024X3;
     }
-    if (run->n_jobs > n) {
-        return DAMACY__ZSTD_EXECUTE_RELAY;
-    }
-    return DAMACY__ZSTD_EXECUTE_1024X3 |
-           (3 * run->n_jobs <= 2 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
+    return DAMACY__ZSTD_EXECUTE_RELAY | (run->n_jobs > n            ? 0
+                                         : 5 * run->n_jobs <= 3 * n ? DAMACY__ZSTD_EXECUTE_WIDE
+                                                                    : DAMACY__ZSTD_EXECUTE_1024X3);
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
@@ -361,7 +359,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_LINK], most, 256, 0, err));
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_JUMP], most, 256, 0, err));
     }
-    if (run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY) {
+    if (run->options.execute & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) {
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_CUT], run->n_jobs, 1024, 0, err));
     }
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
@@ -379,11 +377,15 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
                                                  tile.threads, tile.shared, err));
         }
     }
-    if (run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY) { /* last: it takes what is left */
-        const damacy__kernel* kernel = &back[DAMACY__ZSTD_RELAY];
-        const uint64_t grid = DAMACY__ZSTD_RELAY_PER * run->device->n_multiprocessors;
-        const uint32_t threads = DAMACY__ZSTD_RELAY_THREADS, shared = damacy__zstd_relay_shared();
-        if (n_tiles == 0) {
+    for (uint32_t i = 0; i < 2; i++) { /* last: it takes what is left */
+        const damacy__kernel* kernel = &back[i ? DAMACY__ZSTD_RELAY_WIDE : DAMACY__ZSTD_RELAY];
+        const uint64_t grid = (i ? 1 : DAMACY__ZSTD_RELAY_PER) * run->device->n_multiprocessors;
+        const uint32_t threads = i ? DAMACY__ZSTD_WIDE_THREADS : DAMACY__ZSTD_RELAY_THREADS;
+        const uint32_t shared = damacy__zstd_relay_shared();
+        if (!(run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY << i)) {
+            continue;
+        }
+        if (n_tiles == 0) { /* of the two kernels one does nothing */
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, threads, shared, err));
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, 0, kernel, grid, threads, shared, err));

@@ -32,7 +32,7 @@ function finish() {
              finding ~ /Write Thread \([0-9,]*\) at damacy__sts8\(/)
         kind = "peek"
     else if (tool == "racecheck" && finding ~ /RAW hazard/ && finding ~ /Write Thread \([0-9,]*\) at damacy__sts8\(/ &&
-             finding ~ /Read Thread \((4[89][0-9]|50[0-9]|51[01]),0,0\) at damacy__lds8\(/)
+             finding ~ /Read Thread \((4[89][0-9]|50[0-9]|51[01]|99[2-9]|10[01][0-9]|102[0-3]),0,0\) at damacy__lds8\(/)
         kind = "scout"
     else if (tool == "initcheck" && finding ~ /Uninitialized __global__ memory read of size 4 bytes/ &&
                finding ~ /at damacy__exec_word\(/)

@@ -47,6 +47,7 @@ SIMT_KERNEL(damacy_zstd_link);
 SIMT_KERNEL(damacy_zstd_jump);
 SIMT_KERNEL(damacy_zstd_cut);
 SIMT_KERNEL(damacy_zstd_relay);
+SIMT_KERNEL(damacy_zstd_relay_wide);
 SIMT_KERNEL(damacy_zstd_execute_1024x3);
 SIMT_KERNEL(damacy_zstd_execute_256x4);
 SIMT_KERNEL(damacy_zstd_execute_128x4);

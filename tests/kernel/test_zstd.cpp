@@ -108,6 +108,10 @@ TEST(zstd_decodes_the_generated_frames)
     valid_set("B_cs17_s1", 300, false, o, full ? 1 : 9);
     o.flags = DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_1024X3;
     valid_set("A_big_s1", 21, true, o, full ? 1 : 10);
+    o.flags = DAMACY__ZSTD_EXECUTE_WIDE;
+    valid_set("C_cs14_s1001", 300, true, o, full ? 1 : 9);
+    o.flags = DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
+    valid_set("A_big_s1", 21, false, o, full ? 1 : 10);
     o.flags = DAMACY__ZSTD_EXECUTE_RELAY;
     valid_set("D_smallblk_s2001", 300, true, o, full ? 1 : 5);
     valid_set("C_cs14_s1001", 300, false, o, full ? 1 : 9);

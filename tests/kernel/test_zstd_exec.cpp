@@ -106,11 +106,11 @@ static void run_links(const damacy__zstd_wave& wave)
     simt::launch(dim3(5), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_jump(w); });
 }
 // Blocks of threads go on by turns, n_resident at a time.
+template <class shape>
 static void run_relay_of(const damacy__zstd_wave& wave, unsigned n, unsigned n_resident)
 {
-    typedef damacy__relay_best shape;
     damacy__zstd_wave w = wave;
-    w.flags = DAMACY__ZSTD_EXECUTE_RELAY;
+    w.flags = shape::IS_WIDE ? DAMACY__ZSTD_EXECUTE_WIDE : DAMACY__ZSTD_EXECUTE_RELAY;
     const unsigned n_warps = 1 + (unsigned)(simt::random() % 4);
     simt::launch(dim3(1 + (unsigned)(simt::random() % 4)), dim3(32 * n_warps),
                  [&] { damacy__zstd_cut<shape>(w); });
@@ -122,11 +122,16 @@ static void run_relay_of(const damacy__zstd_wave& wave, unsigned n, unsigned n_r
 static void run_relay(const damacy__zstd_wave& w)
 {
     const unsigned n = 1 + (unsigned)(simt::random() % 6);
-    run_relay_of(w, n, 1 + (unsigned)(simt::random() % n));
+    run_relay_of<damacy__relay_best>(w, n, 1 + (unsigned)(simt::random() % n));
+}
+static void run_wide(const damacy__zstd_wave& w)
+{
+    const unsigned n = 1 + (unsigned)(simt::random() % 6);
+    run_relay_of<damacy__relay_wide>(w, n, 1 + (unsigned)(simt::random() % n));
 }
 static void run_relay_crowd(const damacy__zstd_wave& w)
 {
-    run_relay_of(w, simt::random() % 2 ? 7 : 13, 5);
+    run_relay_of<damacy__relay_best>(w, simt::random() % 2 ? 7 : 13, 5);
 }
 // As a launcher does: all of them, one after another.
 static void run_all(const damacy__zstd_wave& wave)
@@ -135,9 +140,10 @@ static void run_all(const damacy__zstd_wave& wave)
                                      DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_128X4,
                                      DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
                                          DAMACY__ZSTD_EXECUTE_128X4_3K,
-                                     DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_RELAY};
+                                     DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_RELAY,
+                                     DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE};
     damacy__zstd_wave w = wave;
-    w.flags = flags[simt::random() % 4];
+    w.flags = flags[simt::random() % 5];
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_link(w); });
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_jump(w); });
     const auto tile = [&](auto t, uint32_t threads, uint32_t variant) {
@@ -152,15 +158,19 @@ static void run_all(const damacy__zstd_wave& wave)
     tile(damacy__exec_shape<128, 4, 3072>(), 128, DAMACY__ZSTD_EXECUTE_128X4_3K);
     tile(damacy__exec_shape<1024, 3, 16384>(), 1024, DAMACY__ZSTD_EXECUTE_1024X3);
     simt::launch(dim3(2), dim3(1024), [&] { damacy__zstd_cut<damacy__relay_best>(w); });
-    simt::launch(dim3(2), dim3(damacy__relay_best::THREADS), damacy__relay_best::RELAY_SIZE, [&] {
-        DAMACY__DYNAMIC_SHARED(shared);
-        damacy__zstd_relay<damacy__relay_best>(w, shared);
-    });
+    const auto relay = [&](auto t) {
+        simt::launch(dim3(2), dim3(decltype(t)::THREADS), decltype(t)::RELAY_SIZE, [&] {
+            DAMACY__DYNAMIC_SHARED(shared);
+            damacy__zstd_relay<decltype(t)>(w, shared);
+        });
+    };
+    relay(damacy__relay_best());
+    relay(damacy__relay_wide());
 }
 typedef void (*variant)(const damacy__zstd_wave& w);
 static const variant variants[] = {run_256x4, run_128x4, run_128x4_3k, run_1024x3,
-                                   run_links, run_all,   run_relay};
-static const uint32_t n_variants = 7;
+                                   run_links, run_all,   run_relay,    run_wide};
+static const uint32_t n_variants = 8;
 
 // ---- harness
 // --------------------------------------------------------------------------------------
@@ -336,7 +346,7 @@ TEST(overlaps_of_every_offset_and_length_at_every_alignment)
 
 TEST(matches_that_begin_a_tile_read_the_end_of_the_one_before)
 {
-    static const uint32_t tiles[n_variants] = {8192, 4096, 3072, 16384, 3072, 4096, 16384};
+    static const uint32_t tiles[n_variants] = {8192, 4096, 3072, 16384, 3072, 4096, 16384, 16384};
     uint64_t seed = test_seed();
     for (uint32_t v = 0; v < n_variants; v++) {
         std::vector<frame> frames;

@@ -143,12 +143,17 @@ static inline void wave_execute(const damacy__zstd_wave& w)
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_link(w); });
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_jump(w); });
     }
-    if (w.flags & DAMACY__ZSTD_EXECUTE_RELAY) { // blocks of threads that pass on tiles, by turns
-        typedef damacy__relay_best shape;
+    const uint32_t relays = DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
+    if (w.flags & relays) { // blocks of threads that pass on tiles, by turns
         const unsigned n = 1 + (unsigned)(simt::random() % 4);
+        const unsigned n_resident = 1 + (unsigned)(simt::random() % n);
         simt::launch(wave_grid(3), dim3(1024), 0, [&] { damacy_zstd_cut(w); });
-        simt::launch_together(dim3(n), dim3(shape::THREADS), shape::RELAY_SIZE,
-                              1 + (unsigned)(simt::random() % n), [&] { damacy_zstd_relay(w); });
+        simt::launch_together(dim3(n), dim3(damacy__relay_best::THREADS),
+                              damacy__relay_best::RELAY_SIZE, n_resident,
+                              [&] { damacy_zstd_relay(w); });
+        simt::launch_together(dim3(n), dim3(damacy__relay_wide::THREADS),
+                              damacy__relay_wide::RELAY_SIZE, n_resident,
+                              [&] { damacy_zstd_relay_wide(w); });
     }
     if (w.flags & DAMACY__ZSTD_EXECUTE_1024X3) {
         simt::launch(wave_grid(3), dim3(1024), DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384),

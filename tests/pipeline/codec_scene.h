@@ -104,6 +104,7 @@ static void enroll_kernels()
     KERNEL(damacy_zstd_jump);
     KERNEL(damacy_zstd_cut);
     KERNEL(damacy_zstd_relay);
+    KERNEL(damacy_zstd_relay_wide);
     KERNEL(damacy_zstd_execute_1024x3);
     KERNEL(damacy_zstd_execute_256x4);
     KERNEL(damacy_zstd_execute_128x4);
