@@ -9671,9 +9671,9 @@ DAMACY__COLD_END
  * run at the same time: the first order and tables, which fse needs; trees, the second order and
  * the early literals, which fse does not need; the late literals and place.
  *
- *   count     thread per job: checks every header, counts frames, blocks, literals, records
+ *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records
  *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
- *   fill      thread per job: walks the headers again, fills frames, blocks and trees
+ *   fill      warp or thread per job: walks the headers again, fills frames, blocks and trees
  *   order     lists of blocks with sequences and of frames, most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   trees     Huffman tree descriptions -> weights
@@ -9865,6 +9865,8 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* Of order and of a pass over literals: those of blocks with sequences have a list and a pass of
  * their own, which needs no places of blocks. Else one list holds all. */
 #define DAMACY__ZSTD_FLAG_EARLY 0x2000u
+/* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
+#define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 
@@ -14176,9 +14178,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " * run at the same time: the first order and tables, which fse needs; trees, the second order and\n"
     " * the early literals, which fse does not need; the late literals and place.\n"
     " *\n"
-    " *   count     thread per job: checks every header, counts frames, blocks, literals, records\n"
+    " *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records\n"
     " *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters\n"
-    " *   fill      thread per job: walks the headers again, fills frames, blocks and trees\n"
+    " *   fill      warp or thread per job: walks the headers again, fills frames, blocks and trees\n"
     " *   order     lists of blocks with sequences and of frames, most work first\n"
     " *   tables    FSE table descriptions -> their places and the place of the bit stream\n"
     " *   trees     Huffman tree descriptions -> weights\n"
@@ -14372,6 +14374,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Of order and of a pass over literals: those of blocks with sequences have a list and a pass of\n"
     " * their own, which needs no places of blocks. Else one list holds all. */\n"
     "#define DAMACY__ZSTD_FLAG_EARLY 0x2000u\n"
+    "/* Of order, with EARLY: the device chooses, by bytes of literals for a record. */\n"
+    "#define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u\n"
     "/* Of literals: the pass over all that are not early. */\n"
     "#define DAMACY__ZSTD_FLAG_LATE 0x800u\n"
     "\n"
@@ -20053,13 +20057,14 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "\n"
     "// Of a block among those with Huffman literals.\n"
     "DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_literals(const damacy__zstd_wave& w,\n"
-    "                                                                  const damacy__zstd_block& b)\n"
+    "                                                                  const damacy__zstd_block& b,\n"
+    "                                                                  bool is_early)\n"
     "{\n"
     "    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};\n"
     "\n"
     "    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {\n"
     "        const uint32_t log = damacy__zstd_trees(w)[b.tree].log;\n"
-    "        const bool early = w.flags & DAMACY__ZSTD_FLAG_EARLY && b.type == DAMACY__ZSTD_SEQUENCES;\n"
+    "        const bool early = is_early && b.type == DAMACY__ZSTD_SEQUENCES;\n"
     "        key.list = (early ? (uint32_t)DAMACY__ZSTD_LIST_EARLY : (uint32_t)DAMACY__ZSTD_LIST_LATE) +\n"
     "                   (log <= 9 ? 0 : log - 9);\n"
     "        key.bucket = damacy__zstd_bucket(b.n_literals);\n"
@@ -20148,13 +20153,13 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "template <bool WRITE>\n"
     "DAMACY__INLINE void damacy__zstd_order_item(const damacy__zstd_wave& w,\n"
     "                                            damacy__zstd_order_shared& shared, uint32_t i,\n"
-    "                                            uint32_t n_blocks)\n"
+    "                                            uint32_t n_blocks, bool is_early)\n"
     "{\n"
     "    const uint32_t index = i < n_blocks ? i : i - n_blocks;\n"
     "    const damacy__zstd_order_key key =\n"
     "        i >= n_blocks ? damacy__zstd_order_frame(damacy__zstd_frames(w)[index])\n"
     "        : w.flags & DAMACY__ZSTD_FLAG_LITERALS\n"
-    "            ? damacy__zstd_order_literals(w, damacy__zstd_blocks(w)[index])\n"
+    "            ? damacy__zstd_order_literals(w, damacy__zstd_blocks(w)[index], is_early)\n"
     "            : damacy__zstd_order_sequences(damacy__zstd_blocks(w)[index]);\n"
     "\n"
     "    if (key.list == DAMACY__ZSTD_LISTS)\n"
@@ -20178,6 +20183,17 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    }\n"
     "}\n"
     "\n"
+    "// Whether literals are decoded beside the sequences. By lanes they take long wherever they find\n"
+    "// room, so they gain only if they are done before the last sequences are: with few bytes for each\n"
+    "// record of these. (Text has 0.4, dim microscopy 0.4 to 0.6; with 0.95 nothing is gained.)\n"
+    "DAMACY__INLINE bool damacy__zstd_order_is_early(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    const damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
+    "\n"
+    "    return w.flags & DAMACY__ZSTD_FLAG_EARLY &&\n"
+    "           (!(w.flags & DAMACY__ZSTD_FLAG_EARLY_FEW) || 4 * c->n_literal_bytes < 3 * c->n_records);\n"
+    "}\n"
+    "\n"
     "// The lists. Early literals are to have what sequences leave, so theirs come after those have\n"
     "// begun.\n"
     "static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,\n"
@@ -20186,15 +20202,16 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    const uint32_t n_blocks = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x, warp = tid / 32;\n"
     "    const bool literals = w.flags & DAMACY__ZSTD_FLAG_LITERALS;\n"
     "    const uint32_t n = n_blocks + (literals ? 0 : damacy__zstd_counts(w)->n_frames);\n"
+    "    const bool is_early = literals && damacy__zstd_order_is_early(w);\n"
     "    uint32_t* const cursor = (uint32_t*)&shared;\n"
     "\n"
-    "    if (literals && w.flags & DAMACY__ZSTD_FLAG_EARLY && tid == 0)\n"
+    "    if (is_early && tid == 0)\n"
     "        damacy__zstd_order_after_fse(w);\n"
     "    for (uint32_t i = tid; i < sizeof shared / 4; i += blockDim.x)\n"
     "        cursor[i] = 0;\n"
     "    damacy__sync_block();\n"
     "    for (uint32_t i = tid; i < n; i += blockDim.x)\n"
-    "        damacy__zstd_order_item<false>(w, shared, i, n_blocks);\n"
+    "        damacy__zstd_order_item<false>(w, shared, i, n_blocks, is_early);\n"
     "    damacy__sync_block();\n"
     "    if (warp == DAMACY__ZSTD_LIST_SEQUENCES && !literals)\n"
     "        damacy__zstd_order_sequence_places(w, shared.sequences);\n"
@@ -20203,7 +20220,7 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "        damacy__zstd_order_places(w, shared.cursor[warp], warp);\n"
     "    damacy__sync_block();\n"
     "    for (uint32_t i = tid; i < n; i += blockDim.x)\n"
-    "        damacy__zstd_order_item<true>(w, shared, i, n_blocks);\n"
+    "        damacy__zstd_order_item<true>(w, shared, i, n_blocks, is_early);\n"
     "}\n"
     "\n"
     "// ---- resolve: a warp per job --------------------------------------------------------------------\n"
@@ -29963,7 +29980,8 @@ DAMACY__COLD_BEGIN
 enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT32 = 2, DAMACY__ZSTD_SPLIT128 = 3 };
 typedef struct damacy__zstd_options {
     uint32_t literals; /* DAMACY__ZSTD_LANES ... */
-    bool is_early;     /* literals of blocks with sequences beside those, in a pass of their own */
+    uint32_t early;    /* literals of blocks with sequences beside those, in a pass of their own:
+                          DAMACY__ZSTD_FLAG_EARLY, alone or with EARLY_FEW */
     uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
     uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
 } damacy__zstd_options;
@@ -30153,8 +30171,12 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
         o->literals = DAMACY__ZSTD_SPLIT32;
     }
-    /* By shares, beside sequences they take what the multiprocessors that are done first leave. */
-    o->is_early |= is_open && o->literals != DAMACY__ZSTD_LANES && !run->call->is_alone;
+    /* Beside sequences they take what the multiprocessors that are done first leave: by shares they
+       always gain, by lanes if they are few, which the device knows. */
+    if (is_open && !run->call->is_alone) {
+        o->early = DAMACY__ZSTD_FLAG_EARLY |
+                   (o->literals == DAMACY__ZSTD_LANES ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0);
+    }
     if (o->fse == 0 && run->call->has_company) {
         o->fse = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     }
@@ -30178,12 +30200,22 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     run->wave.flags = o->execute | (o->fse & ~DAMACY__ZSTD_FLAG_FSE_HALF);
 }
 
+/* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel
+ * goes round with any grid, though never so few that many more would take long. */
+static uint64_t damacy__zstd_grid_of(const damacy__zstd_pass* run, uint32_t per)
+{
+    const uint64_t likely = damacy__div_up(run->n_jobs, per);
+
+    return DAMACY__MIN(damacy__div_up(run->wave.max_jobs, per),
+                       DAMACY__MAX(likely, 16ull * run->device->n_multiprocessors));
+}
+
 /* To what the sequence stage needs; trees stay under way on side 0. */
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
-    const uint64_t warps = damacy__div_up(run->wave.max_jobs, 2); /* a warp per job */
+    const uint64_t warps = damacy__zstd_grid_of(run, 2); /* a warp per job */
     const uint64_t most = 8ull * run->device->n_multiprocessors;
     const uint64_t pairs = DAMACY__MIN(damacy__div_up(run->n_blocks, 2), most); /* of warps */
 
@@ -30212,8 +30244,7 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
         DAMACY__TRY(
             damacy__stream_await(run->device, run->kernels->side[0], run->kernels->fork, err));
     }
-    run->wave.flags |=
-        DAMACY__ZSTD_FLAG_LITERALS | (run->options.is_early ? DAMACY__ZSTD_FLAG_EARLY : 0);
+    run->wave.flags |= DAMACY__ZSTD_FLAG_LITERALS | run->options.early;
     status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
     run->wave.flags = flags;
     return status;
@@ -30354,14 +30385,14 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     DAMACY__TRY(damacy__zstd_launch_fse(run, size, err)); /* first: it takes longest */
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FSE, err));
     DAMACY__TRY(damacy__zstd_launch_lists(run, err));
-    if (run->options.is_early) {
+    if (run->options.early) {
         DAMACY__TRY(damacy__zstd_fork(run, run->kernels->side[0], err)); /* that has the lists */
         DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_EARLY, err));
     }
     DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_LITERALS, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE],
-                                  damacy__div_up(run->wave.max_jobs, 4), 128, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE], damacy__zstd_grid_of(run, 4),
+                                  128, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_RESOLVE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_LATE, err));
@@ -30373,8 +30404,8 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PLACE, err));
     DAMACY__TRY(damacy__zstd_launch_execute(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_EXECUTE, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH],
-                                  damacy__div_up(run->wave.max_jobs, 32), 128, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH], damacy__zstd_grid_of(run, 32),
+                                  128, 0, err));
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FINISH, err);
 }
 
@@ -30439,13 +30470,13 @@ DAMACY__COLD_BEGIN
  * takes, and the launches of kernels/lz4.cu, blosc.cu, copy.cu and crc32c.cu.
  *
  * Nothing is read back and nothing is allocated. A wave with blosc chunks runs in this order on one
- * stream: damacy__blosc_launch_open; the LZ4 and Zstandard decoders, on the tables of the layout;
+ * stream: damacy__blosc_launch_open; the Zstandard decoder, on the tables of the layout;
  * damacy__blosc_launch_close. Jobs of the caller's may stand in those tables before those that
  * blosc adds. The surprising rule: tables are sized for typical chunks; a chunk that does not fit
  * gets DAMACY__JOB_NEED_SCRATCH and costs the others nothing. */
 
-/* Scratch of blosc chunks. Addresses of the wave count from its start. The tables lz4_jobs and
- * zstd_jobs, their counts and their results are what the decoders are to be called with. */
+/* Scratch of blosc chunks. Addresses of the wave count from its start. zstd_jobs, their count and
+ * their results are what the Zstandard decoder is to be called with. */
 typedef struct damacy__blosc_layout {
     uint64_t size; /* bytes, a multiple of 256; needs no initial content */
     damacy__blosc_wave wave;
@@ -30628,10 +30659,10 @@ static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__devic
     return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
 }
 
-/* Decodes the jobs of a table: at most max_jobs. call->scratch: unused. */
-static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                        const damacy__lz_call* call, uint32_t max_jobs,
-                                        damacy_error* err)
+/* Decodes the jobs of a table: at most max_jobs, by at most `per` blocks a multiprocessor. */
+static damacy_status damacy__lz4_launch_on(const damacy__lz_kernels* kernels,
+                                           damacy__device* device, const damacy__lz_call* call,
+                                           uint32_t max_jobs, uint64_t per, damacy_error* err)
 {
     damacy__lz4_wave w;
     void* parameters[1];
@@ -30643,8 +30674,16 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
     w.max_jobs = max_jobs;
     parameters[0] = &w;
     return damacy__lz_step(&kernels->lz4.kernels[0], device, call->stream,
-                           DAMACY__MIN((uint64_t)max_jobs, 128ull * device->n_multiprocessors), 32,
+                           DAMACY__MIN((uint64_t)max_jobs, per * device->n_multiprocessors), 32,
                            parameters, err);
+}
+
+/* call->scratch: unused. */
+static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                        const damacy__lz_call* call, uint32_t max_jobs,
+                                        damacy_error* err)
+{
+    return damacy__lz4_launch_on(kernels, device, call, max_jobs, 128, err);
 }
 
 /* The wave with addresses of the device. */
@@ -30674,7 +30713,8 @@ static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layo
     return w;
 }
 
-/* Parses the containers and fills the tables. */
+/* Parses the containers, fills the tables and decodes what is LZ4: often nothing, so its grid is
+ * smaller than is best for many jobs. */
 static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
                                                damacy__device* device,
                                                const damacy__blosc_layout* layout,
@@ -30682,16 +30722,23 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
 {
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    damacy__lz_call lz4;
     void* parameters[1];
 
+    memset(&lz4, 0, sizeof lz4);
     parameters[0] = &w;
     DAMACY__TRY(
         damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, parameters, err));
-    return damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
-                           damacy__div_up(w.max_jobs, 32), 1024, parameters, err);
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
+                                damacy__div_up(w.max_jobs, 32), 1024, parameters, err));
+    lz4.jobs = w.lz4_jobs;
+    lz4.n_jobs = w.n_lz4;
+    lz4.results = w.lz4_results;
+    lz4.stream = call->stream;
+    return damacy__lz4_launch_on(kernels, device, &lz4, w.max_lz4, 64, err);
 }
 
-/* After the decoders: stored streams, results, filters. */
+/* After the Zstandard decoder: stored streams, results, filters. */
 static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
                                                 damacy__device* device,
                                                 const damacy__blosc_layout* layout,
@@ -31989,7 +32036,6 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     const uint64_t scratch = gpu->scratch + gpu->zstd_layout.size;
     damacy__blosc_layout layout = gpu->blosc_layout;
     damacy__lz_call call;
-    damacy__lz_call lz4;
 
     layout.wave.first_zstd = wave->n_zstd;
     memset(&call, 0, sizeof call);
@@ -32004,11 +32050,6 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
                                            wave->n_zstd * sizeof(damacy__job), wave->stream, err));
     }
     DAMACY__TRY(damacy__blosc_launch_open(&gpu->lz, &gpu->device, &layout, &call, err));
-    lz4 = call;
-    lz4.jobs = scratch + layout.wave.lz4_jobs;
-    lz4.n_jobs = scratch + layout.wave.n_lz4;
-    lz4.results = scratch + layout.wave.lz4_results;
-    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &lz4, layout.wave.max_lz4, err));
     DAMACY__TRY(damacy__wave_zstd(
         gpu, wave, scratch + layout.wave.zstd_jobs, scratch + layout.wave.n_zstd,
         scratch + layout.wave.zstd_results,
@@ -35440,7 +35481,6 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     const uint64_t at = scratch + layout->blosc_at;
     const damacy__blosc_wave* wave = &layout->blosc.wave;
     damacy__lz_call blosc;
-    damacy__lz_call lz4;
 
     memset(&blosc, 0, sizeof blosc);
     blosc.jobs = call->frames.jobs;
@@ -35449,11 +35489,6 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     blosc.scratch = at;
     blosc.stream = call->stream;
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
-    lz4 = blosc;
-    lz4.jobs = at + wave->lz4_jobs;
-    lz4.n_jobs = at + wave->n_lz4;
-    lz4.results = at + wave->lz4_results;
-    DAMACY__TRY(damacy__lz4_launch(lz, call->device, &lz4, wave->max_lz4, err));
     DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, at + wave->zstd_jobs,
                                           at + wave->n_zstd, at + wave->zstd_results,
                                           scratch + layout->work, call->likely_streams, err));

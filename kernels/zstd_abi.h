@@ -5,9 +5,9 @@
  * run at the same time: the first order and tables, which fse needs; trees, the second order and
  * the early literals, which fse does not need; the late literals and place.
  *
- *   count     thread per job: checks every header, counts frames, blocks, literals, records
+ *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records
  *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
- *   fill      thread per job: walks the headers again, fills frames, blocks and trees
+ *   fill      warp or thread per job: walks the headers again, fills frames, blocks and trees
  *   order     lists of blocks with sequences and of frames, most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   trees     Huffman tree descriptions -> weights
@@ -201,6 +201,8 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* Of order and of a pass over literals: those of blocks with sequences have a list and a pass of
  * their own, which needs no places of blocks. Else one list holds all. */
 #define DAMACY__ZSTD_FLAG_EARLY 0x2000u
+/* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
+#define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 

@@ -301,7 +301,6 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     const uint64_t at = scratch + layout->blosc_at;
     const damacy__blosc_wave* wave = &layout->blosc.wave;
     damacy__lz_call blosc;
-    damacy__lz_call lz4;
 
     memset(&blosc, 0, sizeof blosc);
     blosc.jobs = call->frames.jobs;
@@ -310,11 +309,6 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     blosc.scratch = at;
     blosc.stream = call->stream;
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
-    lz4 = blosc;
-    lz4.jobs = at + wave->lz4_jobs;
-    lz4.n_jobs = at + wave->n_lz4;
-    lz4.results = at + wave->lz4_results;
-    DAMACY__TRY(damacy__lz4_launch(lz, call->device, &lz4, wave->max_lz4, err));
     DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, at + wave->zstd_jobs,
                                           at + wave->n_zstd, at + wave->zstd_results,
                                           scratch + layout->work, call->likely_streams, err));

@@ -310,7 +310,6 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     const uint64_t scratch = gpu->scratch + gpu->zstd_layout.size;
     damacy__blosc_layout layout = gpu->blosc_layout;
     damacy__lz_call call;
-    damacy__lz_call lz4;
 
     layout.wave.first_zstd = wave->n_zstd;
     memset(&call, 0, sizeof call);
@@ -325,11 +324,6 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
                                            wave->n_zstd * sizeof(damacy__job), wave->stream, err));
     }
     DAMACY__TRY(damacy__blosc_launch_open(&gpu->lz, &gpu->device, &layout, &call, err));
-    lz4 = call;
-    lz4.jobs = scratch + layout.wave.lz4_jobs;
-    lz4.n_jobs = scratch + layout.wave.n_lz4;
-    lz4.results = scratch + layout.wave.lz4_results;
-    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &lz4, layout.wave.max_lz4, err));
     DAMACY__TRY(damacy__wave_zstd(
         gpu, wave, scratch + layout.wave.zstd_jobs, scratch + layout.wave.n_zstd,
         scratch + layout.wave.zstd_results,

@@ -2,7 +2,7 @@
  * takes, and the launches of kernels/lz4.cu, blosc.cu, copy.cu and crc32c.cu.
  *
  * Nothing is read back and nothing is allocated. A wave with blosc chunks runs in this order on one
- * stream: damacy__blosc_launch_open; the LZ4 and Zstandard decoders, on the tables of the layout;
+ * stream: damacy__blosc_launch_open; the Zstandard decoder, on the tables of the layout;
  * damacy__blosc_launch_close. Jobs of the caller's may stand in those tables before those that
  * blosc adds. The surprising rule: tables are sized for typical chunks; a chunk that does not fit
  * gets DAMACY__JOB_NEED_SCRATCH and costs the others nothing. */
@@ -11,8 +11,8 @@
 #include "kernels/blosc_abi.h"
 #include "kernels/lz4_abi.h"
 
-/* Scratch of blosc chunks. Addresses of the wave count from its start. The tables lz4_jobs and
- * zstd_jobs, their counts and their results are what the decoders are to be called with. */
+/* Scratch of blosc chunks. Addresses of the wave count from its start. zstd_jobs, their count and
+ * their results are what the Zstandard decoder is to be called with. */
 typedef struct damacy__blosc_layout {
     uint64_t size; /* bytes, a multiple of 256; needs no initial content */
     damacy__blosc_wave wave;
@@ -195,10 +195,10 @@ static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__devic
     return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
 }
 
-/* Decodes the jobs of a table: at most max_jobs. call->scratch: unused. */
-static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                        const damacy__lz_call* call, uint32_t max_jobs,
-                                        damacy_error* err)
+/* Decodes the jobs of a table: at most max_jobs, by at most `per` blocks a multiprocessor. */
+static damacy_status damacy__lz4_launch_on(const damacy__lz_kernels* kernels,
+                                           damacy__device* device, const damacy__lz_call* call,
+                                           uint32_t max_jobs, uint64_t per, damacy_error* err)
 {
     damacy__lz4_wave w;
     void* parameters[1];
@@ -210,8 +210,16 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
     w.max_jobs = max_jobs;
     parameters[0] = &w;
     return damacy__lz_step(&kernels->lz4.kernels[0], device, call->stream,
-                           DAMACY__MIN((uint64_t)max_jobs, 128ull * device->n_multiprocessors), 32,
+                           DAMACY__MIN((uint64_t)max_jobs, per * device->n_multiprocessors), 32,
                            parameters, err);
+}
+
+/* call->scratch: unused. */
+static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
+                                        const damacy__lz_call* call, uint32_t max_jobs,
+                                        damacy_error* err)
+{
+    return damacy__lz4_launch_on(kernels, device, call, max_jobs, 128, err);
 }
 
 /* The wave with addresses of the device. */
@@ -241,7 +249,8 @@ static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layo
     return w;
 }
 
-/* Parses the containers and fills the tables. */
+/* Parses the containers, fills the tables and decodes what is LZ4: often nothing, so its grid is
+ * smaller than is best for many jobs. */
 static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
                                                damacy__device* device,
                                                const damacy__blosc_layout* layout,
@@ -249,16 +258,23 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
 {
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    damacy__lz_call lz4;
     void* parameters[1];
 
+    memset(&lz4, 0, sizeof lz4);
     parameters[0] = &w;
     DAMACY__TRY(
         damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, parameters, err));
-    return damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
-                           damacy__div_up(w.max_jobs, 32), 1024, parameters, err);
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
+                                damacy__div_up(w.max_jobs, 32), 1024, parameters, err));
+    lz4.jobs = w.lz4_jobs;
+    lz4.n_jobs = w.n_lz4;
+    lz4.results = w.lz4_results;
+    lz4.stream = call->stream;
+    return damacy__lz4_launch_on(kernels, device, &lz4, w.max_lz4, 64, err);
 }
 
-/* After the decoders: stored streams, results, filters. */
+/* After the Zstandard decoder: stored streams, results, filters. */
 static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
                                                 damacy__device* device,
                                                 const damacy__blosc_layout* layout,

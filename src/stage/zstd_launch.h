@@ -13,7 +13,8 @@
 enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT32 = 2, DAMACY__ZSTD_SPLIT128 = 3 };
 typedef struct damacy__zstd_options {
     uint32_t literals; /* DAMACY__ZSTD_LANES ... */
-    bool is_early;     /* literals of blocks with sequences beside those, in a pass of their own */
+    uint32_t early;    /* literals of blocks with sequences beside those, in a pass of their own:
+                          DAMACY__ZSTD_FLAG_EARLY, alone or with EARLY_FEW */
     uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
     uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
 } damacy__zstd_options;
@@ -203,8 +204,12 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
         o->literals = DAMACY__ZSTD_SPLIT32;
     }
-    /* By shares, beside sequences they take what the multiprocessors that are done first leave. */
-    o->is_early |= is_open && o->literals != DAMACY__ZSTD_LANES && !run->call->is_alone;
+    /* Beside sequences they take what the multiprocessors that are done first leave: by shares they
+       always gain, by lanes if they are few, which the device knows. */
+    if (is_open && !run->call->is_alone) {
+        o->early = DAMACY__ZSTD_FLAG_EARLY |
+                   (o->literals == DAMACY__ZSTD_LANES ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0);
+    }
     if (o->fse == 0 && run->call->has_company) {
         o->fse = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     }
@@ -228,12 +233,22 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     run->wave.flags = o->execute | (o->fse & ~DAMACY__ZSTD_FLAG_FSE_HALF);
 }
 
+/* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel
+ * goes round with any grid, though never so few that many more would take long. */
+static uint64_t damacy__zstd_grid_of(const damacy__zstd_pass* run, uint32_t per)
+{
+    const uint64_t likely = damacy__div_up(run->n_jobs, per);
+
+    return DAMACY__MIN(damacy__div_up(run->wave.max_jobs, per),
+                       DAMACY__MAX(likely, 16ull * run->device->n_multiprocessors));
+}
+
 /* To what the sequence stage needs; trees stay under way on side 0. */
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
-    const uint64_t warps = damacy__div_up(run->wave.max_jobs, 2); /* a warp per job */
+    const uint64_t warps = damacy__zstd_grid_of(run, 2); /* a warp per job */
     const uint64_t most = 8ull * run->device->n_multiprocessors;
     const uint64_t pairs = DAMACY__MIN(damacy__div_up(run->n_blocks, 2), most); /* of warps */
 
@@ -262,8 +277,7 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
         DAMACY__TRY(
             damacy__stream_await(run->device, run->kernels->side[0], run->kernels->fork, err));
     }
-    run->wave.flags |=
-        DAMACY__ZSTD_FLAG_LITERALS | (run->options.is_early ? DAMACY__ZSTD_FLAG_EARLY : 0);
+    run->wave.flags |= DAMACY__ZSTD_FLAG_LITERALS | run->options.early;
     status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
     run->wave.flags = flags;
     return status;
@@ -404,14 +418,14 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     DAMACY__TRY(damacy__zstd_launch_fse(run, size, err)); /* first: it takes longest */
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FSE, err));
     DAMACY__TRY(damacy__zstd_launch_lists(run, err));
-    if (run->options.is_early) {
+    if (run->options.early) {
         DAMACY__TRY(damacy__zstd_fork(run, run->kernels->side[0], err)); /* that has the lists */
         DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_EARLY, err));
     }
     DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_LITERALS, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE],
-                                  damacy__div_up(run->wave.max_jobs, 4), 128, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE], damacy__zstd_grid_of(run, 4),
+                                  128, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_RESOLVE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_LATE, err));
@@ -423,8 +437,8 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PLACE, err));
     DAMACY__TRY(damacy__zstd_launch_execute(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_EXECUTE, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH],
-                                  damacy__div_up(run->wave.max_jobs, 32), 128, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH], damacy__zstd_grid_of(run, 32),
+                                  128, 0, err));
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FINISH, err);
 }
 

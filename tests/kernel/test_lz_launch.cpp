@@ -228,10 +228,8 @@ static void run_wave(uint64_t seed, bool corrupt)
     call.results = take(n_chunks * sizeof(damacy__job_result));
     call.scratch = take(blosc.size);
     call.stream = stream;
-    damacy__lz_call lz4_call = call;
-    lz4_call.jobs = put(plain, call.scratch + blosc.wave.lz4_jobs);
-    lz4_call.n_jobs = call.scratch + blosc.wave.n_lz4;
-    lz4_call.results = call.scratch + blosc.wave.lz4_results;
+    const uint64_t plain_results_at = call.scratch + blosc.wave.lz4_results;
+    put(plain, call.scratch + blosc.wave.lz4_jobs);
     damacy__zstd_call zstd_call = {};
     zstd_call.jobs = call.scratch + blosc.wave.zstd_jobs;
     zstd_call.n_jobs = call.scratch + blosc.wave.n_zstd;
@@ -240,7 +238,6 @@ static void run_wave(uint64_t seed, bool corrupt)
     zstd_call.stream = stream;
     zstd_call.likely_jobs = 8;
     CHECK_EQ(damacy__blosc_launch_open(&kernels, &device, &blosc, &call, &err), DAMACY_OK);
-    CHECK_EQ(damacy__lz4_launch(&kernels, &device, &lz4_call, blosc.wave.max_lz4, &err), DAMACY_OK);
     CHECK_EQ(damacy__zstd_launch(&zstd, &device, &zstd_layout, &zstd_call, &err), DAMACY_OK);
     CHECK_EQ(damacy__blosc_launch_close(&kernels, &device, &blosc, &call, &err), DAMACY_OK);
     CHECK_EQ(damacy__clear_launch(&kernels, &device, &call, n_chunks, &err), DAMACY_OK);
@@ -268,7 +265,7 @@ static void run_wave(uint64_t seed, bool corrupt)
              DAMACY_OK);
 
     const auto results = get<damacy__job_result>(call.results, n_chunks);
-    const auto plain_results = get<damacy__job_result>(lz4_call.results, n_plain);
+    const auto plain_results = get<damacy__job_result>(plain_results_at, n_plain);
     const auto decoded = get<uint8_t>(dst, chunk_size * (n_chunks + n_plain));
     for (uint32_t i = 0; i < n_chunks + n_plain; i++) {
         const uint32_t status =

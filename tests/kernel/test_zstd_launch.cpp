@@ -204,7 +204,8 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
         wave w;
         w.open(some("C_cs14_s1001", i * 6, 6), i < 2);
         w.call.options.literals = i % 4;
-        w.call.options.is_early = i % 2;
+        w.call.options.early = i % 2 ? DAMACY__ZSTD_FLAG_EARLY : 0;
+        w.call.options.early |= i % 4 == 1 ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0;
         w.call.options.fse = i % 4 ? DAMACY__ZSTD_FLAG_FSE_LATENCY << i % 4 >> 1 : 0;
         w.call.has_company = i >= 4; // a small grid of full groups, unless the shape is forced
         w.call.options.execute = executions[i];
