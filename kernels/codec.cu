@@ -74,7 +74,7 @@ static __device__ uint64_t damacy__codec_zstd(const uint8_t* src, uint64_t size,
     job.src = (uint64_t)(uintptr_t)src;
     job.src_size = size;
     damacy__zstd_walk_begin(k, job);
-    const bool is_whole = damacy__zstd_walk_job<false>(wave, k, k.n, 0);
+    const bool is_whole = damacy__zstd_walk_job<false, false>(wave, k, k.n, 0);
     if (k.n_headers > t.n_headers)
         t.n_headers = k.n_headers;
     if (!is_whole)

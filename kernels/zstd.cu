@@ -8,17 +8,21 @@
 #include "kernels/zstd_place.cuh"
 #include "kernels/zstd_checksum.cuh"
 
-// Thread per job: checks headers, counts, resets the result.
+// Warp per job, or thread: checks headers, counts, resets the result.
 extern "C" __global__ __launch_bounds__(64) void damacy_zstd_count(damacy__zstd_wave w)
 {
     const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_spread(n, 1);
     const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 
-    if (thread % spread)
+    if (thread % spread && spread < 32)
         return;
     for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread) {
         uint64_t error;
-        damacy__zstd_spans(w)[i] = damacy__zstd_count_job(w, i, error);
+        const damacy__zstd_span span = spread < 32 ? damacy__zstd_count_job<false>(w, i, error)
+                                                   : damacy__zstd_count_job<true>(w, i, error);
+        if (thread % spread)
+            continue;
+        damacy__zstd_spans(w)[i] = span;
         damacy__zstd_errors(w)[i] = error;
         damacy__zstd_result(w, i, DAMACY__JOB_NOT_RUN, 0);
     }
@@ -31,17 +35,22 @@ extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_allocate(damacy__
     damacy__zstd_allocate(w, shared);
 }
 
-// Thread per job: fills the tables.
+// Warp per job, or thread: fills the tables.
 extern "C" __global__ __launch_bounds__(64) void damacy_zstd_fill(damacy__zstd_wave w)
 {
     const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_spread(n, 1);
     const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 
-    if (thread % spread)
+    if (thread % spread && spread < 32)
         return;
-    for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread)
-        if (damacy__zstd_errors(w)[i] == DAMACY__ZSTD_NO_ERROR)
-            damacy__zstd_fill_job(w, i);
+    for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread) {
+        if (damacy__zstd_errors(w)[i] != DAMACY__ZSTD_NO_ERROR)
+            continue;
+        if (spread < 32)
+            damacy__zstd_fill_job<false>(w, i);
+        else
+            damacy__zstd_fill_job<true>(w, i);
+    }
 }
 
 // Four lanes to a warp per tree.

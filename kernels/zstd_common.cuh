@@ -34,7 +34,7 @@ DAMACY__INLINE uint64_t* damacy__zstd_errors(const damacy__zstd_wave& w)
 }
 
 // Threads per item of n, a power of two: as many as the grid has, at least `least` and at most a
-// warp. One of them works, because items in a warp would wait for each other.
+// warp. If they are fewer, one of them works, because items in a warp would wait for each other.
 DAMACY__INLINE uint32_t damacy__zstd_spread(uint32_t n, uint32_t least)
 {
     const uint64_t n_threads = (uint64_t)gridDim.x * blockDim.x;

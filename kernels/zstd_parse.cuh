@@ -1,226 +1,28 @@
-// Walks the headers of a job: frames, blocks, literals and sequences sections (RFC 8878 section
-// 3.1), one thread per job. The walk runs twice, first to count and to check every rule that needs
-// no entropy decoding, then to fill the tables. It waits for memory and little else, so the header
-// of the next block is under way while this one is looked at. The surprising rule: blocks without
-// output (empty raw and RLE blocks, compressed blocks without literals and sequences) leave no
-// record, so that scratch is bounded by content and not by headers.
+// Walks a job, frames and blocks (RFC 8878 section 3.1), by one thread or, where there are enough
+// for all jobs, by one warp. The walk runs twice, first to count and to check every rule that needs
+// no entropy decoding, then to fill the tables. A warp goes from block header to block header with
+// all lanes and looks into up to 32 blocks at once. The surprising rule: blocks without output
+// (empty raw and RLE blocks, compressed blocks without literals and sequences) leave no record, so
+// that scratch is bounded by content and not by headers.
 #pragma once
 
-#include "kernels/zstd_common.cuh"
-
-// The 16 bytes around a place, from a multiple of 8 on.
-typedef struct damacy__zstd_glance {
-    uint64_t low, high;
-} damacy__zstd_glance;
-
-// State of a walk over one job.
-typedef struct damacy__zstd_walk {
-    const uint8_t* src;
-    uint32_t size, at;         // bytes of the job, bytes walked
-    uint64_t error;            // offset << 8 | status, or NO_ERROR
-    damacy__zstd_span n;       // counts so far; first_* say where they go
-    uint64_t content;          // sum of the content sizes in frame headers
-    uint32_t known;            // every frame so far had a content size
-    uint32_t n_headers;        // of blocks, frames and skippable frames
-    uint32_t max_size;         // block maximum of the current frame
-    uint32_t tree;             // tree that the last Huffman literals of the frame defined, or NONE
-    uint32_t tables[3];        // blocks that last defined LL, OF, ML, or NONE
-    damacy__zstd_glance ahead; // of the next block's header
-} damacy__zstd_walk;
-
-// Records the first error; the walk ends. Always false.
-DAMACY__INLINE bool damacy__zstd_stop(damacy__zstd_walk& k, uint64_t offset, uint32_t status)
-{
-    if (k.error == DAMACY__ZSTD_NO_ERROR)
-        k.error = offset << 8 | status;
-    return false;
-}
-
-// True if n more bytes follow.
-DAMACY__INLINE bool damacy__zstd_has(const damacy__zstd_walk& k, uint32_t n)
-{
-    return n <= k.size - k.at;
-}
-
-// Counts a header. A walk is serial, so hostile data must not make it long: above a bound that
-// legal data in a wave of this size does not reach, the job does not fit. False then.
-DAMACY__INLINE bool damacy__zstd_next(const damacy__zstd_wave& w, damacy__zstd_walk& k)
-{
-    const uint64_t most = 2ull * w.max_blocks + 8192;
-    return ++k.n_headers <= most || damacy__zstd_stop(k, 0, DAMACY__JOB_NEED_SCRATCH);
-}
-
-// Loads around byte `at` <= size; nothing waits for them here.
-DAMACY__INLINE damacy__zstd_glance damacy__zstd_peek(const damacy__zstd_walk& k, uint32_t at)
-{
-    const uint64_t from = (uint64_t)(uintptr_t)k.src + at;
-    const uint32_t skew = 8 * (uint32_t)(from & 7);
-    damacy__zstd_glance g;
-
-    if (at >= 7 && k.size - at >= 16) {
-        const uint64_t* const units = (const uint64_t*)(uintptr_t)(from & ~7ull);
-        g.low = units[0];
-        g.high = units[1];
-        return g;
-    }
-    const uint64_t v = damacy__load_le(k.src + at, damacy__min(k.size - at, 8));
-    g.low = v << skew;
-    g.high = skew ? v >> (64 - skew) : 0;
-    return g;
-}
-
-// The 8 bytes at `at` of what was loaded there; those past the end are zero.
-DAMACY__INLINE uint64_t damacy__zstd_pick(const damacy__zstd_glance& g, const damacy__zstd_walk& k,
-                                          uint32_t at)
-{
-    const uint32_t skew = 8 * (uint32_t)(((uint64_t)(uintptr_t)k.src + at) & 7);
-
-    return skew ? g.low >> skew | g.high << (64 - skew) : g.low;
-}
-
-// A frame header after the magic number (RFC 8878 section 3.1.1.1).
-static __device__ bool damacy__zstd_frame_header(damacy__zstd_walk& k, uint64_t& content,
-                                                 bool& has_checksum)
-{
-    if (!damacy__zstd_has(k, 1))
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);
-    const uint32_t descriptor = k.src[k.at];
-    const bool single = descriptor >> 5 & 1;
-    const uint32_t content_code = descriptor >> 6, id_code = descriptor & 3;
-    const uint32_t n_id = id_code == 3 ? 4 : id_code;
-    const uint32_t n_content = content_code ? 1u << content_code : single ? 1 : 0;
-    const uint32_t n_window = single ? 0 : 1;
-    uint64_t window = 0;
-
-    if (descriptor & 8) // reserved
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_HEADER);
-    if (!damacy__zstd_has(k, 1 + n_window + n_id + n_content))
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);
-    has_checksum = descriptor >> 2 & 1;
-    k.at++;
-    if (!single) {
-        const uint32_t code = k.src[k.at], log = 10 + (code >> 3);
-        if (log > 31)
-            return damacy__zstd_stop(k, k.at, DAMACY__JOB_UNSUPPORTED);
-        window = (1ull << log) + ((1ull << log) >> 3) * (code & 7);
-        k.at++;
-    }
-    if (damacy__load_le(k.src + k.at, n_id) != 0) // a dictionary
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_UNSUPPORTED);
-    k.at += n_id;
-    content = DAMACY__SIZE_UNKNOWN;
-    if (n_content) {
-        content = damacy__load_le(k.src + k.at, n_content) + (n_content == 2 ? 256 : 0);
-        if (content > DAMACY__JOB_SIZE_MAX) // also keeps the sum of frames in 64 bits
-            return damacy__zstd_stop(k, content >> 55 ? 0 : content, DAMACY__JOB_NO_SPACE);
-        k.at += n_content;
-    }
-    if (single)
-        window = content;
-    k.max_size = window < DAMACY__ZSTD_BLOCK_MAX ? (uint32_t)window : DAMACY__ZSTD_BLOCK_MAX;
-    k.ahead = damacy__zstd_peek(k, k.at);
-    return true;
-}
-
-// A literals section (section 3.1.1.3.1) from k.at, where `bytes` are; `end` is the end of its
-// block.
-static __device__ bool damacy__zstd_literals_header(damacy__zstd_walk& k, uint32_t end,
-                                                    uint64_t bytes, damacy__zstd_block& b)
-{
-    const uint32_t type = (uint32_t)bytes & 3, format = (uint32_t)bytes >> 2 & 3;
-    const bool coded = type >= DAMACY__ZSTD_LITERALS_HUFFMAN;
-    const uint32_t n_header = coded         ? (format < 2 ? 3 : format + 2)
-                              : format == 1 ? 2
-                              : format == 3 ? 3
-                                            : 1;
-    if (n_header > end - k.at)
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);
-    const uint64_t header = bytes & ((1ull << 8 * n_header) - 1);
-    const uint32_t n_bits = format < 2 ? 10 : format == 2 ? 14 : 18, mask = (1u << n_bits) - 1;
-
-    b.literal_type = (uint8_t)type;
-    b.n_streams = coded && format ? 4 : 1;
-    if (coded) {
-        b.n_literals = (uint32_t)(header >> 4) & mask;
-        b.literal_size = (uint32_t)(header >> (4 + n_bits)) & mask;
-    } else {
-        b.n_literals = (uint32_t)(n_header == 1 ? header >> 3 : header >> 4);
-        b.literal_size = type == DAMACY__ZSTD_LITERALS_RAW ? b.n_literals : 1;
-    }
-    if (b.n_literals > k.max_size || b.literal_size > end - k.at - n_header)
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);
-    if (coded && (b.n_literals == 0 || b.literal_size == 0))
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);
-    if (b.n_streams == 4 && b.n_literals < 6)
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);
-    if (type == DAMACY__ZSTD_LITERALS_TREELESS && k.tree == DAMACY__ZSTD_NONE)
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_LITERALS);
-    k.at += n_header;
-    b.literal_src = (uint64_t)(uintptr_t)(k.src + k.at);
-    k.at += b.literal_size;
-    return true;
-}
-
-// A sequences section header (section 3.1.1.3.2.1) from k.at to the end of the block.
-static __device__ bool damacy__zstd_sequences_header(damacy__zstd_walk& k, uint32_t end,
-                                                     damacy__zstd_block& b)
-{
-    const uint32_t start = k.at, room = end - start;
-    uint32_t n_own = 0;
-
-    b.n_sequences = 0;
-    b.modes = 0;
-    if (room < 1)
-        return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
-    const uint32_t bytes = (uint32_t)damacy__zstd_pick(damacy__zstd_peek(k, start), k, start);
-    const uint32_t first = bytes & 255, n_count = first < 128 ? 1 : first < 255 ? 2 : 3;
-    if (n_count > room)
-        return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
-    if (n_count == 1)
-        b.n_sequences = first;
-    else if (n_count == 2)
-        b.n_sequences = (first - 128) << 8 | (bytes >> 8 & 255);
-    else
-        b.n_sequences = (bytes >> 8 & 0xffff) + 0x7f00;
-    k.at += n_count;
-    if (b.n_sequences == 0)
-        return k.at == end || damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
-    if (b.n_sequences > DAMACY__ZSTD_SEQUENCES_MAX ||
-        3 * b.n_sequences + b.n_literals > k.max_size || k.at == end)
-        return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
-    const uint32_t modes = bytes >> (8 * n_count) & 255;
-    if (modes & 3) // reserved
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_SEQUENCES);
-    for (uint32_t t = 0; t < 3; t++) {
-        const uint32_t mode = modes >> (6 - 2 * t) & 3;
-        b.modes = (uint8_t)(b.modes | mode << (2 * t));
-        if (mode == DAMACY__ZSTD_MODE_REPEAT && k.tables[t] == DAMACY__ZSTD_NONE)
-            return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_TABLE);
-        n_own += mode == DAMACY__ZSTD_MODE_RLE || mode == DAMACY__ZSTD_MODE_FSE;
-    }
-    k.at++;
-    b.sequence_src = (uint64_t)(uintptr_t)(k.src + k.at);
-    b.sequence_size = end - k.at;
-    if (b.sequence_size < n_own + 1)
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_SEQUENCES);
-    k.at = end;
-    return true;
-}
+#include "kernels/zstd_header.cuh"
 
 // Takes the next record of each table that the block needs, in the walk that fills.
 static __device__ bool damacy__zstd_store_block(const damacy__zstd_wave& w, damacy__zstd_walk& k,
                                                 const damacy__zstd_span& room,
-                                                damacy__zstd_block& b, uint64_t n_literal_bytes,
-                                                uint64_t n_records, bool own_tree)
+                                                damacy__zstd_block& b,
+                                                const damacy__zstd_block_share& share)
 {
     const uint32_t index = k.n.first_block + k.n.n_blocks;
 
     // false only if the source changed since it was counted
     if (k.n.n_blocks >= room.n_blocks || k.n.n_frames >= room.n_frames ||
-        k.n.n_literal_bytes + n_literal_bytes > room.n_literal_bytes ||
-        k.n.n_records + n_records > room.n_records || k.n.n_trees + own_tree > room.n_trees)
+        k.n.n_literal_bytes + share.n_literal_bytes > room.n_literal_bytes ||
+        k.n.n_records + share.n_records > room.n_records ||
+        k.n.n_trees + share.own_tree > room.n_trees)
         return false;
-    if (own_tree) {
+    if (share.own_tree) {
         damacy__zstd_tree* const tree = damacy__zstd_trees(w) + k.tree;
         tree->src = b.literal_src;
         tree->limit = b.literal_size;
@@ -232,7 +34,7 @@ static __device__ bool damacy__zstd_store_block(const damacy__zstd_wave& w, dama
     b.tree = k.tree;
     b.max_size = k.max_size;
     b.first_record = k.n.first_record + k.n.n_records;
-    if (n_literal_bytes)
+    if (share.n_literal_bytes)
         b.literals = w.literals + k.n.first_literal_byte + k.n.n_literal_bytes;
     else if (b.literal_type == DAMACY__ZSTD_LITERALS_RAW)
         b.literals = b.literal_src;
@@ -240,96 +42,204 @@ static __device__ bool damacy__zstd_store_block(const damacy__zstd_wave& w, dama
     return true;
 }
 
-// A compressed block from k.at, where `bytes` are, to `end` (section 3.1.1.3). Leaves the record in
-// b.
-static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t end, uint64_t bytes,
-                                               damacy__zstd_block& b, bool& own_tree)
+// Adds a block to the counts.
+DAMACY__INLINE void damacy__zstd_count_block(damacy__zstd_walk& k,
+                                             const damacy__zstd_block_share& share)
 {
-    const uint32_t index = k.n.first_block + k.n.n_blocks;
+    k.n.n_blocks++;
+    k.n.n_literal_bytes += share.n_literal_bytes;
+    k.n.n_records += share.n_records;
+    k.n.n_trees += share.own_tree;
+}
 
-    if (end - k.at < 2)
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_BLOCK);
-    if (!damacy__zstd_literals_header(k, end, bytes, b) ||
-        !damacy__zstd_sequences_header(k, end, b))
-        return false;
-    own_tree = b.literal_type == DAMACY__ZSTD_LITERALS_HUFFMAN;
-    if (own_tree)
-        k.tree = k.n.first_tree + k.n.n_trees;
-    if (b.n_sequences) {
-        b.type = DAMACY__ZSTD_SEQUENCES;
-        for (uint32_t t = 0; t < 3; t++) {
-            if ((b.modes >> (2 * t) & 3) != DAMACY__ZSTD_MODE_REPEAT)
-                k.tables[t] = index;
-            b.tables[t] = k.tables[t];
-        }
-        b.record_capacity = b.n_sequences + damacy__min(b.n_sequences, b.n_literals) + 1;
-    } else {
-        b.size = b.n_literals;
-        b.src = b.literal_src;
-        b.type = b.literal_type == DAMACY__ZSTD_LITERALS_RAW   ? DAMACY__ZSTD_RAW
-                 : b.literal_type == DAMACY__ZSTD_LITERALS_RLE ? DAMACY__ZSTD_RLE
-                                                               : DAMACY__ZSTD_LITERALS;
+// The blocks of a frame, one after another.
+template <bool FILL>
+static __device__ bool
+damacy__zstd_blocks_by_thread(const damacy__zstd_wave& w, damacy__zstd_walk& k,
+                              const damacy__zstd_span& room, uint32_t& n_sequence_blocks)
+{
+    damacy__zstd_block_header h = {};
+    damacy__zstd_block b;
+    damacy__zstd_block_share share;
+
+    while (!h.is_last) { // every pass takes at least three bytes
+        if (!damacy__zstd_block_open(w, k, h) || !damacy__zstd_block_read(k, h, b, share))
+            return false;
+        if (!share.is_kept)
+            continue;
+        n_sequence_blocks += b.type == DAMACY__ZSTD_SEQUENCES;
+        if (FILL && !damacy__zstd_store_block(w, k, room, b, share))
+            return damacy__zstd_stop(k, 0, DAMACY__JOB_BAD_HEADER);
+        damacy__zstd_count_block(k, share);
     }
     return true;
 }
 
-// One block, header included (section 3.1.1.2).
-template <bool FILL>
-static __device__ bool damacy__zstd_block_step(const damacy__zstd_wave& w, damacy__zstd_walk& k,
-                                               const damacy__zstd_span& room, bool& last,
-                                               uint32_t& n_sequence_blocks)
-{
-    damacy__zstd_block b = {};
-    uint64_t n_literal_bytes = 0, n_records = 0;
-    bool own_tree = false;
+// Which lanes' blocks define a tree and tables.
+typedef struct damacy__zstd_defines {
+    uint32_t tree, tables[3];
+} damacy__zstd_defines;
 
-    if (!damacy__zstd_next(w, k))
-        return false;
-    if (!damacy__zstd_has(k, 3))
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);
-    const uint64_t bytes = damacy__zstd_pick(k.ahead, k, k.at);
-    const uint32_t header = (uint32_t)bytes & 0xffffff;
-    const uint32_t type = header >> 1 & 3, size = header >> 3;
-    last = header & 1;
-    if (type == 3 || size > k.max_size)
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_BLOCK);
-    k.at += 3;
-    if (!damacy__zstd_has(k, type == 1 ? 1 : size))
-        return damacy__zstd_stop(k, k.at, DAMACY__JOB_TRUNCATED);
-    k.ahead = damacy__zstd_peek(k, k.at + (type == 1 ? 1 : size));
-    if (type < 2) {
-        b.type = (uint8_t)type; // RAW, RLE
-        b.src = (uint64_t)(uintptr_t)(k.src + k.at);
-        b.size = size;
-        k.at += type == 1 ? 1 : size;
-    } else if (!damacy__zstd_compressed(k, k.at + size, bytes >> 24, b, own_tree)) {
-        return false;
+DAMACY__INLINE damacy__zstd_defines damacy__zstd_defines_of(bool is_good,
+                                                            const damacy__zstd_block& b,
+                                                            const damacy__zstd_block_share& share)
+{
+    const bool has_tables = is_good && b.type == DAMACY__ZSTD_SEQUENCES;
+    damacy__zstd_defines d;
+
+    d.tree = damacy__ballot(is_good && share.own_tree);
+#pragma unroll
+    for (uint32_t t = 0; t < 3; t++)
+        d.tables[t] =
+            damacy__ballot(has_tables && (b.modes >> (2 * t) & 3) != DAMACY__ZSTD_MODE_REPEAT);
+    return d;
+}
+
+// Reads the block of each lane that has one. A block may use the tree and the tables of one before
+// it: they are taken to be there first, and a block that misses one is read again. Returns the
+// lanes whose blocks are wrong; the first of them, and its error, is right.
+DAMACY__INLINE uint32_t damacy__zstd_read_all(const damacy__zstd_walk& k, bool has,
+                                              const damacy__zstd_block_header& h,
+                                              damacy__zstd_walk& mine, damacy__zstd_block& b,
+                                              damacy__zstd_block_share& share,
+                                              damacy__zstd_defines& defines)
+{
+    const uint32_t below = (1u << damacy__lane()) - 1;
+    bool is_good = true;
+
+    mine = k;
+    mine.error = DAMACY__ZSTD_NO_ERROR;
+    mine.at = h.at;
+    mine.tree = mine.tables[0] = mine.tables[1] = mine.tables[2] = 0;
+    b = damacy__zstd_block{};
+    share = damacy__zstd_block_share{};
+    if (has)
+        is_good = damacy__zstd_block_read(mine, h, b, share);
+    defines = damacy__zstd_defines_of(has && is_good, b, share);
+    mine.tree = defines.tree & below ? 0 : k.tree;
+    bool misses =
+        mine.tree == DAMACY__ZSTD_NONE && b.literal_type == DAMACY__ZSTD_LITERALS_TREELESS;
+#pragma unroll
+    for (uint32_t t = 0; t < 3; t++) {
+        mine.tables[t] = defines.tables[t] & below ? 0 : k.tables[t];
+        misses |= mine.tables[t] == DAMACY__ZSTD_NONE && b.type == DAMACY__ZSTD_SEQUENCES &&
+                  (b.modes >> (2 * t) & 3) == DAMACY__ZSTD_MODE_REPEAT;
     }
-    if (b.type != DAMACY__ZSTD_SEQUENCES && b.size == 0)
-        return true;
-    if (b.type == DAMACY__ZSTD_SEQUENCES) {
-        n_sequence_blocks++;
-        n_records = (b.record_capacity + 15u) & ~15u;
-        if (b.literal_type != DAMACY__ZSTD_LITERALS_RAW)
-            n_literal_bytes = (b.n_literals + 31u) & ~31u;
+    if (has && (misses || !is_good)) { // whatever the error is, one that comes before counts
+        mine.error = DAMACY__ZSTD_NO_ERROR;
+        mine.at = h.at;
+        is_good = damacy__zstd_block_read(mine, h, b, share);
     }
-    if (FILL && !damacy__zstd_store_block(w, k, room, b, n_literal_bytes, n_records, own_tree))
+    return damacy__ballot(has && !is_good);
+}
+
+// Sum over the lanes below, and over all.
+DAMACY__INLINE uint32_t damacy__zstd_sum_below(uint32_t v, uint32_t& total)
+{
+    const uint32_t lane = damacy__lane();
+    uint32_t sum = v;
+
+    for (uint32_t d = 1; d < 32; d *= 2) {
+        const uint32_t other = damacy__shfl_up(sum, d);
+        sum += lane >= d ? other : 0;
+    }
+    total = damacy__shfl(sum, 31);
+    return sum - v;
+}
+
+// The last of those in `who` up to this lane (`upto`: these lanes), as the place it has among
+// `all`; `before` if there is none.
+DAMACY__INLINE uint32_t damacy__zstd_last_of(uint32_t who, uint32_t all, uint32_t upto,
+                                             uint32_t first, uint32_t before)
+{
+    const uint32_t lanes = who & upto;
+    return lanes ? first + damacy__popc(all & ((1u << (31 - damacy__clz(lanes))) - 1)) : before;
+}
+
+// Gives the blocks of all lanes their places, stores them if FILL, and brings the walk behind them.
+template <bool FILL>
+DAMACY__INLINE bool
+damacy__zstd_take_all(const damacy__zstd_wave& w, damacy__zstd_walk& k,
+                      const damacy__zstd_span& room, damacy__zstd_walk& mine, damacy__zstd_block& b,
+                      const damacy__zstd_block_share& share, const damacy__zstd_defines& defines)
+{
+    const uint32_t below = (1u << damacy__lane()) - 1, upto = below << 1 | 1;
+    const uint32_t kept = damacy__ballot(share.is_kept);
+    const uint32_t first = k.n.first_block + k.n.n_blocks, tree = k.n.first_tree + k.n.n_trees;
+    uint32_t n_literal_bytes, n_records;
+    bool fits = true;
+
+    mine.n = k.n;
+    mine.n.n_blocks += damacy__popc(kept & below);
+    mine.n.n_trees += damacy__popc(defines.tree & below);
+    mine.n.n_literal_bytes += damacy__zstd_sum_below(share.n_literal_bytes, n_literal_bytes);
+    mine.n.n_records += damacy__zstd_sum_below(share.n_records, n_records);
+    mine.tree = damacy__zstd_last_of(defines.tree, defines.tree, upto, tree, k.tree);
+    k.tree = damacy__zstd_last_of(defines.tree, defines.tree, DAMACY__FULL, tree, k.tree);
+#pragma unroll
+    for (uint32_t t = 0; t < 3; t++) {
+        const uint32_t who = defines.tables[t];
+        if (b.type == DAMACY__ZSTD_SEQUENCES)
+            b.tables[t] = damacy__zstd_last_of(who, kept, upto, first, k.tables[t]);
+        k.tables[t] = damacy__zstd_last_of(who, kept, DAMACY__FULL, first, k.tables[t]);
+    }
+    if (FILL && share.is_kept)
+        fits = damacy__zstd_store_block(w, mine, room, b, share);
+    if (FILL && !damacy__all(fits))
         return damacy__zstd_stop(k, 0, DAMACY__JOB_BAD_HEADER);
-    k.n.n_blocks++;
+    k.n.n_blocks += damacy__popc(kept);
+    k.n.n_trees += damacy__popc(defines.tree);
     k.n.n_literal_bytes += n_literal_bytes;
     k.n.n_records += n_records;
-    k.n.n_trees += own_tree;
+    return true;
+}
+
+// The blocks of a frame by a warp, whose lanes all have the same walk.
+template <bool FILL>
+static __device__ bool damacy__zstd_blocks_by_warp(const damacy__zstd_wave& w, damacy__zstd_walk& k,
+                                                   const damacy__zstd_span& room,
+                                                   uint32_t& n_sequence_blocks)
+{
+    damacy__zstd_block_header h = {}, own = {};
+    damacy__zstd_walk mine;
+    damacy__zstd_block b;
+    damacy__zstd_block_share share;
+    damacy__zstd_defines defines;
+
+    while (!h.is_last) {
+        bool is_open = true;
+        uint32_t n = 0;
+        while (n < 32 && !h.is_last && is_open) {
+            is_open = damacy__zstd_block_open(w, k, h);
+            if (!is_open)
+                break;
+            if (n++ == damacy__lane())
+                own = h;
+            k.at = h.end;
+        }
+        const bool has = damacy__lane() < n;
+        const uint32_t wrong = damacy__zstd_read_all(k, has, own, mine, b, share, defines);
+        if (wrong) {
+            k.error = damacy__shfl(mine.error, 31 - damacy__clz(wrong & (0 - wrong)));
+            return false;
+        }
+        if (!is_open)
+            return false;
+        n_sequence_blocks += damacy__popc(damacy__ballot(b.type == DAMACY__ZSTD_SEQUENCES && has));
+        if (!damacy__zstd_take_all<FILL>(w, k, room, mine, b, share, defines))
+            return false;
+    }
     return true;
 }
 
 // One frame after its magic number.
-template <bool FILL>
+template <bool FILL, bool WARP>
 static __device__ bool damacy__zstd_frame_step(const damacy__zstd_wave& w, damacy__zstd_walk& k,
                                                const damacy__zstd_span& room, uint32_t job)
 {
     const uint64_t n_records = k.n.n_records;
     damacy__zstd_frame f = {};
-    bool has_checksum = false, last = false;
+    bool has_checksum = false;
 
     f.job = job;
     f.first_block = k.n.first_block + k.n.n_blocks;
@@ -340,9 +250,9 @@ static __device__ bool damacy__zstd_frame_step(const damacy__zstd_wave& w, damac
         k.known = 0;
     else
         k.content += f.content_size;
-    while (!last) // every pass takes at least three bytes
-        if (!damacy__zstd_block_step<FILL>(w, k, room, last, f.n_sequence_blocks))
-            return false;
+    if (!(WARP ? damacy__zstd_blocks_by_warp<FILL>(w, k, room, f.n_sequence_blocks)
+               : damacy__zstd_blocks_by_thread<FILL>(w, k, room, f.n_sequence_blocks)))
+        return false;
     f.n_blocks = k.n.first_block + k.n.n_blocks - f.first_block;
     if (has_checksum) {
         if (!damacy__zstd_has(k, 4))
@@ -354,14 +264,15 @@ static __device__ bool damacy__zstd_frame_step(const damacy__zstd_wave& w, damac
         if (k.n.n_frames >= room.n_frames)
             return damacy__zstd_stop(k, 0, DAMACY__JOB_BAD_HEADER);
         f.n_records = (uint32_t)(k.n.n_records - n_records);
-        damacy__zstd_frames(w)[k.n.first_frame + k.n.n_frames] = f;
+        if (!WARP || damacy__lane() == 0)
+            damacy__zstd_frames(w)[k.n.first_frame + k.n.n_frames] = f;
     }
     k.n.n_frames++;
     return true;
 }
 
 // The frames and skippable frames of a job, up to its end (section 3.1).
-template <bool FILL>
+template <bool FILL, bool WARP>
 static __device__ bool damacy__zstd_walk_job(const damacy__zstd_wave& w, damacy__zstd_walk& k,
                                              const damacy__zstd_span& room, uint32_t job)
 {
@@ -384,7 +295,7 @@ static __device__ bool damacy__zstd_walk_job(const damacy__zstd_wave& w, damacy_
             k.at += 8 + skip;
         } else if (magic == 0xfd2fb528u) {
             k.at += 4;
-            if (!damacy__zstd_frame_step<FILL>(w, k, room, job))
+            if (!damacy__zstd_frame_step<FILL, WARP>(w, k, room, job))
                 return false;
         } else {
             return damacy__zstd_stop(k, k.at, bad);
@@ -409,6 +320,7 @@ DAMACY__INLINE void damacy__zstd_walk_begin(damacy__zstd_walk& k, const damacy__
 }
 
 // Checks and counts one job. The counts of a broken job are 0.
+template <bool WARP>
 static __device__ damacy__zstd_span damacy__zstd_count_job(const damacy__zstd_wave& w,
                                                            uint32_t index, uint64_t& error)
 {
@@ -428,7 +340,7 @@ static __device__ damacy__zstd_span damacy__zstd_count_job(const damacy__zstd_wa
     if (error != DAMACY__ZSTD_NO_ERROR)
         return damacy__zstd_span{};
     damacy__zstd_walk_begin(k, job);
-    if (damacy__zstd_walk_job<false>(w, k, k.n, index) && k.known) {
+    if (damacy__zstd_walk_job<false, WARP>(w, k, k.n, index) && k.known) {
         if (expected != DAMACY__SIZE_UNKNOWN && k.content != expected)
             damacy__zstd_stop(k, 0, DAMACY__JOB_SIZE_MISMATCH);
         else if (k.content > capacity)
@@ -465,6 +377,7 @@ static __device__ void damacy__zstd_fill_rest(const damacy__zstd_wave& w, uint32
 }
 
 // Fills the tables of one job whose share allocate has placed.
+template <bool WARP>
 static __device__ void damacy__zstd_fill_job(const damacy__zstd_wave& w, uint32_t index)
 {
     const damacy__job job = damacy__zstd_jobs(w)[index];
@@ -477,10 +390,14 @@ static __device__ void damacy__zstd_fill_job(const damacy__zstd_wave& w, uint32_
     k.n.first_tree = span.first_tree;
     k.n.first_literal_byte = span.first_literal_byte;
     k.n.first_record = span.first_record;
-    if (!damacy__zstd_walk_job<true>(w, k, span, index) || k.n.n_blocks != span.n_blocks ||
+    if (!damacy__zstd_walk_job<true, WARP>(w, k, span, index) || k.n.n_blocks != span.n_blocks ||
         k.n.n_frames != span.n_frames || k.n.n_trees != span.n_trees) {
         damacy__zstd_stop(k, 0, DAMACY__JOB_BAD_HEADER);
-        damacy__zstd_errors(w)[index] = k.error;
-        damacy__zstd_fill_rest(w, index, k, span);
+        if (WARP)
+            damacy__sync_warp(); // what other lanes stored is written over
+        if (!WARP || damacy__lane() == 0) {
+            damacy__zstd_errors(w)[index] = k.error;
+            damacy__zstd_fill_rest(w, index, k, span);
+        }
     }
 }

@@ -42,6 +42,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_fse_walk.cuh", damacy__source_zstd_fse_walk_cuh},
     {"kernels/zstd_fse_wide.cuh", damacy__source_zstd_fse_wide_cuh},
     {"kernels/zstd_huffman.cuh", damacy__source_zstd_huffman_cuh},
+    {"kernels/zstd_header.cuh", damacy__source_zstd_header_cuh},
     {"kernels/zstd_parse.cuh", damacy__source_zstd_parse_cuh},
     {"kernels/zstd_place.cuh", damacy__source_zstd_place_cuh},
     {"kernels/zstd_resolve.cuh", damacy__source_zstd_resolve_cuh},

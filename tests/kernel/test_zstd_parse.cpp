@@ -1,0 +1,184 @@
+// The walk over headers by a warp against that by one thread: the same counts, errors and tables
+// for valid and for broken jobs.
+#include "tests/simt/simt.h"
+#include "kernels/zstd.cu"
+#include "tests/kernel/zstd_corpus.h"
+#include "tests/test.h"
+#include <algorithm>
+#define ZSTD_STATIC_LINKING_ONLY
+#include <zstd.h>
+
+// What a walk leaves.
+struct parsed {
+    std::vector<uint64_t> errors;
+    std::vector<damacy__zstd_span> spans;
+    std::vector<damacy__zstd_frame> frames;
+    std::vector<damacy__zstd_block> blocks;
+    std::vector<damacy__zstd_tree> trees;
+    damacy__zstd_counters counters = {};
+};
+
+template <class T> static uint64_t at(std::vector<T>& v)
+{
+    return (uint64_t)(uintptr_t)v.data();
+}
+
+template <class T> static bool same(const std::vector<T>& a, const std::vector<T>& b)
+{
+    return memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+// Three times the job, in two blocks of threads, which have a warp for each, or in one.
+static parsed parse(const bytes& src, bool by_warp, uint32_t max_blocks)
+{
+    enum { N = 3 };
+    const uint32_t n = N;
+    const dim3 grid(by_warp ? 2 : 1);
+    std::vector<damacy__job> jobs(N);
+    std::vector<damacy__job_result> results(N);
+    damacy__zstd_wave w = {};
+    parsed p;
+
+    p.errors.resize(N);
+    p.spans.resize(N);
+    p.frames.resize(max_blocks);
+    p.blocks.resize(max_blocks);
+    p.trees.resize(max_blocks);
+    memset((void*)p.blocks.data(), 0xee, max_blocks * sizeof p.blocks[0]);
+    memset((void*)p.trees.data(), 0xee, max_blocks * sizeof p.trees[0]);
+    for (damacy__job& j : jobs) {
+        j = damacy__job{};
+        j.src = (uint64_t)(uintptr_t)src.data();
+        j.src_size = src.size();
+        j.dst_capacity = 1u << 30;
+        j.expected_size = DAMACY__SIZE_UNKNOWN;
+    }
+    w.jobs = at(jobs);
+    w.n_jobs = (uint64_t)(uintptr_t)&n;
+    w.results = at(results);
+    w.errors = at(p.errors);
+    w.spans = at(p.spans);
+    w.counters = (uint64_t)(uintptr_t)&p.counters;
+    w.frames = at(p.frames);
+    w.blocks = at(p.blocks);
+    w.trees = at(p.trees);
+    w.literals = w.records = 1u << 20; // nothing is there: a walk only hands places out
+    w.max_jobs = N;
+    w.max_frames = w.max_blocks = max_blocks;
+    w.max_records = 1u << 24;
+    simt::launch(grid, dim3(64), 0, [&] { damacy_zstd_count(w); });
+    simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
+    simt::launch(grid, dim3(64), 0, [&] { damacy_zstd_fill(w); });
+    return p;
+}
+
+// Compares both walks; returns the first error word.
+static uint64_t check(const bytes& src, uint32_t max_blocks)
+{
+    const parsed a = parse(src, false, max_blocks), b = parse(src, true, max_blocks);
+
+    CHECK(same(a.errors, b.errors));
+    CHECK(same(a.spans, b.spans));
+    CHECK(same(a.frames, b.frames));
+    CHECK(same(a.blocks, b.blocks));
+    CHECK(same(a.trees, b.trees));
+    CHECK_EQ(memcmp(&a.counters, &b.counters, sizeof a.counters), 0);
+    return b.errors[0];
+}
+
+// `size` bytes of words, some of which come again.
+static bytes words(size_t size, uint64_t* seed)
+{
+    bytes out;
+
+    while (out.size() < size) {
+        const uint64_t r = test_random(seed);
+        for (uint64_t i = 0; i < 3 + r % 7; i++) {
+            out.push_back((uint8_t)('a' + (r >> (8 + i) & 15)));
+        }
+    }
+    out.resize(size);
+    return out;
+}
+
+static bytes pack(const bytes& content, int level)
+{
+    bytes out(ZSTD_compressBound(content.size()));
+    const size_t n = ZSTD_compress(out.data(), out.size(), content.data(), content.size(), level);
+    CHECK(!ZSTD_isError(n));
+    out.resize(n);
+    return out;
+}
+
+// Where the blocks of a frame begin.
+static std::vector<size_t> block_starts(const bytes& frame)
+{
+    std::vector<size_t> starts;
+    size_t next = ZSTD_frameHeaderSize(frame.data(), frame.size());
+    uint32_t header = 0;
+
+    while (!(header & 1)) {
+        starts.push_back(next);
+        header = (uint32_t)frame[next] | (uint32_t)frame[next + 1] << 8 |
+                 (uint32_t)frame[next + 2] << 16;
+        next += 3 + ((header >> 1 & 3) == 1 ? 1 : header >> 3);
+    }
+    return starts;
+}
+
+TEST(a_warp_finds_what_a_thread_finds_in_frames_of_many_blocks)
+{
+    uint64_t seed = test_seed();
+    for (const size_t size : {0u, 1u, 131072u, 131073u, 4194304u, 4194305u, 8650752u}) {
+        const bytes frame = pack(words(size, &seed), 1);
+        bytes twice = frame;
+        twice.insert(twice.end(), frame.begin(), frame.end());
+        CHECK_EQ(check(frame, 1024), DAMACY__ZSTD_NO_ERROR);
+        CHECK_EQ(check(twice, 1024), DAMACY__ZSTD_NO_ERROR);
+        CHECK_EQ(check(twice, 3),
+                 size > 131072 ? (uint64_t)DAMACY__JOB_NEED_SCRATCH : DAMACY__ZSTD_NO_ERROR);
+    }
+}
+
+TEST(a_warp_finds_what_a_thread_finds_in_small_blocks)
+{
+    const std::vector<corpus_file> files = corpus_load("D_smallblk_s2001");
+    CHECK(files.size() > 8);
+    for (size_t i = 0; i < files.size(); i += 8) {
+        CHECK_EQ(check(files[i].content, 8192), DAMACY__ZSTD_NO_ERROR);
+    }
+}
+
+TEST(a_warp_reports_the_error_that_a_thread_reports)
+{
+    uint64_t seed = test_seed();
+    const std::vector<corpus_file> files = corpus_load("D_smallblk_s2001");
+    const bytes large = pack(words(5000000, &seed), 1);
+    const std::vector<size_t> starts = block_starts(large);
+    uint32_t n_wrong = 0, n_kinds = 0;
+    std::vector<bool> seen(256);
+
+    for (int i = 0; i < 600; i++) {
+        bytes src = i % 3 ? files[test_random(&seed) % files.size()].content : large;
+        if (i % 3 == 0) { // in the headers of some block
+            const size_t start = starts[test_random(&seed) % starts.size()];
+            src[std::min(src.size() - 1, start + test_random(&seed) % 9)] ^=
+                (uint8_t)(1u << test_random(&seed) % 8);
+        }
+        for (uint64_t k = test_random(&seed) % 4; k; k--) {
+            src[test_random(&seed) % src.size()] ^= (uint8_t)(1u << test_random(&seed) % 8);
+        }
+        if (i % 5 == 0) {
+            src.resize(test_random(&seed) % src.size());
+        }
+        const uint64_t error = check(src, 8192);
+        n_wrong += error != DAMACY__ZSTD_NO_ERROR;
+        n_kinds += error != DAMACY__ZSTD_NO_ERROR && !seen[error & 255];
+        seen[error & 255] = true;
+    }
+    printf("# %u of 600 are refused, for %u reasons\n", n_wrong, n_kinds);
+    CHECK(n_wrong > 100);
+    CHECK(n_kinds >= 4);
+}
+
+TEST_MAIN
