@@ -6230,8 +6230,8 @@ DAMACY__WARM_END
 
 /* ==== src/codec/zstd_entropy.h ==== */
 DAMACY__LEAN_BEGIN
-/* Literals of Zstandard: Huffman streams (RFC 8878 section 4.2), one or four side by side, by the
- * trees of zstd_tables.h. */
+/* Huffman streams of Zstandard (RFC 8878 section 4.2), one or four side by side, by the trees of
+ * zstd_tables.h. */
 
 /* Up to 5 symbols from one word: 5 codes of 11 bits. */
 static inline void damacy__zstd_symbols_5(const uint16_t* tree, uint32_t shift,
@@ -6303,66 +6303,12 @@ static bool damacy__zstd_symbols_4(const damacy__zstd_scalar* z, damacy__span sr
     }
     return is_good;
 }
-
-/* The literals section at *at; leaves the literals in z and moves *at behind them. */
-static damacy_status damacy__zstd_literals(damacy__zstd_scalar* z, const uint8_t** at,
-                                           damacy_error* err)
-{
-    const uint8_t* const start = *at;
-    const uint32_t type = start[0] & 3;
-    const uint32_t format = start[0] >> 2 & 3;
-    const bool is_coded = type >= 2;
-    const uint32_t n_bits = format < 2 ? 10 : format == 2 ? 14 : 18;
-    const uint32_t n_header = is_coded ? (n_bits * 2 + 4) / 8 : format & 1 ? format / 2 + 2 : 1;
-    damacy__zstd_bits bits = {NULL, 0};
-    uint64_t header = 0;
-    damacy__span src;
-
-    for (uint32_t i = 0; i < n_header; i++) {
-        header |= (uint64_t)start[i] << (8 * i);
-    }
-    src.ptr = start + n_header;
-    z->literals = z->buffer;
-    if (!is_coded) {
-        z->n_literals = (size_t)(header >> (n_header == 1 ? 3 : 4));
-        src.size = type == 0 ? z->n_literals : 1;
-        if (type == 0) {
-            memcpy(z->buffer, src.ptr, z->n_literals);
-        } else {
-            memset(z->buffer, src.ptr[0], z->n_literals);
-        }
-        *at = src.ptr + src.size;
-        return DAMACY_OK;
-    }
-    z->n_literals = (size_t)(header >> 4 & ((1u << n_bits) - 1));
-    src.size = (size_t)(header >> (4 + n_bits));
-    *at = src.ptr + src.size;
-    if (type == 2) {
-        const size_t size = damacy__zstd_tree_read(z, src);
-        if (size == 0) {
-            return damacy__zstd_scalar_refuse(z, src.ptr, "a broken Huffman tree", err);
-        }
-        src = damacy__span_of(src.ptr + size, src.size - size);
-    }
-    if (format == 0 ? !damacy__zstd_bits_open(&bits, src.ptr, src.size) ||
-                          !damacy__zstd_symbols(z, bits, z->buffer, 0, z->n_literals)
-                    : !damacy__zstd_symbols_4(z, src, z->buffer, z->n_literals)) {
-        return damacy__zstd_scalar_refuse(z, src.ptr, "broken Huffman streams", err);
-    }
-    return DAMACY_OK;
-}
 DAMACY__LEAN_END
 
 /* ==== src/codec/zstd_decode.h ==== */
 DAMACY__LEAN_BEGIN
-/* A Zstandard decoder of our own (RFC 8878), one thread, for sources that zstd_walk.h has accepted:
- * it decodes where libzstd is missing, and where libzstd fails it has the last word and says what
- * is wrong at which byte. */
-
-static damacy_status damacy__zstd_scalar_decode(damacy__zstd_scalar* z, damacy__span src,
-                                                uint8_t* dst, uint64_t capacity,
-                                                bool skip_checksums, uint64_t* size,
-                                                damacy_error* err);
+/* The loops of a Zstandard decoder of our own (RFC 8878): the sequences of a block, executed as
+ * they are read (section 3.1.1.4), and the checksum of a frame. */
 
 /* The distance back that an offset value means (section 3.1.1.5); 0: none. */
 static inline uint64_t damacy__zstd_offset(uint64_t* repeats, uint64_t value, bool has_literals)
@@ -6526,38 +6472,6 @@ static damacy_status damacy__zstd_sequences(damacy__zstd_scalar* z, const uint8_
     return DAMACY_OK;
 }
 
-/* A compressed block [at, end) into [*to, limit). */
-static damacy_status damacy__zstd_block_decode(damacy__zstd_scalar* z, const uint8_t* at,
-                                               const uint8_t* end, uint8_t* first, uint8_t** to,
-                                               uint8_t* limit, damacy_error* err)
-{
-    const uint8_t* const start = at;
-    uint32_t n;
-
-    if ((uint64_t)(limit - *to) > z->block_max) {
-        limit = *to + z->block_max;
-    }
-    DAMACY__TRY(damacy__zstd_literals(z, &at, err));
-    n = *at++;
-    if (n == 255) {
-        n = damacy__load_u16le(at) + 0x7f00u;
-        at += 2;
-    } else if (n >= 128) {
-        n = (n - 128) << 8 | *at++;
-    }
-    if (n > 0) {
-        const uint32_t modes = *at++;
-        DAMACY__TRY(damacy__zstd_tables_read(z, modes, &at, end, err));
-        DAMACY__TRY(damacy__zstd_sequences(z, at, end, n, first, to, limit, err));
-    }
-    if (z->n_literals > (size_t)(limit - *to)) {
-        return damacy__zstd_scalar_refuse(z, start, "a block larger than its room", err);
-    }
-    memcpy(*to, z->literals, z->n_literals);
-    *to += z->n_literals;
-    return DAMACY_OK;
-}
-
 static inline uint64_t damacy__zstd_hash_round(uint64_t sum, uint64_t lane)
 {
     sum += lane * UINT64_C(0xc2b2ae3d27d4eb4f);
@@ -6602,6 +6516,98 @@ static uint64_t damacy__zstd_hash(const uint8_t* src, uint64_t size)
     h = (h ^ h >> 33) * prime[1];
     h = (h ^ h >> 29) * prime[2];
     return h ^ h >> 32;
+}
+DAMACY__LEAN_END
+
+/* ==== src/codec/zstd_scalar.h ==== */
+DAMACY__COLD_BEGIN
+/* A Zstandard decoder of our own (RFC 8878), one thread, for sources that zstd_walk.h has accepted:
+ * it decodes where libzstd is missing, and where libzstd fails it has the last word and says what
+ * is wrong at which byte. Its loops are in zstd_entropy.h and zstd_decode.h. */
+
+static damacy_status damacy__zstd_scalar_decode(damacy__zstd_scalar* z, damacy__span src,
+                                                uint8_t* dst, uint64_t capacity,
+                                                bool skip_checksums, uint64_t* size,
+                                                damacy_error* err);
+
+/* The literals section at *at; leaves the literals in z and moves *at behind them. */
+static damacy_status damacy__zstd_literals(damacy__zstd_scalar* z, const uint8_t** at,
+                                           damacy_error* err)
+{
+    const uint8_t* const start = *at;
+    const uint32_t type = start[0] & 3;
+    const uint32_t format = start[0] >> 2 & 3;
+    const bool is_coded = type >= 2;
+    const uint32_t n_bits = format < 2 ? 10 : format == 2 ? 14 : 18;
+    const uint32_t n_header = is_coded ? (n_bits * 2 + 4) / 8 : format & 1 ? format / 2 + 2 : 1;
+    damacy__zstd_bits bits = {NULL, 0};
+    uint64_t header = 0;
+    damacy__span src;
+
+    for (uint32_t i = 0; i < n_header; i++) {
+        header |= (uint64_t)start[i] << (8 * i);
+    }
+    src.ptr = start + n_header;
+    z->literals = z->buffer;
+    if (!is_coded) {
+        z->n_literals = (size_t)(header >> (n_header == 1 ? 3 : 4));
+        src.size = type == 0 ? z->n_literals : 1;
+        if (type == 0) {
+            memcpy(z->buffer, src.ptr, z->n_literals);
+        } else {
+            memset(z->buffer, src.ptr[0], z->n_literals);
+        }
+        *at = src.ptr + src.size;
+        return DAMACY_OK;
+    }
+    z->n_literals = (size_t)(header >> 4 & ((1u << n_bits) - 1));
+    src.size = (size_t)(header >> (4 + n_bits));
+    *at = src.ptr + src.size;
+    if (type == 2) {
+        const size_t size = damacy__zstd_tree_read(z, src);
+        if (size == 0) {
+            return damacy__zstd_scalar_refuse(z, src.ptr, "a broken Huffman tree", err);
+        }
+        src = damacy__span_of(src.ptr + size, src.size - size);
+    }
+    if (format == 0 ? !damacy__zstd_bits_open(&bits, src.ptr, src.size) ||
+                          !damacy__zstd_symbols(z, bits, z->buffer, 0, z->n_literals)
+                    : !damacy__zstd_symbols_4(z, src, z->buffer, z->n_literals)) {
+        return damacy__zstd_scalar_refuse(z, src.ptr, "broken Huffman streams", err);
+    }
+    return DAMACY_OK;
+}
+
+/* A compressed block [at, end) into [*to, limit). */
+static damacy_status damacy__zstd_block_decode(damacy__zstd_scalar* z, const uint8_t* at,
+                                               const uint8_t* end, uint8_t* first, uint8_t** to,
+                                               uint8_t* limit, damacy_error* err)
+{
+    const uint8_t* const start = at;
+    uint32_t n;
+
+    if ((uint64_t)(limit - *to) > z->block_max) {
+        limit = *to + z->block_max;
+    }
+    DAMACY__TRY(damacy__zstd_literals(z, &at, err));
+    n = *at++;
+    if (n == 255) {
+        n = damacy__load_u16le(at) + 0x7f00u;
+        at += 2;
+    } else if (n >= 128) {
+        n = (n - 128) << 8 | *at++;
+    }
+    if (n > 0) {
+        const uint32_t modes = *at++;
+        DAMACY__TRY(damacy__zstd_tables_read(z, modes, &at, end, err));
+        DAMACY__TRY(damacy__zstd_sequences(z, at, end, n, first, to, limit, err));
+    }
+    if (z->n_literals > (size_t)(limit - *to)) {
+        return damacy__zstd_scalar_refuse(z, start, "a block larger than its room", err);
+    }
+    memcpy(*to, z->literals, z->n_literals);
+    *to += z->n_literals;
+    return DAMACY_OK;
 }
 
 /* The blocks of a frame from *at, which moves behind them, into [*to, limit). */
@@ -6681,7 +6687,7 @@ static damacy_status damacy__zstd_scalar_decode(damacy__zstd_scalar* z, damacy__
     *size = (uint64_t)(to - dst);
     return DAMACY_OK;
 }
-DAMACY__LEAN_END
+DAMACY__COLD_END
 
 /* ==== src/codec/zstd.h ==== */
 DAMACY__COLD_BEGIN
@@ -23957,51 +23963,64 @@ DAMACY__COLD_END
 /* Growable arrays that keep their memory: cleared for every batch, grown only when a batch is
  * larger than any before it, so that steady state allocates nothing. */
 
-#define DAMACY__VECTOR(type, name)                                                            \
-    typedef struct name {                                                                     \
-        type* items;                                                                          \
-        uint64_t n;                                                                           \
-        uint64_t n_capacity;                                                                  \
-    } name;                                                                                   \
-    /* Room for n_more further items; false when memory is out, with the vector as it was. */ \
-    __attribute__((unused)) static bool name##_reserve(name* vector, damacy__alloc* alloc,    \
-                                                       uint64_t n_more)                       \
-    {                                                                                         \
-        uint64_t n_wanted = vector->n_capacity ? vector->n_capacity : 64;                     \
-        type* items;                                                                          \
-        while (n_wanted - vector->n < n_more) {                                               \
-            n_wanted *= 2;                                                                    \
-        }                                                                                     \
-        if (n_wanted == vector->n_capacity) {                                                 \
-            return true;                                                                      \
-        }                                                                                     \
-        items = damacy__new(alloc, n_wanted, type);                                           \
-        if (!items) {                                                                         \
-            return false;                                                                     \
-        }                                                                                     \
-        if (vector->n) {                                                                      \
-            memcpy(items, vector->items, vector->n * sizeof(type));                           \
-        }                                                                                     \
-        damacy__free(alloc, vector->items, vector->n_capacity);                               \
-        vector->items = items;                                                                \
-        vector->n_capacity = n_wanted;                                                        \
-        return true;                                                                          \
-    }                                                                                         \
-    /* A zeroed item at the end, or NULL when memory is out. */                               \
-    __attribute__((unused)) static type* name##_push(name* vector, damacy__alloc* alloc)      \
-    {                                                                                         \
-        type* item;                                                                           \
-        if (vector->n == vector->n_capacity && !name##_reserve(vector, alloc, 1)) {           \
-            return NULL;                                                                      \
-        }                                                                                     \
-        item = &vector->items[vector->n++];                                                   \
-        memset(item, 0, sizeof *item);                                                        \
-        return item;                                                                          \
-    }                                                                                         \
-    static void name##_deinit(name* vector, damacy__alloc* alloc)                             \
-    {                                                                                         \
-        damacy__free(alloc, vector->items, vector->n_capacity);                               \
-        memset(vector, 0, sizeof *vector);                                                    \
+/* An array with room for n_more items behind its n, of `size` bytes each: itself, or a larger copy
+ * in its stead. NULL when memory is out, with the array as it was. */
+static void* damacy__vector_grow(damacy__alloc* alloc, void* items, uint64_t n,
+                                 uint64_t* n_capacity, uint64_t n_more, size_t size)
+{
+    uint64_t n_wanted = *n_capacity ? *n_capacity : 64;
+    void* more;
+
+    while (n_wanted - n < n_more) {
+        n_wanted *= 2;
+    }
+    if (n_wanted == *n_capacity) {
+        return items;
+    }
+    more = damacy__alloc_take(alloc, n_wanted, size, 64);
+    if (!more) {
+        return NULL;
+    }
+    if (n) {
+        memcpy(more, items, n * size);
+    }
+    damacy__alloc_give(alloc, items, *n_capacity * size);
+    *n_capacity = n_wanted;
+    return more;
+}
+
+#define DAMACY__VECTOR(type, name)                                                              \
+    typedef struct name {                                                                       \
+        type* items;                                                                            \
+        uint64_t n;                                                                             \
+        uint64_t n_capacity;                                                                    \
+    } name;                                                                                     \
+    /* Room for n_more further items; false when memory is out, with the vector as it was. */   \
+    __attribute__((unused)) static bool name##_reserve(name* vector, damacy__alloc* alloc,      \
+                                                       uint64_t n_more)                         \
+    {                                                                                           \
+        void* items = damacy__vector_grow(alloc, vector->items, vector->n, &vector->n_capacity, \
+                                          n_more, sizeof(type));                                \
+        if (items) {                                                                            \
+            vector->items = (type*)items;                                                       \
+        }                                                                                       \
+        return items != NULL;                                                                   \
+    }                                                                                           \
+    /* A zeroed item at the end, or NULL when memory is out. */                                 \
+    __attribute__((unused)) static type* name##_push(name* vector, damacy__alloc* alloc)        \
+    {                                                                                           \
+        type* item;                                                                             \
+        if (vector->n == vector->n_capacity && !name##_reserve(vector, alloc, 1)) {             \
+            return NULL;                                                                        \
+        }                                                                                       \
+        item = &vector->items[vector->n++];                                                     \
+        memset(item, 0, sizeof *item);                                                          \
+        return item;                                                                            \
+    }                                                                                           \
+    static void name##_deinit(name* vector, damacy__alloc* alloc)                               \
+    {                                                                                           \
+        damacy__free(alloc, vector->items, vector->n_capacity);                                 \
+        memset(vector, 0, sizeof *vector);                                                      \
     }
 
 /* ==== src/stage/axis.h ==== */
@@ -29829,7 +29848,7 @@ static const damacy__source damacy__sources[] = {
 DAMACY__COLD_END
 
 /* ==== src/stage/zstd_layout.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* Limits of a wave of Zstandard jobs -> how much scratch it takes and what lies where in it.
  *
  * The surprising rule: scratch is sized for typical data, not for the worst; a job that does not
@@ -30001,7 +30020,7 @@ static damacy_status damacy__zstd_layout_of(const damacy__zstd_limits* limits,
     out->max_jobs = limits->max_jobs;
     return DAMACY_OK;
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/stage/zstd_kernels.h ==== */
 DAMACY__COLD_BEGIN
@@ -32508,7 +32527,7 @@ static damacy_status damacy__wave_launch(damacy__gpu* gpu, damacy__wave* wave, d
 DAMACY__WARM_END
 
 /* ==== src/stage/gpu_run.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* Runs planned batches on a GPU: one thread gathers units into waves, starts them, and looks at
  * results when a wave has ended.
  *
@@ -33059,7 +33078,7 @@ static void* damacy__gpu_main(void* context)
     }
     return NULL;
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/stage/gpu_open.h ==== */
 DAMACY__COLD_BEGIN

@@ -8,7 +8,7 @@
 #pragma once
 #include "base/alloc.h"
 #include "codec/library.h"
-#include "codec/zstd_decode.h"
+#include "codec/zstd_scalar.h"
 
 /* One per worker. Zero: empty. */
 typedef struct damacy__zstd {

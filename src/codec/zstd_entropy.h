@@ -1,5 +1,5 @@
-/* Literals of Zstandard: Huffman streams (RFC 8878 section 4.2), one or four side by side, by the
- * trees of zstd_tables.h. */
+/* Huffman streams of Zstandard (RFC 8878 section 4.2), one or four side by side, by the trees of
+ * zstd_tables.h. */
 #pragma once
 #include "codec/zstd_tables.h"
 
@@ -72,52 +72,4 @@ static bool damacy__zstd_symbols_4(const damacy__zstd_scalar* z, damacy__span sr
             is_good;
     }
     return is_good;
-}
-
-/* The literals section at *at; leaves the literals in z and moves *at behind them. */
-static damacy_status damacy__zstd_literals(damacy__zstd_scalar* z, const uint8_t** at,
-                                           damacy_error* err)
-{
-    const uint8_t* const start = *at;
-    const uint32_t type = start[0] & 3;
-    const uint32_t format = start[0] >> 2 & 3;
-    const bool is_coded = type >= 2;
-    const uint32_t n_bits = format < 2 ? 10 : format == 2 ? 14 : 18;
-    const uint32_t n_header = is_coded ? (n_bits * 2 + 4) / 8 : format & 1 ? format / 2 + 2 : 1;
-    damacy__zstd_bits bits = {NULL, 0};
-    uint64_t header = 0;
-    damacy__span src;
-
-    for (uint32_t i = 0; i < n_header; i++) {
-        header |= (uint64_t)start[i] << (8 * i);
-    }
-    src.ptr = start + n_header;
-    z->literals = z->buffer;
-    if (!is_coded) {
-        z->n_literals = (size_t)(header >> (n_header == 1 ? 3 : 4));
-        src.size = type == 0 ? z->n_literals : 1;
-        if (type == 0) {
-            memcpy(z->buffer, src.ptr, z->n_literals);
-        } else {
-            memset(z->buffer, src.ptr[0], z->n_literals);
-        }
-        *at = src.ptr + src.size;
-        return DAMACY_OK;
-    }
-    z->n_literals = (size_t)(header >> 4 & ((1u << n_bits) - 1));
-    src.size = (size_t)(header >> (4 + n_bits));
-    *at = src.ptr + src.size;
-    if (type == 2) {
-        const size_t size = damacy__zstd_tree_read(z, src);
-        if (size == 0) {
-            return damacy__zstd_scalar_refuse(z, src.ptr, "a broken Huffman tree", err);
-        }
-        src = damacy__span_of(src.ptr + size, src.size - size);
-    }
-    if (format == 0 ? !damacy__zstd_bits_open(&bits, src.ptr, src.size) ||
-                          !damacy__zstd_symbols(z, bits, z->buffer, 0, z->n_literals)
-                    : !damacy__zstd_symbols_4(z, src, z->buffer, z->n_literals)) {
-        return damacy__zstd_scalar_refuse(z, src.ptr, "broken Huffman streams", err);
-    }
-    return DAMACY_OK;
 }
