@@ -14768,7 +14768,6 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    uint64_t literals, frame; // addresses of the block's literals and of the frame\n"
     "    int32_t block, t0, t1;    // places of the block and the tile\n"
     "    uint32_t ahead;           // bytes of the frame before the buffer, modulo 2^32\n"
-    "    uint32_t edge;            // bytes before the first whole word of the frame\n"
     "    int32_t left;             // records from that one on\n"
     "    uint32_t done;            // RELAY: bytes of the frame that are in the output\n"
     "};\n"
@@ -14782,19 +14781,6 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    int32_t to, n;\n"
     "    damacy__exec_words words;\n"
     "};\n"
-    "\n"
-    "// The first word of a source that begins before the first whole word of the frame: that word is not\n"
-    "// the frame's alone.\n"
-    "DAMACY__INLINE uint32_t damacy__exec_edge(uint64_t from)\n"
-    "{\n"
-    "    uint32_t v = 0;\n"
-    "    DAMACY__EXEC_NOUNROLL for (uint64_t at = from | 3;; at--)\n"
-    "    {\n"
-    "        v = v << 8 | damacy__exec_byte(at);\n"
-    "        if (at == from)\n"
-    "            return v << (8 * (from & 3));\n"
-    "    }\n"
-    "}\n"
     "\n"
     "// Clips and checks a record, `skip` after the thread's first, and issues the loads of its first 8\n"
     "// bytes. A match that reads the tile is set aside.\n"
@@ -14824,10 +14810,6 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    const bool early = S::IS_RELAY && here && !literals && !late && source + (uint32_t)n > v->done;\n"
     "    s->n = here && !late && !early ? n : 0;\n"
     "    s->words = damacy__exec_gather(from, s->n);\n"
-    "    if (v->edge) {\n"
-    "        if (s->n && s->source < v->edge)\n"
-    "            s->words.w0 = damacy__exec_edge(from);\n"
-    "    }\n"
     "    if (late) {\n"
     "        const uint32_t i =\n"
     "            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1, (uint32_t)to >> 16);\n"
@@ -14897,7 +14879,6 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    v.t0 = t->t0;\n"
     "    v.t1 = t->t1;\n"
     "    v.ahead = t->start - f->begin;\n"
-    "    v.edge = (0u - f->begin) & 3;\n"
     "    v.left = (int32_t)(b->n_records - b->next - threadIdx.x);\n"
     "    v.done = done;\n"
     "    DAMACY__EXEC_UNROLL for (int32_t u = 0; u <= S::SEGMENTS; u++)\n"
@@ -15273,7 +15254,9 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "        damacy__sts8(to + 7, hi >> 24);\n"
     "}\n"
     "\n"
-    "// Words around the first 8 bytes of a source of n. Only words that hold one of the n are read.\n"
+    "// Words around the first 8 bytes of a source of n. Only words that hold one of the n are read:\n"
+    "// their other bytes may be a neighbour's who writes them just now, and are shifted out or not\n"
+    "// stored.\n"
     "struct damacy__exec_words {\n"
     "    uint32_t w0, w1, w2;\n"
     "};\n"
@@ -16289,7 +16272,6 @@ __extension__ static const char damacy__source_zstd_exec_relay_cuh[] =
     "{\n"
     "    const uint32_t lane = damacy__lane(), ahead = leg->t.start - leg->f.begin;\n"
     "    const uint64_t frame = leg->f.base + leg->f.begin;\n"
-    "    const uint32_t edge = (0u - leg->f.begin) & 3;\n"
     "\n"
     "    DAMACY__EXEC_NOUNROLL for (uint32_t i0 = threadIdx.x & ~31u; i0 < n_early; i0 += S::THREADS)\n"
     "    {\n"
@@ -16322,9 +16304,7 @@ __extension__ static const char damacy__source_zstd_exec_relay_cuh[] =
     "            const uint32_t to = (place & 0xffff) + 8 * piece;\n"
     "            const int32_t n = k + lane < all ? (int32_t)((place >> 16) - 8 * piece) : 0;\n"
     "            const uint64_t from = frame + (to + ahead - offset);\n"
-    "            damacy__exec_words words = damacy__exec_gather(from, n);\n"
-    "            if (n > 0 && to + ahead - offset < edge)\n"
-    "                words.w0 = damacy__exec_edge(from);\n"
+    "            const damacy__exec_words words = damacy__exec_gather(from, n);\n"
     "            damacy__exec_scatter(shared + S::BYTES + to, words, (uint32_t)from * 8, n);\n"
     "        }\n"
     "    }\n"
@@ -20659,7 +20639,7 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "        damacy__zstd_execute<threads, segments, tile>(w, variant, shared);                \\\n"
     "    }\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x3, 1024, 3, 16384, 1, DAMACY__ZSTD_EXECUTE_1024X3)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256, 4, 8192, 4, DAMACY__ZSTD_EXECUTE_256X4)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256, 4, 7168, 4, DAMACY__ZSTD_EXECUTE_256X4)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, 128, 4, 4096, 8, DAMACY__ZSTD_EXECUTE_128X4)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, 128, 4, 3072, 8, DAMACY__ZSTD_EXECUTE_128X4_3K)\n"
     "\n"
@@ -30086,7 +30066,7 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
 {
     static const damacy__zstd_tile tiles[DAMACY__ZSTD_TILES] = {
         {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384)},
-        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 8192)},
+        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168)},
         {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096)},
         {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072)},
     };
@@ -30307,10 +30287,10 @@ typedef struct damacy__zstd_pass {
     damacy__device* device;
     const damacy__zstd_call* call;
     damacy__zstd_wave wave;
-    uint32_t n_jobs;   /* likely */
-    uint32_t n_blocks; /* likely */
-    bool is_few;       /* so few blocks that sequences take the shape for latency */
-    bool is_large;     /* jobs of which all multiprocessors share each */
+    uint32_t n_jobs;    /* likely */
+    uint32_t n_blocks;  /* likely */
+    bool is_few;        /* so few blocks that sequences take the shape for latency */
+    uint64_t size_each; /* likely, of a job's output */
     damacy__zstd_options options;
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
@@ -30395,19 +30375,32 @@ static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err
     return DAMACY_OK;
 }
 
-/* Execution of up to 200 frames, which all multiprocessors share if they are large. Tiles of dense
- * ones, which the kernels see, wait for each other most: of few they are done sooner one at a time,
- * with one for nearly every multiprocessor a block of threads each is fastest. */
+/* Execution of up to 200 frames, which all multiprocessors share if they are large; beside other
+ * waves only if they are very large. The fewer frames and the denser, which the kernels see, the
+ * more their tiles wait for each other: then they are done sooner one at a time. With a frame for
+ * nearly every multiprocessor a block of threads each is fastest. */
 static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->device->n_multiprocessors;
+    const bool are_few = 5 * run->n_jobs <= 3 * n;
+    const uint32_t least = are_few && !run->call->has_company ? DAMACY__ZSTD_RELAY_SIZE / 4
+                           : run->n_jobs <= n                 ? 2 * DAMACY__ZSTD_RELAY_SIZE
+                                                              : DAMACY__ZSTD_RELAY_SIZE;
 
-    if (!run->is_large || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
+    if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
         return DAMACY__ZSTD_EXECUTE_1024X3;
     }
-    return DAMACY__ZSTD_EXECUTE_RELAY | (run->n_jobs > n            ? 0
-                                         : 5 * run->n_jobs <= 3 * n ? DAMACY__ZSTD_EXECUTE_WIDE
-                                                                    : DAMACY__ZSTD_EXECUTE_1024X3);
+    if (3 * run->n_jobs <= n) {
+        return DAMACY__ZSTD_EXECUTE_WIDE;
+    }
+    if (are_few) {
+        return DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
+    }
+    if (run->n_jobs > n) {
+        return DAMACY__ZSTD_EXECUTE_RELAY;
+    }
+    return DAMACY__ZSTD_EXECUTE_1024X3 |
+           (10 * run->n_jobs <= 9 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
@@ -30692,8 +30685,7 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
                                          (uint64_t)layout->wave.max_blocks);
     run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
                  (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * device->n_multiprocessors;
-    run.is_large = size / run.n_jobs >=
-                   (run.n_jobs > device->n_multiprocessors ? 1ull : 2ull) * DAMACY__ZSTD_RELAY_SIZE;
+    run.size_each = size / run.n_jobs;
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, size, err);
     if (status != DAMACY_OK) { /* so that who waits for the stream has waited for all */

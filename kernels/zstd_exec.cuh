@@ -87,7 +87,6 @@ struct damacy__exec_view {
     uint64_t literals, frame; // addresses of the block's literals and of the frame
     int32_t block, t0, t1;    // places of the block and the tile
     uint32_t ahead;           // bytes of the frame before the buffer, modulo 2^32
-    uint32_t edge;            // bytes before the first whole word of the frame
     int32_t left;             // records from that one on
     uint32_t done;            // RELAY: bytes of the frame that are in the output
 };
@@ -101,19 +100,6 @@ struct damacy__exec_segment {
     int32_t to, n;
     damacy__exec_words words;
 };
-
-// The first word of a source that begins before the first whole word of the frame: that word is not
-// the frame's alone.
-DAMACY__INLINE uint32_t damacy__exec_edge(uint64_t from)
-{
-    uint32_t v = 0;
-    DAMACY__EXEC_NOUNROLL for (uint64_t at = from | 3;; at--)
-    {
-        v = v << 8 | damacy__exec_byte(at);
-        if (at == from)
-            return v << (8 * (from & 3));
-    }
-}
 
 // Clips and checks a record, `skip` after the thread's first, and issues the loads of its first 8
 // bytes. A match that reads the tile is set aside.
@@ -143,10 +129,6 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
     const bool early = S::IS_RELAY && here && !literals && !late && source + (uint32_t)n > v->done;
     s->n = here && !late && !early ? n : 0;
     s->words = damacy__exec_gather(from, s->n);
-    if (v->edge) {
-        if (s->n && s->source < v->edge)
-            s->words.w0 = damacy__exec_edge(from);
-    }
     if (late) {
         const uint32_t i =
             damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1, (uint32_t)to >> 16);
@@ -216,7 +198,6 @@ DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_re
     v.t0 = t->t0;
     v.t1 = t->t1;
     v.ahead = t->start - f->begin;
-    v.edge = (0u - f->begin) & 3;
     v.left = (int32_t)(b->n_records - b->next - threadIdx.x);
     v.done = done;
     DAMACY__EXEC_UNROLL for (int32_t u = 0; u <= S::SEGMENTS; u++)

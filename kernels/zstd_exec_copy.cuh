@@ -116,7 +116,9 @@ DAMACY__INLINE void damacy__exec_store8(uint32_t to, uint32_t lo, uint32_t hi, i
         damacy__sts8(to + 7, hi >> 24);
 }
 
-// Words around the first 8 bytes of a source of n. Only words that hold one of the n are read.
+// Words around the first 8 bytes of a source of n. Only words that hold one of the n are read:
+// their other bytes may be a neighbour's who writes them just now, and are shifted out or not
+// stored.
 struct damacy__exec_words {
     uint32_t w0, w1, w2;
 };

@@ -219,7 +219,6 @@ DAMACY__INLINE void damacy__relay_early(uint32_t shared, uint32_t n_early,
 {
     const uint32_t lane = damacy__lane(), ahead = leg->t.start - leg->f.begin;
     const uint64_t frame = leg->f.base + leg->f.begin;
-    const uint32_t edge = (0u - leg->f.begin) & 3;
 
     DAMACY__EXEC_NOUNROLL for (uint32_t i0 = threadIdx.x & ~31u; i0 < n_early; i0 += S::THREADS)
     {
@@ -252,9 +251,7 @@ DAMACY__INLINE void damacy__relay_early(uint32_t shared, uint32_t n_early,
             const uint32_t to = (place & 0xffff) + 8 * piece;
             const int32_t n = k + lane < all ? (int32_t)((place >> 16) - 8 * piece) : 0;
             const uint64_t from = frame + (to + ahead - offset);
-            damacy__exec_words words = damacy__exec_gather(from, n);
-            if (n > 0 && to + ahead - offset < edge)
-                words.w0 = damacy__exec_edge(from);
+            const damacy__exec_words words = damacy__exec_gather(from, n);
             damacy__exec_scatter(shared + S::BYTES + to, words, (uint32_t)from * 8, n);
         }
     }

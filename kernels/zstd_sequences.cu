@@ -38,7 +38,7 @@ extern "C" __global__ __launch_bounds__(256, 2) void damacy_zstd_fse_half(damacy
         damacy__zstd_execute<threads, segments, tile>(w, variant, shared);                \
     }
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x3, 1024, 3, 16384, 1, DAMACY__ZSTD_EXECUTE_1024X3)
-DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256, 4, 8192, 4, DAMACY__ZSTD_EXECUTE_256X4)
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256, 4, 7168, 4, DAMACY__ZSTD_EXECUTE_256X4)
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, 128, 4, 4096, 8, DAMACY__ZSTD_EXECUTE_128X4)
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, 128, 4, 3072, 8, DAMACY__ZSTD_EXECUTE_128X4_3K)
 

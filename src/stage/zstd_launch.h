@@ -87,10 +87,10 @@ typedef struct damacy__zstd_pass {
     damacy__device* device;
     const damacy__zstd_call* call;
     damacy__zstd_wave wave;
-    uint32_t n_jobs;   /* likely */
-    uint32_t n_blocks; /* likely */
-    bool is_few;       /* so few blocks that sequences take the shape for latency */
-    bool is_large;     /* jobs of which all multiprocessors share each */
+    uint32_t n_jobs;    /* likely */
+    uint32_t n_blocks;  /* likely */
+    bool is_few;        /* so few blocks that sequences take the shape for latency */
+    uint64_t size_each; /* likely, of a job's output */
     damacy__zstd_options options;
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
@@ -175,19 +175,32 @@ static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err
     return DAMACY_OK;
 }
 
-/* Execution of up to 200 frames, which all multiprocessors share if they are large. Tiles of dense
- * ones, which the kernels see, wait for each other most: of few they are done sooner one at a time,
- * with one for nearly every multiprocessor a block of threads each is fastest. */
+/* Execution of up to 200 frames, which all multiprocessors share if they are large; beside other
+ * waves only if they are very large. The fewer frames and the denser, which the kernels see, the
+ * more their tiles wait for each other: then they are done sooner one at a time. With a frame for
+ * nearly every multiprocessor a block of threads each is fastest. */
 static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->device->n_multiprocessors;
+    const bool are_few = 5 * run->n_jobs <= 3 * n;
+    const uint32_t least = are_few && !run->call->has_company ? DAMACY__ZSTD_RELAY_SIZE / 4
+                           : run->n_jobs <= n                 ? 2 * DAMACY__ZSTD_RELAY_SIZE
+                                                              : DAMACY__ZSTD_RELAY_SIZE;
 
-    if (!run->is_large || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
+    if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
         return DAMACY__ZSTD_EXECUTE_1024X3;
     }
-    return DAMACY__ZSTD_EXECUTE_RELAY | (run->n_jobs > n            ? 0
-                                         : 5 * run->n_jobs <= 3 * n ? DAMACY__ZSTD_EXECUTE_WIDE
-                                                                    : DAMACY__ZSTD_EXECUTE_1024X3);
+    if (3 * run->n_jobs <= n) {
+        return DAMACY__ZSTD_EXECUTE_WIDE;
+    }
+    if (are_few) {
+        return DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
+    }
+    if (run->n_jobs > n) {
+        return DAMACY__ZSTD_EXECUTE_RELAY;
+    }
+    return DAMACY__ZSTD_EXECUTE_1024X3 |
+           (10 * run->n_jobs <= 9 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
@@ -472,8 +485,7 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
                                          (uint64_t)layout->wave.max_blocks);
     run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
                  (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * device->n_multiprocessors;
-    run.is_large = size / run.n_jobs >=
-                   (run.n_jobs > device->n_multiprocessors ? 1ull : 2ull) * DAMACY__ZSTD_RELAY_SIZE;
+    run.size_each = size / run.n_jobs;
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, size, err);
     if (status != DAMACY_OK) { /* so that who waits for the stream has waited for all */

@@ -84,7 +84,7 @@ static void run_tile(damacy__zstd_wave w, uint32_t variant)
 }
 static void run_256x4(const damacy__zstd_wave& w)
 {
-    run_tile<256, 4, 8192>(w, DAMACY__ZSTD_EXECUTE_256X4);
+    run_tile<256, 4, 7168>(w, DAMACY__ZSTD_EXECUTE_256X4);
 }
 static void run_128x4(const damacy__zstd_wave& w)
 {
@@ -153,7 +153,7 @@ static void run_all(const damacy__zstd_wave& wave)
                 w, variant, shared);
         });
     };
-    tile(damacy__exec_shape<256, 4, 8192>(), 256, DAMACY__ZSTD_EXECUTE_256X4);
+    tile(damacy__exec_shape<256, 4, 7168>(), 256, DAMACY__ZSTD_EXECUTE_256X4);
     tile(damacy__exec_shape<128, 4, 4096>(), 128, DAMACY__ZSTD_EXECUTE_128X4);
     tile(damacy__exec_shape<128, 4, 3072>(), 128, DAMACY__ZSTD_EXECUTE_128X4_3K);
     tile(damacy__exec_shape<1024, 3, 16384>(), 1024, DAMACY__ZSTD_EXECUTE_1024X3);
@@ -346,7 +346,7 @@ TEST(overlaps_of_every_offset_and_length_at_every_alignment)
 
 TEST(matches_that_begin_a_tile_read_the_end_of_the_one_before)
 {
-    static const uint32_t tiles[n_variants] = {8192, 4096, 3072, 16384, 3072, 4096, 16384, 16384};
+    static const uint32_t tiles[n_variants] = {7168, 4096, 3072, 16384, 3072, 4096, 16384, 16384};
     uint64_t seed = test_seed();
     for (uint32_t v = 0; v < n_variants; v++) {
         std::vector<frame> frames;

@@ -175,7 +175,7 @@ static inline void wave_execute(const damacy__zstd_wave& w)
                      [&] { damacy_zstd_execute_1024x3(w); });
     }
     if (w.flags & DAMACY__ZSTD_EXECUTE_256X4) {
-        simt::launch(wave_grid(3), dim3(256), DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 8192),
+        simt::launch(wave_grid(3), dim3(256), DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168),
                      [&] { damacy_zstd_execute_256x4(w); });
     }
     if (w.flags & DAMACY__ZSTD_EXECUTE_128X4) {
