@@ -25984,6 +25984,7 @@ typedef float damacy__eight_floats __attribute__((vector_size(32)));
         for (; i < n; i += (count)) {                                                             \
             damacy__block_##name(to, from, DAMACY__MIN(i, n - (count)));                          \
         }                                                                                         \
+        __builtin_ia32_vzeroupper();                                                              \
     }
 #define DAMACY__WIDE_TO_F32(name, S, X, widen)                   \
     DAMACY__WIDE_ROW(name, S, float, 8, X, damacy__eight_floats, \
@@ -26456,17 +26457,32 @@ static void damacy__turn(void* dst, uint64_t src, uint64_t stride, size_t n, siz
 #undef DAMACY__TURN
 }
 
-/* n times the size bytes at value: a piece is copied again and again behind itself. */
+/* n times the size bytes at value; a first piece is copied again and again behind itself. */
 static void damacy__splat(void* dst, const void* value, size_t n, uint32_t size)
 {
+    typedef uint64_t pair __attribute__((vector_size(16)));
     uint8_t* const to = (uint8_t*)dst;
-    size_t n_done = DAMACY__MIN(n, (size_t)64 / size) * size;
+    const size_t n_bytes = n * size;
+    size_t n_done = 0;
+    uint64_t word = 0;
+    pair x;
 
-    for (size_t i = 0; i < n_done; i += size) {
-        memcpy(to + i, value, size);
+    memcpy(&word, value, size);
+    word *= size == 8 ? 1 : UINT64_MAX / ((UINT64_C(1) << 8 * size) - 1);
+    x[0] = x[1] = word;
+    if (n_bytes < sizeof x) {
+        memcpy(to, &x, n_bytes);
+        return;
     }
-    while (n_done < n * size) {
-        const size_t piece = DAMACY__MIN(DAMACY__MIN(n_done, (size_t)4096), n * size - n_done);
+    for (const size_t end = DAMACY__MIN(n_bytes - 16, (size_t)512); n_done < end; n_done += 16) {
+        memcpy(to + n_done, &x, sizeof x);
+    }
+    if (n_done < 512) { /* the last 16 bytes, some of them again */
+        memcpy(to + n_bytes - 16, &x, sizeof x);
+        return;
+    }
+    while (n_done < n_bytes) {
+        const size_t piece = DAMACY__MIN(DAMACY__MIN(n_done, (size_t)4096), n_bytes - n_done);
         memcpy(to + n_done, to, piece);
         n_done += piece;
     }

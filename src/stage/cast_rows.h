@@ -325,6 +325,7 @@ typedef float damacy__eight_floats __attribute__((vector_size(32)));
         for (; i < n; i += (count)) {                                                             \
             damacy__block_##name(to, from, DAMACY__MIN(i, n - (count)));                          \
         }                                                                                         \
+        __builtin_ia32_vzeroupper();                                                              \
     }
 #define DAMACY__WIDE_TO_F32(name, S, X, widen)                   \
     DAMACY__WIDE_ROW(name, S, float, 8, X, damacy__eight_floats, \
