@@ -6806,79 +6806,22 @@ static damacy_status damacy__zstd_decode(damacy__zstd* zstd, damacy__span src, u
 }
 DAMACY__COLD_END
 
-/* ==== src/codec/lz4.h ==== */
-/* LZ4 blocks on the host: our own decoder, so that hostile bytes meet nothing but checked copies.
- *
- * Two containers: a bare block whose decoded size is known from outside (inside blosc), and
- * numcodecs' form, a 32-bit little-endian decoded size and then the block. Source:
- * lz4_Block_format.md. */
-
-static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t size,
-                                        damacy_error* err);
-
-static damacy_status damacy__lz4_refuse(damacy_error* err, size_t at, const char* what)
-{
-    err->offset = at;
-    return damacy__fail(err, DAMACY_DECODE, "lz4: %s at byte %zu", what, at);
-}
-
-/* Adds the bytes that follow a length whose field is full, up to the first below 255. */
-static inline bool damacy__lz4_length(const uint8_t** in, const uint8_t* end, size_t* length)
-{
-    uint8_t byte = 255;
-
-    while (byte == 255) {
-        if (*in == end) {
-            return false;
-        }
-        byte = *(*in)++;
-        *length += byte;
-    }
-    return true;
-}
+/* ==== src/codec/lz4_short.h ==== */
+/* The loop of the LZ4 decoder that most sequences go through. Source: lz4_Block_format.md. */
 
 /* Copies n bytes in steps of 16, up to 15 too many: there is room for 16 more. Source and
  * destination do not overlap within 16 bytes. */
-static inline void damacy__lz4_copy(uint8_t* dst, const uint8_t* src, size_t n)
+DAMACY__ALWAYS_INLINE void damacy__lz4_copy(uint8_t* dst, const uint8_t* src, size_t n)
 {
     for (size_t i = 0; i < n; i += 16) {
         memcpy(dst + i, src + i, 16);
     }
 }
 
-/* Copies n bytes from `offset` bytes back, which may overlap; room: bytes that may be written, at
- * least n. */
-static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size_t room)
-{
-    const uint8_t* from = dst - offset;
-
-    if (offset == 1) {
-        memset(dst, from[0], n);
-    } else if (room - n >= 16 && offset >= 16) {
-        damacy__lz4_copy(dst, from, n);
-    } else if (room - n >= 16) {
-        if (offset < 8) { /* after 8 bytes the same pattern lies a multiple of offset back */
-            for (size_t i = 0; i < 8; i++) {
-                dst[i] = from[i];
-            }
-            offset *= (7 + offset) / offset;
-        } else {
-            memcpy(dst, from, 8);
-        }
-        for (size_t i = 8; i < n; i += 8) {
-            memcpy(dst + i, dst + i - offset, 8);
-        }
-    } else {
-        for (size_t i = 0; i < n; i++) {
-            dst[i] = from[i];
-        }
-    }
-}
-
 /* Decodes sequences of few literals and short matches far from both ends, until one is not; these
- * need the fewest checks, and are most. */
-static inline void damacy__lz4_short_run(const uint8_t** in, const uint8_t* in_end, uint8_t** out,
-                                         const uint8_t* out_end, const uint8_t* dst)
+ * need the fewest checks, and are most. *in and *out move on. */
+static void damacy__lz4_short_run(const uint8_t** in, const uint8_t* in_end, uint8_t** out,
+                                  const uint8_t* out_end, const uint8_t* dst)
 {
     enum { DAMACY__FAR = 320 }; /* a sequence takes at most 274 bytes and writes at most 304 */
     /* By offset: times this the pattern fills 8 bytes, and after them lies so far back again. */
@@ -6930,6 +6873,67 @@ static inline void damacy__lz4_short_run(const uint8_t** in, const uint8_t* in_e
     }
     *in = at;
     *out = to;
+}
+
+/* ==== src/codec/lz4.h ==== */
+DAMACY__LEAN_BEGIN
+/* LZ4 blocks on the host: our own decoder, so that hostile bytes meet nothing but checked copies.
+ *
+ * Two containers: a bare block whose decoded size is known from outside (inside blosc), and
+ * numcodecs' form, a 32-bit little-endian decoded size and then the block. Source:
+ * lz4_Block_format.md. */
+
+static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t size,
+                                        damacy_error* err);
+
+static damacy_status damacy__lz4_refuse(damacy_error* err, size_t at, const char* what)
+{
+    err->offset = at;
+    return damacy__fail(err, DAMACY_DECODE, "lz4: %s at byte %zu", what, at);
+}
+
+/* Adds the bytes that follow a length whose field is full, up to the first below 255. */
+static inline bool damacy__lz4_length(const uint8_t** in, const uint8_t* end, size_t* length)
+{
+    uint8_t byte = 255;
+
+    while (byte == 255) {
+        if (*in == end) {
+            return false;
+        }
+        byte = *(*in)++;
+        *length += byte;
+    }
+    return true;
+}
+
+/* Copies n bytes from `offset` bytes back, which may overlap; room: bytes that may be written, at
+ * least n. */
+static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size_t room)
+{
+    const uint8_t* from = dst - offset;
+
+    if (offset == 1) {
+        memset(dst, from[0], n);
+    } else if (room - n >= 16 && offset >= 16) {
+        damacy__lz4_copy(dst, from, n);
+    } else if (room - n >= 16) {
+        if (offset < 8) { /* after 8 bytes the same pattern lies a multiple of offset back */
+            for (size_t i = 0; i < 8; i++) {
+                dst[i] = from[i];
+            }
+            offset *= (7 + offset) / offset;
+        } else {
+            memcpy(dst, from, 8);
+        }
+        for (size_t i = 8; i < n; i += 8) {
+            memcpy(dst + i, dst + i - offset, 8);
+        }
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            dst[i] = from[i];
+        }
+    }
 }
 
 /* Decodes one block to exactly size bytes, using up exactly src. */
@@ -6995,6 +6999,7 @@ static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t s
     }
     return DAMACY_OK;
 }
+DAMACY__LEAN_END
 
 /* ==== src/codec/gzip.h ==== */
 DAMACY__COLD_BEGIN
