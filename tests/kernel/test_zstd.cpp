@@ -246,24 +246,40 @@ static bytes joined(std::initializer_list<bytes> parts)
     return all;
 }
 
+// Symbols of one alphabet: if they are 16, their codes have 4 bits each and never synchronise.
+static bytes symbols(size_t size, uint32_t n)
+{
+    bytes b(size);
+    for (uint8_t& v : b) {
+        v = (uint8_t)(noise() % n);
+    }
+    return b;
+}
+
+// Waves with few and with many literals for each sequence: whether they are early depends on it.
 TEST(zstd_decodes_literals_with_every_kernel)
 {
-    for (int literals = WAVE_LANES; literals <= WAVE_SPLIT128; literals++) {
-        std::vector<wave_job> jobs;
-        std::vector<bytes> contents;
-        for (const uint32_t spread : {4u, 30u, 120u, 600u, 20000u}) { // table logs up to 11
-            for (const size_t size : {700u, 5000u, 140001u}) {
-                contents.push_back(volume(size, spread));
-                jobs.push_back(job_of(compressed(contents.back(), 1, true), size));
-                jobs.back().skew = (unsigned)jobs.size() % 16;
+    std::vector<std::vector<bytes>> waves;
+    for (const uint32_t spread : {4u, 30u, 120u, 600u, 20000u}) { // table logs up to 11
+        waves.push_back({volume(700, spread), volume(5000, spread), volume(140001, spread)});
+    }
+    waves.push_back({symbols(131070, 2), symbols(131056, 16), symbols(131055, 17)});
+    waves.push_back({symbols(131000, 90), bytes(100000, 7)});
+    for (int run = 0; run < 2 * (WAVE_SPLIT128 + 1); run++) {
+        for (const std::vector<bytes>& contents : waves) {
+            std::vector<wave_job> jobs;
+            wave_options o;
+            for (const bytes& content : contents) {
+                jobs.push_back(job_of(compressed(content, 1, true), content.size()));
+                jobs.back().skew = (unsigned)(5 * jobs.size() + content.size()) % 16;
             }
-        }
-        wave_options o;
-        o.literals = literals;
-        CHECK(wave_run(jobs, o).empty());
-        for (size_t i = 0; i < jobs.size(); i++) {
-            CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
-            CHECK(jobs[i].out == contents[i] && jobs[i].canary);
+            o.literals = run / 2;
+            o.seed = (uint64_t)(run % 2 + 1); // early, before the sequences or after them
+            CHECK(wave_run(jobs, o).empty());
+            for (size_t i = 0; i < jobs.size(); i++) {
+                CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+                CHECK(jobs[i].out == contents[i] && jobs[i].canary);
+            }
         }
     }
 }
