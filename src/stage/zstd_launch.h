@@ -375,7 +375,9 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
                              err);
 }
 
-/* Shapes for different frames run side by side: each has a tail of its own. */
+/* Shapes for different frames run side by side: each has a tail of its own. Up to 1,000 frames are
+ * all under way at once, and mostly one shape takes all of them: there the others come before or
+ * after it, as a multiprocessor that they begin on keeps their division of L1 and shared memory. */
 static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
@@ -396,7 +398,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         if (!(run->options.execute & tile.flag)) {
             continue;
         }
-        if (n_tiles++ == 0) {
+        if (n_tiles++ == 0 || run->n_jobs <= 1000) {
             DAMACY__TRY(
                 damacy__zstd_step(run, kernel, run->n_jobs, tile.threads, tile.shared, err));
         } else {
