@@ -192,9 +192,8 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
 /* Force a shape of fse; neither: by the number of blocks. */
-#define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u
+#define DAMACY__ZSTD_FLAG_FSE_LATENCY    0x100u /* another kernel, damacy_zstd_fse_few */
 #define DAMACY__ZSTD_FLAG_FSE_THROUGHPUT 0x200u
-#define DAMACY__ZSTD_FLAG_FSE_HALF       0x400u /* another kernel, damacy_zstd_fse_half */
 
 /* Of order: the lists of literals, not the others. */
 #define DAMACY__ZSTD_FLAG_LITERALS 0x1000u
@@ -222,13 +221,9 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_WIDE_THREADS  1024
 #define DAMACY__ZSTD_WIDE_SEGMENTS 3
 
-/* Dynamic shared memory of fse for few blocks, 8 a multiprocessor; where there is less, all. */
+/* Dynamic shared memory of fse_few, 8 blocks a multiprocessor; where there is less, all. */
 #define DAMACY__ZSTD_FSE_LATENCY_SHARED 182272u
 #define DAMACY__ZSTD_FSE_LATENCY_BLOCKS 8u
-
-/* Dynamic shared memory of fse_half. */
-#define DAMACY__ZSTD_FSE_HALF_SHARED 101376u
-#define DAMACY__ZSTD_FSE_HALF_BLOCKS 16u /* of a group, at most */
 
 /* Shared memory of one warp that decodes literals by lanes, its tables not included. */
 #define DAMACY__ZSTD_LANE_SIZE 5376u

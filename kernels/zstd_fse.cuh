@@ -6,7 +6,7 @@
 // batches, with one barrier a batch:
 //   warp 0      walks states                     batch b
 //   warps 1, 2  alternate: values                batch b - 1, sums and records  batch b - 2
-//   warp 3      feeds the rings of input         for batch b + 2
+//   warp 3      feeds the rings of input         for batch b + 3
 //   warps 5-7   copy records to device memory    batch b - 3
 // Warp 4 only comes to the barriers: it would share the scheduler of the walk.
 // Two shapes: throughput (entries of 4 bytes, up to 32 blocks) and latency (8 bytes, 8 blocks, the
@@ -97,7 +97,7 @@ template <class S>
 DAMACY__INLINE void damacy__fse_walk_begin(damacy__fse_walk* w, damacy__fse_lane self,
                                            const damacy__fse_block* b)
 {
-    damacy__fse_entry first = {0, 0, 0, 0};
+    damacy__fse_entry first = {0, 0, 0};
     uint32_t x = damacy__fse_bits_load<S>(w->at, self.ring).y;
 
     first.width = b->logs[DAMACY__ZSTD_LL];
@@ -120,7 +120,7 @@ DAMACY__INLINE void damacy__fse_emit_batch(damacy__fse_values<S>* values, uint32
     uint32_t n = 0, first = 0, n_sequences = 0;
 
     if (b->n > done) {
-        const uint32_t to = shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE + lane * 8;
+        const uint32_t to = shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE + lane * 16;
         damacy__fse_state s;
         damacy__fse_state_load(&s, shared + S::STATE + lane * 32);
         first = s.n_records;
@@ -190,11 +190,11 @@ template <class S> struct damacy__fse_role {
     damacy__fse_walk walk;
     damacy__fse_feed feed;
     damacy__fse_values<S> values;
-    damacy__fse_seen seen; // of the stages of the wide shape
-    damacy__fse_sums sums;
+    damacy__fse_seen seen;
+    damacy__fse_sums sums; // and what follows: of the wide shape
     damacy__fse_state state;
     uint64_t records;
-    uint32_t capacity, walked, max_offset;
+    uint32_t capacity;
 };
 
 // The end of a batch for a role. A warp comes to the barrier as one, and all of the block's come,
@@ -216,31 +216,47 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
     const bool here = S::LANES == 32 || lane < S::LANES;
 
     if (warp == 0) {
-        for (uint32_t i = 0; i < rounds; i++) {
-            if (i < n_batches)
-                damacy__fse_walk_batch<S>(&r->walk, shared, self, b->n, i, &r->walked);
+        damacy__fse_inputs inputs;
+        uint32_t i = 0;
+        r->walk.at *= S::UNIT;
+        damacy__fse_walk_load<S>(&inputs, &r->walk, shared, self.column);
+        DAMACY__NOUNROLL while (i < n_batches)
+        {
+            damacy__fse_walk_batch<S>(&r->walk, &inputs, shared, self, b->n, i++);
             damacy__fse_batch_done();
         }
+        DAMACY__NOUNROLL for (; i < rounds; i++) damacy__fse_batch_done();
     } else if (warp == 1 || warp == 2) {
         for (uint32_t i = 0; i < rounds; i++) {
             if (((i ^ warp) & 1) == 0) {
-                const uint32_t batch = i - 1, done = batch * S::BATCH;
-                if (here && batch < n_batches && b->n > done)
-                    damacy__fse_extract<S>(&r->values, shared,
-                                           shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE +
-                                               lane * 16,
-                                           self.ring, &r->max_offset);
+                const uint32_t batch = i - 1, left = b->n - batch * S::BATCH;
+                const uint32_t queue = shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE + lane * 16;
+                if (here && batch < n_batches && b->n > batch * S::BATCH) {
+                    if (left <= S::BATCH)
+                        r->seen.walked = damacy__fse_end<S>(queue, left - 1);
+                    damacy__fse_extract<S>(&r->values, shared, queue, &r->seen.max_offset);
+                }
             } else if (here && i - 2 < n_batches) {
                 damacy__fse_emit_batch<S>(&r->values, shared, b, r->records, r->capacity, i - 2);
             }
             damacy__fse_batch_done();
         }
     } else if (warp == 3) {
+        const uint32_t position = shared + S::POSITION + 4 * lane;
+        damacy__fse_flight even, odd; // under way, by the batch in which they were asked for
+        even.n = odd.n = even.first = odd.first = 0;
+        for (uint32_t i = 0; i < 4; i++)
+            even.chunk[i].x = even.chunk[i].y = even.chunk[i].z = even.chunk[i].w = odd.chunk[i].x =
+                odd.chunk[i].y = odd.chunk[i].z = odd.chunk[i].w = 0;
         for (uint32_t i = 0; i < rounds; i++) {
-            if (here && b->n > i * S::BATCH) {
-                const uint32_t position = shared + S::POSITION + (i & 1) * 4 * S::LANES + 4 * lane;
-                damacy__fse_feed_step<S>(&r->feed, damacy__lds32(position), self.ring);
-            }
+            if (here && b->n > i * S::BATCH)
+                damacy__fse_feed_step<S>(&r->feed, &even, damacy__lds32(position), self.ring);
+            damacy__fse_batch_done();
+            if (++i == rounds)
+                break;
+            if (here && b->n > i * S::BATCH)
+                damacy__fse_feed_step<S>(&r->feed, &odd, damacy__lds32(position + 4 * S::LANES),
+                                         self.ring);
             damacy__fse_batch_done();
         }
     } else if (warp >= 5) {
@@ -374,8 +390,6 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
 
     r->walk.ll = r->walk.ml = r->walk.of = self.column;
     r->walk.at = skip;
-    r->walked = 0xffffffffu;
-    r->max_offset = 0;
     r->capacity = b->n ? b->block->record_capacity : 0;
     r->records = b->n ? w.records + 8 * b->block->first_record : 0;
     for (uint32_t k = 0; k < S::BATCH; k++)
@@ -399,11 +413,11 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
                                           damacy__shfl(skip, from), self.ring);
             damacy__fse_wide_feed_store<S>(&r->feed, self.ring);
         } else if (lane < S::LANES && b->n) {
-            damacy__fse_feed_step<S>(&r->feed, skip, self.ring);
+            const uint32_t want = damacy__fse_want<S>(skip) + 16;
+            r->feed.filled =
+                damacy__fse_feed_now<S>(r->feed.end, r->feed.lo, r->feed.hi, 0, want, self.ring);
         }
     }
-    if (!S::WIDE && warp == 3 && lane < S::LANES)
-        damacy__fse_feed_store<S>(&r->feed, self.ring);
     damacy__sync_block();
     if (warp == 0) {
         damacy__fse_walk_begin<S>(&r->walk, self, b);
@@ -441,15 +455,15 @@ static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint3
     if (S::WIDE) {
         walked = damacy__fse_wide_results<S>(&r, shared, &s, &max_offset);
     } else {
-        if (lane < S::LANES && warp < 3)
-            damacy__sts32(shared + S::QUEUE + warp * 4 * S::LANES + 4 * lane,
-                          warp == 0 ? r.walked : r.max_offset);
+        const uint32_t results = shared + S::QUEUE + 8 * (lane & (S::LANES - 1));
+        if (lane < S::LANES && (warp == 1 || warp == 2))
+            damacy__sts64(results + warp * 8 * S::LANES, r.seen.max_offset, r.seen.walked);
         damacy__sync_block();
-        const uint32_t results = shared + S::QUEUE + 4 * (lane & (S::LANES - 1));
+        const damacy__u32x2 one = damacy__lds64(results + 8 * S::LANES);
+        const damacy__u32x2 two = damacy__lds64(results + 16 * S::LANES);
         damacy__fse_state_load(&s, shared + S::STATE + (lane & (S::LANES - 1)) * 32);
-        walked = damacy__lds32(results);
-        max_offset = damacy__max(damacy__lds32(results + 4 * S::LANES),
-                                 damacy__lds32(results + 8 * S::LANES));
+        max_offset = damacy__max(one.x, two.x);
+        walked = damacy__max(one.y, two.y); // one of them saw the last sequence
     }
     if (warp == 0 && b.block)
         damacy__fse_finish(w, &b, &s, damacy__fse_verdict(&b, &s, walked, max_offset),
@@ -522,7 +536,7 @@ static __device__ void damacy__fse_run_even(const damacy__zstd_wave& w, uint32_t
     damacy__fse_run<S, S>(w, damacy__fse_plan_even(n, S::LANES, S::WIDE), shared);
 }
 
-// Shapes by shared memory. Without room for 32 blocks there is one shape of fewer lanes.
+// Shapes by shared memory. Without room for 16 blocks or more there is one shape of fewer lanes.
 #if DAMACY__SHARED_MAX >= 232448
 #define DAMACY__FSE_HAS_LATENCY 1
 typedef damacy__fse_shape<8, 6, 32> damacy__fse_latency;
@@ -533,38 +547,27 @@ typedef damacy__fse_shape<8, 6, 16> damacy__fse_latency;
 typedef damacy__fse_shape<4, 6, 16> damacy__fse_throughput; // 16 blocks
 #elif DAMACY__SHARED_MAX >= 101376
 typedef damacy__fse_shape<4, 6, 8> damacy__fse_throughput; // 16 blocks
+typedef damacy__fse_throughput damacy__fse_latency;
 #else
 typedef damacy__fse_shape<4, 5, 16> damacy__fse_throughput; // 8 blocks
+typedef damacy__fse_throughput damacy__fse_latency;
 #endif
 static_assert(damacy__fse_throughput::SIZE <= DAMACY__SHARED_MAX, "shared memory");
-
-// A shape that leaves half of a multiprocessor to other kernels, where there is room for that.
-#if DAMACY__SHARED_MAX >= 166912
-typedef damacy__fse_shape<4, 6, 8> damacy__fse_half; // 16 blocks
-#else
-typedef damacy__fse_throughput damacy__fse_half;
-#endif
-static_assert(damacy__fse_half::SIZE <= DAMACY__ZSTD_FSE_HALF_SHARED || DAMACY__SHARED_MAX < 166912,
-              "host's view");
+static_assert(damacy__fse_latency::SIZE <= DAMACY__ZSTD_FSE_LATENCY_SHARED, "host's view");
 
 // The stage. Grid: one CTA of DAMACY__FSE_THREADS a multiprocessor; dynamic shared memory: all that
-// a CTA may have (DAMACY__SHARED_MAX), or DAMACY__ZSTD_FSE_LATENCY_SHARED where that is less: then
-// few blocks are expected, and other kernels find room beside it.
+// a CTA may have (DAMACY__SHARED_MAX).
 static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* shared)
 {
 #ifdef DAMACY__FSE_HAS_LATENCY
-    static_assert(damacy__fse_latency::SIZE <= DAMACY__ZSTD_FSE_LATENCY_SHARED, "host's view");
-    const bool small = damacy__dynamic_shared_size() < damacy__fse_throughput::SIZE;
     const uint32_t n = damacy__zstd_counts(w)->n_sequence_blocks;
     const uint32_t lanes = damacy__fse_throughput::LANES, wide_lanes = damacy__fse_latency::LANES;
-    const bool few = n <= wide_lanes * gridDim.x;
     damacy__fse_plan plan;
 
-    if (w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || small ||
-        (few && !(w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)))
-        plan = damacy__fse_plan_even(n, wide_lanes, true);
-    else if (w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)
+    if (w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)
         plan = damacy__fse_plan_even(n, lanes, false);
+    else if (n <= wide_lanes * gridDim.x)
+        plan = damacy__fse_plan_even(n, wide_lanes, true);
     else if (threadIdx.x < 32)
         plan = damacy__fse_plan_mixed(w, n, lanes, wide_lanes);
     damacy__fse_run<damacy__fse_throughput, damacy__fse_latency>(w, plan,

@@ -5,9 +5,11 @@
 
 #include "kernels/zstd_fse_walk.cuh"
 
-// Words at S::CONSTANTS: bases of LL, bases of ML, choices of an offset.
+// Words at S::CONSTANTS: bases of LL, bases of ML, choices of an offset, then {choice, what is
+// added} by 2 * min(value, 4) + (1 if there are no literals).
 #define DAMACY__FSE_CHOICES 89u
-#define DAMACY__FSE_WORDS   94u
+#define DAMACY__FSE_PAIRS   94u
+#define DAMACY__FSE_WORDS   114u
 
 // A choice: sign bits of its bytes select repeat offset 1, 2, 3 as the start of the new offset and
 // say that the history does not move. By value less (1 if there are literals): 0, 1, 2, then "1
@@ -18,7 +20,17 @@ DAMACY__INLINE uint32_t damacy__fse_constant(uint32_t i)
         return damacy__fse_base_ll[i];
     if (i < DAMACY__FSE_CHOICES)
         return damacy__fse_base_ml[i - 36];
-    return i == 89 ? 0x80000080u : i == 90 ? 0x8000u : i == 91 ? 0x800000u : i == 92 ? 0x80u : 0u;
+    const uint32_t pair = (i - DAMACY__FSE_PAIRS) / 2; // 0 and 1: no value is 0
+    const uint32_t which = i < DAMACY__FSE_PAIRS  ? i - DAMACY__FSE_CHOICES
+                           : pair < 2 || pair > 7 ? 4
+                                                  : (pair - 1) / 2;
+    if (i >= DAMACY__FSE_PAIRS && i & 1)
+        return which == 3 ? 0xffffffffu : 0;
+    return which == 0   ? 0x80000080u
+           : which == 1 ? 0x8000u
+           : which == 2 ? 0x800000u
+           : which == 3 ? 0x80u
+                        : 0u;
 }
 
 // Symbolic offsets count up while an offset is decremented: both are one less.
@@ -67,13 +79,31 @@ template <class S> struct damacy__fse_values {
     uint32_t offset[S::BATCH], choice[S::BATCH], ll[S::BATCH], ml[S::BATCH];
 };
 
-// First half. max_offset: largest offset value. Shifts count modulo 32. The queue says where
-// windows are: they are still in the ring, as the feeder overwrites words three batches later.
+// What fills a batch after the last sequence, so that it moves nothing: literal length code 0,
+// match length code 57, which stands for nothing (see DAMACY__FSE_WORDS), and repeat offset 2.
+#define DAMACY__FSE_FILLER (57u << 18)
+
+// Fills a batch after its sequence `last`. Returns the position after that sequence, whose next
+// states do not exist.
+template <class S> DAMACY__INLINE uint32_t damacy__fse_end(uint32_t queue, uint32_t last)
+{
+    const damacy__u32x4 q = damacy__lds128(queue + last * 16 * S::LANES);
+
+    DAMACY__NOUNROLL for (uint32_t k = last + 1; k < S::BATCH; k++)
+        damacy__fse_queue_write(queue + k * 16 * S::LANES, q.x, 0, DAMACY__FSE_FILLER, 0);
+    return q.x / S::UNIT + damacy__fse_entry_parts<S>(q.y).extra +
+           damacy__fse_entry_parts<S>(q.z).extra + damacy__fse_entry_parts<S>(q.w).extra;
+}
+
+// First half. max_offset: largest offset value. Shifts count modulo 32: (a + width) - width, with
+// base bits that do not count. The queue says where windows are: they are still in the ring, as the
+// feeder overwrites words three batches later.
 template <class S>
 DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t shared, uint32_t queue,
-                                        uint32_t ring, uint32_t* max_offset)
+                                        uint32_t* max_offset)
 {
     const uint32_t constants = shared + S::CONSTANTS;
+    const uint32_t column = 4 * (damacy__lane() & (S::LANES - 1)); // of the ring
     DAMACY__UNROLL for (uint32_t k0 = 0; k0 < S::BATCH; k0 += 4)
     {
         damacy__u32x4 q[4]; // position, entries
@@ -82,26 +112,29 @@ DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t share
             damacy__lds128(queue + (k0 + i) * 16 * S::LANES);
         DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
         {
-            v[i] = damacy__fse_window_load<S>(damacy__fse_ring_at<S>(q[i].x, ring));
-            o->ll[k0 + i] = damacy__lds32(constants + (q[i].y >> 14 & 0xfc));
-            o->ml[k0 + i] = damacy__lds32(constants + 144 + (q[i].z >> 14 & 0xfc));
+            v[i] =
+                damacy__fse_window_load<S>(shared + S::RING + ((q[i].x & S::RING_MASK) | column));
+            o->ll[k0 + i] = damacy__lds32(constants + damacy__bytes(q[i].y, 0, 0x4442));
+            o->ml[k0 + i] = damacy__lds32(constants + 144 + damacy__bytes(q[i].z, 0, 0x4442));
         }
         DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
         {
-            const uint32_t hi = damacy__funnel_left(v[i].w1, v[i].w0, q[i].x);
-            const uint32_t lo = damacy__funnel_left(v[i].w2, v[i].w1, q[i].x);
-            const uint32_t of = q[i].w, k = k0 + i;
+            const uint32_t at = q[i].x / S::UNIT, k = k0 + i;
+            const uint32_t hi = damacy__funnel_left(v[i].w1, v[i].w0, at);
+            const uint32_t lo = damacy__funnel_left(v[i].w2, v[i].w1, at);
+            const uint32_t of = damacy__dot4(q[i].w, 0x010000ff, 0);
+            const uint32_t ml = damacy__dot4(q[i].z, 0x010000ff, 0);
+            const uint32_t ll = damacy__dot4(q[i].y, 0x010000ff, 0);
             const uint32_t rest = damacy__funnel_left(lo, hi, of); // after the offset's bits
             const uint32_t value = damacy__funnel_left(hi, 1, of);
-            const uint32_t last = damacy__funnel_left(lo << (of & 31), rest, q[i].z);
-            const uint32_t ll = o->ll[k] + damacy__funnel_left(last, 0, q[i].y);
-            const uint32_t which = value - (ll ? 1 : 0);
-            const bool is_new = value > 3;
-            o->ml[k] += damacy__funnel_left(rest, 0, q[i].z);
-            o->ll[k] = ll;
-            o->choice[k] = damacy__lds32(constants + 4 * DAMACY__FSE_CHOICES +
-                                         (is_new ? 16 : (which & 3) * 4));
-            o->offset[k] = is_new ? value - 3 : which == 3 ? 0xffffffffu : 0u;
+            const uint32_t last = damacy__funnel_left(lo << (of & 31), rest, ml);
+            const uint32_t literals = o->ll[k] + damacy__funnel_left(last, 0, ll);
+            const uint32_t pair = 16 * damacy__min(value, 4) + (literals ? 0 : 8);
+            const damacy__u32x2 choice = damacy__lds64(constants + 4 * DAMACY__FSE_PAIRS + pair);
+            o->ml[k] += damacy__funnel_left(rest, 0, ml);
+            o->ll[k] = literals;
+            o->choice[k] = choice.x;
+            o->offset[k] = damacy__max(value, 3) - 3 + choice.y;
             *max_offset = damacy__max(*max_offset, value);
         }
     }
@@ -110,20 +143,19 @@ DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t share
 // High word of a slot without a record: no offset and no place of literals is that large.
 #define DAMACY__FSE_EMPTY 0xffffffffu
 
-// Address of slot k of the lane whose first slot is at `records`. Neither the slots of one number
-// nor those of one lane share banks.
-template <class S> DAMACY__INLINE uint32_t damacy__fse_slot(uint32_t records, uint32_t k)
+// Address of the two slots of sequence k of the lane whose first are at `records`. Neither those of
+// one number nor those of one lane share banks.
+template <class S> DAMACY__INLINE uint32_t damacy__fse_slots(uint32_t records, uint32_t k)
 {
-    return (records ^ (k & (S::LANES - 1)) * 8) + k * 8 * S::LANES;
+    return (records ^ (k & 7) * 16) + k * 16 * S::LANES;
 }
 
-// Second half: records of the batch, two slots a sequence, at `records` (see damacy__fse_slot), and
-// their number in *n. A record is start + (length - 1) * 2^17 + D * 2^34, so from `start` - 2^17 it
-// is a multiplication of 32 bits to 64. A run without bytes leaves its slot empty.
-// Nothing here asks how many sequences there are: what follows the last one of the block, up to the
-// end of the batch, has no literals, no length and repeat offset 2, so that it moves nothing,
-// leaves slots that are not looked at, and exchanges repeat offsets 1 and 2, which the end of the
-// block undoes.
+// Second half: records of the batch, two slots a sequence, at `records` (see damacy__fse_slots),
+// and their number in *n. A record is start + (length - 1) * 2^17 + D * 2^34, so from `start` -
+// 2^17 it is a multiplication of 32 bits to 64. A run without bytes leaves its slot empty. Nothing
+// here asks how many sequences there are: what follows the last one of the block, up to the end of
+// the batch, has no literals, no length and repeat offset 2, so that it moves nothing, leaves slots
+// that are not looked at, and exchanges repeat offsets 1 and 2, which the end of the block undoes.
 template <class S>
 DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_values<S>* in,
                                      uint32_t records, uint32_t left, uint32_t* n)
@@ -143,10 +175,9 @@ DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_val
         const uint32_t match = s->start + ll;
         const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)s->literals << 32 | s->start);
         const uint64_t copy = (uint64_t)ml * 131072u + ((uint64_t)(offset * 4 - 1) << 32 | match);
-        damacy__sts64(damacy__fse_slot<S>(records, 2 * k), (uint32_t)run,
-                      ll ? (uint32_t)(run >> 32) : DAMACY__FSE_EMPTY);
-        damacy__sts64(damacy__fse_slot<S>(records, 2 * k + 1), (uint32_t)copy,
-                      (uint32_t)(copy >> 32));
+        damacy__fse_queue_write(damacy__fse_slots<S>(records, k), (uint32_t)run,
+                                ll ? (uint32_t)(run >> 32) : DAMACY__FSE_EMPTY, (uint32_t)copy,
+                                (uint32_t)(copy >> 32));
         s->r3 = (s->r3 & still3) | (s->r2 & ~still3);
         s->r2 = (s->r2 & still) | (s->r1 & ~still);
         s->r1 = offset;
@@ -181,7 +212,8 @@ DAMACY__INLINE void damacy__fse_copy_slots(uint32_t shared, uint32_t batch, uint
         DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
         {
             info[u] = damacy__lds128(infos + 16 * (j0 + u));
-            v[u] = damacy__lds64(damacy__fse_slot<S>(records + 8 * (j0 + u), k % (2 * S::BATCH)));
+            v[u] = damacy__lds64(damacy__fse_slots<S>(records + 16 * (j0 + u), k / 2 % S::BATCH) +
+                                 8 * (k & 1));
         }
         DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
         {

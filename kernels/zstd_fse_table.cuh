@@ -164,8 +164,8 @@ DAMACY__INLINE uint32_t damacy__fse_turn(uint32_t place, uint32_t size)
 // from the end of the list on, with a bit set at the turn of each; and {next state, kind} of each
 // symbol. Returns the number of rare symbols.
 template <class Shape>
-DAMACY__INLINE uint32_t damacy__fse_rank_symbols(uint32_t table, uint32_t column, uint32_t size,
-                                                 uint32_t counts, uint32_t scratch)
+DAMACY__INLINE uint32_t damacy__fse_rank_symbols(uint32_t table, uint32_t size, uint32_t counts,
+                                                 uint32_t scratch)
 {
     const uint32_t lane = damacy__lane(), below = (1u << lane) - 1;
     const uint32_t firsts = scratch, rares = scratch + 128, list = scratch + 256;
@@ -176,10 +176,9 @@ DAMACY__INLINE uint32_t damacy__fse_rank_symbols(uint32_t table, uint32_t column
     const uint32_t extra1 = damacy__fse_extra_bits(table, lane + 32);
 
     damacy__sts64(scratch + 8 * lane, 0, 0);
-    damacy__sts64(symbols + 8 * lane, c0 < 0 ? 1u : (uint32_t)c0,
-                  Shape::entry_kind(table, column, extra0, lane));
+    damacy__sts64(symbols + 8 * lane, c0 < 0 ? 1u : (uint32_t)c0, Shape::entry_kind(extra0, lane));
     damacy__sts64(symbols + 256 + 8 * lane, c1 < 0 ? 1u : (uint32_t)c1,
-                  Shape::entry_kind(table, column, extra1, lane + 32));
+                  Shape::entry_kind(extra1, lane + 32));
     const uint32_t rare0 = damacy__ballot(c0 < 0), rare1 = damacy__ballot(c1 < 0);
     const uint32_t nth0 = damacy__popc(rare0 & below);
     const uint32_t nth1 = damacy__popc(rare0) + damacy__popc(rare1 & below);
@@ -241,13 +240,12 @@ static __device__ void damacy__fse_build(uint32_t shared, uint32_t table, uint32
 
     DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
     {
-        const uint32_t column = (first + u) * Shape::ENTRY;
-        nothing[u] = Shape::entry_kind(table, column, 0, 0);
+        nothing[u] = Shape::entry_kind(0, 0);
         size[u] = n_rare[u] = 0;
         if (logs[u] != DAMACY__FSE_BAD) {
             size[u] = 1u << logs[u];
             n_rare[u] = damacy__fse_rank_symbols<Shape>(
-                table, column, size[u], counts + u * 3 * DAMACY__FSE_COUNTS, scratch + u * STRIDE);
+                table, size[u], counts + u * 3 * DAMACY__FSE_COUNTS, scratch + u * STRIDE);
         }
         most = damacy__max(most, size[u]);
     }

@@ -1,7 +1,7 @@
 // The serial part of sequence decoding (RFC 8878 section 3.1.1.3.2): state walks. A lane walks one
-// block; what a step consumes goes to a queue as {64-bit window, codes and extra bits of the three
-// states}, and nothing else is done here, because the walk is what the whole stage waits for. The
-// walk of the wide shape is in zstd_fse_wide.cuh.
+// block; what a step begins with goes to a queue as {position, entries of the three states}, and
+// nothing else is done here, because the walk is what the whole stage waits for. It runs past the
+// last sequence, to the end of a batch. The walk of the wide shape is in zstd_fse_wide.cuh.
 //
 // Surprising: bits are never checked while walking. A lane that leaves its stream reads zeros or
 // the bits of an old batch, and every table entry leads to an entry of the same table, so it stays
@@ -10,43 +10,23 @@
 
 #include "kernels/zstd_fse_table.cuh"
 
-// Loads that stay in the order in which they are written: the walk waits for them in that order.
-#ifdef __CUDACC__
-DAMACY__INLINE uint32_t damacy__fse_lds32(uint32_t at)
-{
-    uint32_t v;
-    asm volatile("ld.volatile.shared.u32 %0,[%1];" : "=r"(v) : "r"(at));
-    return v;
-}
-#else
-#define damacy__fse_lds32 damacy__lds32
-#endif
-
-// Low word of hi:lo >> s, 0 where s > 63: the shift of a step that is repeated with care may be
-// wild.
-DAMACY__INLINE uint32_t damacy__fse_shift_right(uint32_t lo, uint32_t hi, uint32_t s)
+// hi:lo >> s, 0 where s > 63: the shift of a step that is repeated with care may be wild.
+DAMACY__INLINE uint64_t damacy__fse_shift_right(uint32_t lo, uint32_t hi, uint32_t s)
 {
 #ifdef __CUDACC__
     uint64_t v;
     asm("shr.b64 %0,%1,%2;" : "=l"(v) : "l"((uint64_t)hi << 32 | lo), "r"(s));
-    return (uint32_t)v;
+    return v;
 #else
-    return s > 63 ? 0u : (uint32_t)(((uint64_t)hi << 32 | lo) >> s);
+    return s > 63 ? 0 : ((uint64_t)hi << 32 | lo) >> s;
 #endif
-}
-
-// High word of hi:lo << s, s < 64.
-DAMACY__INLINE uint32_t damacy__fse_shift_left(uint32_t lo, uint32_t hi, uint32_t s)
-{
-    return (uint32_t)((((uint64_t)hi << 32 | lo) << s) >> 32);
 }
 
 // How the shared memory of a CTA is laid out: bytes of a table entry, log2 of the bytes of a row,
 // and sequences between two barriers. A row holds one entry of every block, so lanes never share a
 // bank and a state is the byte address of its entry.
 //
-//   entry of 4 bytes    a | (a + width) << 8 | code << 16 | base << (BASE_SHIFT + ROW_LOG); of an
-//                       offset, whose code is a, with the column of its lane << BASE_SHIFT instead
+//   entry of 4 bytes    width | base << ROW_LOG | code << 18 | (a + width) << 24
 //   entry of 8 bytes    {a + width (LL: 64 - ROW_LOG - a - width),
 //                        width | base << ROW_LOG | a << 16 | code << 24}
 //
@@ -57,17 +37,17 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t LANES = (1u << ROW_LOG) / ENTRY;
     static constexpr uint32_t TOGETHER = 16 / ENTRY; // tables that a warp builds at once
     static constexpr bool WIDE = ENTRY >= 8;
-    static constexpr uint32_t BASE_SHIFT = ROW_LOG < 6 ? 22 - ROW_LOG : 16;
     static constexpr uint32_t MASK = 0x1ffu << ROW_LOG, MASK_OF = 0xffu << ROW_LOG;
 
-    // Ring of big-endian words of a lane: three batches of sequences of 89 bits and, in the narrow
-    // shape, the one before, whose windows are looked at once more. In the wide shape
-    // it holds the 64 bits {low word, high word} from every 16th bit on, so that one load makes a
-    // window, in rows of all lanes.
+    // Ring of big-endian words of a lane: four batches of sequences of 89 bits and, in the narrow
+    // shape, the one before, whose windows are looked at once more. In the wide shape it holds the
+    // 64 bits {low word, high word} from every 16th bit on, so that one load makes a window, in
+    // rows of all lanes.
     static constexpr uint32_t RING_WORDS = 16 * BATCH, RING_LOG = WIDE ? ROW_LOG + 1 : ROW_LOG;
     static constexpr uint32_t RING_MASK = (RING_WORDS - 1) << RING_LOG;
     static constexpr uint32_t WINDOW_MASK = (2 * RING_WORDS - 1) << ROW_LOG; // wide shape
-    static constexpr uint32_t UNIT = (1u << ROW_LOG) / 16;                   // of a row, a bit
+    // Of a position that is walked: a bit, so that a row of the ring is one of shared memory.
+    static constexpr uint32_t UNIT = (1u << ROW_LOG) / (WIDE ? 16 : 32);
     static constexpr uint32_t RING_SIZE =
         WIDE ? RING_WORDS * 16 * LANES : (RING_WORDS + 2) * 4 * LANES;
     static constexpr uint32_t QUEUE_SIZE = BATCH * 16 * LANES; // one part
@@ -77,9 +57,9 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t RECORDS_LANE = BATCH * 16;
 
     // Places in shared memory.
-    static constexpr uint32_t CONSTANTS = 0;  // 94 words
-    static constexpr uint32_t CONTROL = 384;  // plan, group: 28 bytes
-    static constexpr uint32_t POSITION = 416; // 2 x u32 a lane
+    static constexpr uint32_t CONSTANTS = 0;  // 114 words
+    static constexpr uint32_t CONTROL = 464;  // plan, group: 32 bytes
+    static constexpr uint32_t POSITION = 496; // 2 x u32 a lane
     static constexpr uint32_t COPY =
         POSITION + 8 * LANES;                            // 2 x {address, records, sequences} a lane
     static constexpr uint32_t STATE = COPY + 32 * LANES; // 32 bytes a lane
@@ -98,7 +78,7 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
         (TABLES - BUILD) / BUILD_SIZE < 8 ? (TABLES - BUILD) / BUILD_SIZE : 8;
     static_assert(RING % 16 == 0 && QUEUE % 16 == 0, "alignment");
     static_assert(BUILDERS > 0 && BUILD % 8 == 0, "scratch");
-    static_assert(WIDE || RING_WORDS >= 4 * BATCH * 89 / 32 + 12, "ring"); // and some to spare
+    static_assert(WIDE || RING_WORDS >= 5 * BATCH * 89 / 32 + 12, "ring"); // and some to spare
     static_assert(LANES <= 32 && (BATCH == 8 || BATCH == 16 || (WIDE && BATCH == 32)), "shape");
 
     static __device__ __forceinline__ uint32_t table_at(uint32_t table)
@@ -107,12 +87,9 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     }
 
     // What the entries of a symbol have in common, and one of them.
-    static __device__ __forceinline__ uint32_t entry_kind(uint32_t table, uint32_t column,
-                                                          uint32_t extra, uint32_t code)
+    static __device__ __forceinline__ uint32_t entry_kind(uint32_t extra, uint32_t code)
     {
-        if (WIDE)
-            return extra << 16 | code << 24;
-        return extra | extra << 8 | (table == DAMACY__ZSTD_OF ? column << BASE_SHIFT : code << 16);
+        return WIDE ? extra << 16 | code << 24 : code << 18 | extra << 24;
     }
     static __device__ __forceinline__ damacy__u32x2 entry_of(uint32_t table, uint32_t kind,
                                                              uint32_t width, uint32_t base)
@@ -122,7 +99,7 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
         v.x = table == DAMACY__ZSTD_LL ? 64 - ROW_LOG - taken : taken;
         v.y = kind | width | base << ROW_LOG;
         if (!WIDE)
-            v.x = v.y = kind + (width << 8) + (base << (BASE_SHIFT + ROW_LOG));
+            v.x = v.y = (kind | width | base << ROW_LOG) + (width << 24);
         return v;
     }
     // Entries of TOGETHER neighbouring slots.
@@ -179,9 +156,9 @@ template <class S> DAMACY__INLINE uint32_t damacy__fse_ring_at(uint32_t at, uint
 template <class S> DAMACY__INLINE damacy__fse_window damacy__fse_window_load(uint32_t at)
 {
     damacy__fse_window w;
-    w.w0 = damacy__fse_lds32(at);
-    w.w1 = damacy__fse_lds32(at + 4 * S::LANES);
-    w.w2 = damacy__fse_lds32(at + 8 * S::LANES);
+    w.w0 = damacy__lds32(at);
+    w.w1 = damacy__lds32(at + 4 * S::LANES);
+    w.w2 = damacy__lds32(at + 8 * S::LANES);
     return w;
 }
 
@@ -213,28 +190,18 @@ DAMACY__INLINE void damacy__fse_queue_write(uint32_t at, uint32_t hi, uint32_t l
     damacy__sts128(at, v);
 }
 
-// An entry in parts. `packed`: extra bits in byte 0, code, but not of an offset, in the low 6 bits
-// of byte 2.
+// An entry in parts: the number of extra bits, that of bits of the next state, and its base.
 struct damacy__fse_entry {
-    uint32_t extra, width, base, packed;
+    uint32_t extra, width, base;
 };
 
-template <class S> DAMACY__INLINE damacy__fse_entry damacy__fse_entry_load(uint32_t at)
+// Of an entry of a table of the narrow shape.
+template <class S> DAMACY__INLINE damacy__fse_entry damacy__fse_entry_parts(uint32_t v)
 {
     damacy__fse_entry e;
-    if (S::WIDE) {
-        const uint32_t v = damacy__lds64(at).y;
-        e.extra = v >> 16 & 255;
-        e.width = v & 31;
-        e.base = v & S::MASK;
-        e.packed = e.extra | v >> 24 << 16;
-    } else {
-        const uint32_t v = damacy__lds32(at);
-        e.extra = v & 255;
-        e.width = (v >> 8 & 255) - e.extra;
-        e.base = v >> S::BASE_SHIFT & S::MASK;
-        e.packed = v;
-    }
+    e.width = v & 31;
+    e.extra = (v >> 24) - e.width;
+    e.base = v & S::MASK;
     return e;
 }
 
@@ -247,112 +214,152 @@ DAMACY__INLINE uint32_t damacy__fse_next(const damacy__fse_entry* e, uint32_t* x
     return e->base | bits << S::ROW_LOG | column;
 }
 
-// What fills a batch after the last sequence: literal length code 0, match length code 57, which
-// stands for nothing (see DAMACY__FSE_WORDS), and repeat offset 2.
-#define DAMACY__FSE_FILLER 0x390000u
-
-// One batch, exact whatever the widths. `end` receives the position after sequence `last`, whose
-// next states do not exist, when it is in the batch.
-template <class S>
-static __device__ void damacy__fse_walk_careful(damacy__fse_walk* w, uint32_t shared,
-                                                damacy__fse_lane self, uint32_t queue,
-                                                uint32_t last, uint32_t* end)
+// Stores of the lanes that walk. Not a branch: a warp that stays together comes to its barriers
+// without a detour.
+#ifdef __CUDACC__
+DAMACY__INLINE void damacy__fse_sts128_if(bool here, uint32_t at, uint32_t x, uint32_t y,
+                                          uint32_t z, uint32_t w)
 {
-    DAMACY__NOUNROLL for (uint32_t k = 0; k < S::BATCH; k++)
-    {
-        const damacy__fse_entry l = damacy__fse_entry_load<S>(shared + S::LL + w->ll);
-        const damacy__fse_entry m = damacy__fse_entry_load<S>(shared + S::ML + w->ml);
-        const damacy__fse_entry o = damacy__fse_entry_load<S>(shared + S::OF + w->of);
-        damacy__fse_queue_write(queue + k * 16 * S::LANES, w->at, k > last ? 0 : l.packed,
-                                k > last ? DAMACY__FSE_FILLER : m.packed, k > last ? 0 : o.packed);
-        w->at += l.extra + m.extra + o.extra;
-        if (k == last)
-            *end = w->at;
-        uint32_t x = damacy__fse_bits_load<S>(w->at, self.ring).y;
-        w->ll = damacy__fse_next<S>(&l, &x, self.column);
-        w->ml = damacy__fse_next<S>(&m, &x, self.column);
-        w->of = damacy__fse_next<S>(&o, &x, self.column);
-        w->at += l.width + m.width + o.width;
-    }
+    asm volatile(
+        "{.reg .pred p; setp.ne.u32 p,%5,0; @p st.shared.v4.u32 [%0],{%1,%2,%3,%4};}" ::"r"(at),
+        "r"(x), "r"(y), "r"(z), "r"(w), "r"((uint32_t)here)
+        : "memory");
+}
+#else
+DAMACY__INLINE void damacy__fse_sts128_if(bool here, uint32_t at, uint32_t x, uint32_t y,
+                                          uint32_t z, uint32_t w)
+{
+    if (here)
+        damacy__fse_queue_write(at, x, y, z, w);
+}
+#endif
+
+// a + b, computed before what it is used for: a sum of four would wait for all of them.
+DAMACY__INLINE uint32_t damacy__fse_sum(uint32_t a, uint32_t b)
+{
+#ifdef __CUDACC__
+    uint32_t sum;
+    asm("add.u32 %0,%1,%2;" : "=r"(sum) : "r"(a), "r"(b));
+    return sum;
+#else
+    return a + b;
+#endif
 }
 
-// One batch for sequences of at most 64 bits; false if one was larger, and then states and queue
-// are rubbish. 33 instructions a step: every one counts. Entries are loaded first: there is work to
-// do with them until the window is there. That goes to the queue as its position, as the extracting
-// warps have time to look it up again.
+// What a step begins with: the 96 bits from the word of the position on, and entries.
+struct damacy__fse_inputs {
+    damacy__fse_window window;
+    uint32_t ll, ml, of;
+};
+
+// Positions come first: they are known first.
 template <class S>
-DAMACY__INLINE bool damacy__fse_walk_fast(damacy__fse_walk* w, uint32_t shared,
-                                          damacy__fse_lane self, uint32_t queue)
+DAMACY__INLINE void damacy__fse_walk_load(damacy__fse_inputs* e, const damacy__fse_walk* w,
+                                          uint32_t shared, uint32_t column)
 {
-    constexpr uint32_t R = S::ROW_LOG;
-    uint32_t ll = w->ll, ml = w->ml, of = w->of, c = w->at, overflow = 0, widest = 0;
-    uint32_t row = c << (R - 5); // of c in the ring
+    e->window = damacy__fse_window_load<S>(shared + S::RING + ((w->at & S::RING_MASK) | column));
+    e->of = damacy__lds32(shared + S::OF + w->of);
+    e->ml = damacy__lds32(shared + S::ML + w->ml);
+    e->ll = damacy__lds32(shared + S::LL + w->ll);
+}
+
+// One batch for sequences of at most 64 - ROW_LOG bits; false if one was larger, and then states
+// and queue are rubbish. About 30 instructions a step: every one counts. The chain: entry, sum, two
+// shifts, a shift, select. Bits end where the next position is, so that the next states come last;
+// three widths and ROW_LOG may be 33 bits.
+template <class S>
+DAMACY__INLINE bool damacy__fse_walk_fast(bool here, damacy__fse_walk* walk,
+                                          damacy__fse_inputs* inputs, uint32_t shared,
+                                          uint32_t column, uint32_t queue)
+{
+    constexpr uint32_t R = S::ROW_LOG, UNIT = S::UNIT, LESS = 0xff000000u; // by the last byte
+    uint32_t negative = 0, before = 0;
+    damacy__fse_walk w = *walk;
+    damacy__fse_inputs e = *inputs;
 
     DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
-        const uint32_t el = damacy__fse_lds32(shared + S::LL + ll);
-        const uint32_t em = damacy__fse_lds32(shared + S::ML + ml);
-        const uint32_t eo = damacy__fse_lds32(shared + S::OF + of);
-        const damacy__fse_window v =
-            damacy__fse_window_load<S>(shared + S::RING + ((row & S::RING_MASK) | self.column));
-        const uint32_t hi = damacy__funnel_left(v.w1, v.w0, c);
-        const uint32_t lo = damacy__funnel_left(v.w2, v.w1, c);
-        damacy__fse_queue_write(queue + k * 16 * S::LANES, c, el, em, eo);
-        const uint32_t sum = el + em + eo, next = damacy__dot4(sum, 0x100, c);
-        const uint32_t nl = damacy__dot4(el, 0x1ff, R); // R + width
-        const uint32_t nm = damacy__dot4(em, 0x1ff, nl), no = damacy__dot4(eo, 0x1ff, nm);
-        const uint32_t x = damacy__fse_shift_left(lo, hi, sum & 255);
-        ll = (damacy__funnel_left(x, 0, nl) & (0xffffffffu << R)) | // the top bits of x
-             ((el >> S::BASE_SHIFT & S::MASK) | self.column);
-        ml = (damacy__funnel_left(x, 0, nm) & damacy__mask_bits(R, nm - nl)) |
-             ((em >> S::BASE_SHIFT & S::MASK) | self.column);
-        of = (damacy__funnel_left(x, 0, no) & damacy__mask_bits(R, no - nm)) | eo >> S::BASE_SHIFT;
-        overflow |= no;
-        widest = damacy__max(widest, next - c);
-        row = damacy__dot4(sum, 0x100u << (R - 5), row);
-        c = next;
+        const uint32_t c = w.at / UNIT;
+        const uint32_t hi = damacy__funnel_left(e.window.w1, e.window.w0, c);
+        const uint32_t lo = damacy__funnel_left(e.window.w2, e.window.w1, c);
+        damacy__fse_sts128_if(here, queue + k * 16 * S::LANES, w.at, e.ll, e.ml, e.of);
+        const uint32_t down =
+            damacy__dot4(e.ll, LESS, damacy__dot4(e.ml, LESS, damacy__dot4(e.of, LESS, 64 - R)));
+        const uint32_t both = e.of + e.ml;
+        const uint64_t bits = damacy__fse_shift_right(lo, hi, down);
+        const uint32_t x = (uint32_t)bits, above = (uint32_t)(bits >> 32);
+        w.at = damacy__fse_sum(w.at, (64 - R) * UNIT) - down * UNIT;
+        w.of = (x & damacy__mask_bits(R, e.of)) | ((e.of & S::MASK_OF) | column);
+        w.ml = (damacy__funnel_right(x, 0, e.of) & damacy__mask_bits(R, e.ml)) |
+               ((e.ml & S::MASK) | column);
+        w.ll = (damacy__funnel_right(x, above, both) & damacy__mask_bits(R, e.ll)) |
+               ((e.ll & S::MASK) | column);
+        if (k & 1)
+            negative |= before | down;
+        before = down;
+        damacy__fse_walk_load<S>(&e, &w, shared, column);
     }
-    w->ll = ll;
-    w->ml = ml;
-    w->of = of;
-    w->at = c;
-    return !(overflow & 32) && widest <= 64;
+    *walk = w;
+    *inputs = e;
+    return (int32_t)negative >= 0;
 }
 
-// Puts what fills a batch after sequence `last` of one that was walked fast. Returns the position
-// after that sequence.
-template <class S> DAMACY__INLINE uint32_t damacy__fse_walk_end(uint32_t queue, uint32_t last)
-{
-    const damacy__u32x4 v = damacy__lds128(queue + last * 16 * S::LANES);
-
-    DAMACY__NOUNROLL for (uint32_t k = last + 1; k < S::BATCH; k++)
-        damacy__fse_queue_write(queue + k * 16 * S::LANES, v.x, 0, DAMACY__FSE_FILLER, 0);
-    return v.x + (v.y & 255) + (v.z & 255) + (v.w & 255);
-}
-
-// Walks batch `batch` of a block of n sequences and publishes the position; all lanes.
+// The same from the first place of the queue, exact whatever the widths; returns {position,
+// states}. All lanes come, so that they stay together; kept out of the way of the walk.
 template <class S>
-DAMACY__INLINE void damacy__fse_walk_batch(damacy__fse_walk* w, uint32_t shared,
-                                           damacy__fse_lane self, uint32_t n, uint32_t batch,
-                                           uint32_t* end)
+static __device__ __noinline__ damacy__u32x4 damacy__fse_walk_careful(bool here, uint32_t shared,
+                                                                      uint32_t column,
+                                                                      uint32_t ring, uint32_t queue)
 {
-    const uint32_t lane = damacy__lane(), done = batch * S::BATCH, last = n - done - 1;
-    const uint32_t queue = shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE + lane * 16;
-    const damacy__fse_walk before = *w;
-    const bool here = S::LANES == 32 || lane < S::LANES;
-    const bool good = here && damacy__fse_walk_fast<S>(w, shared, self, queue);
-    const bool is_wide = here && !good && n > done, is_last = here && last < S::BATCH;
-    if (damacy__any(is_wide || is_last)) { // the same for all lanes: a warp that stays together
-        if (is_wide) {
-            *w = before;
-            damacy__fse_walk_careful<S>(w, shared, self, queue, last, end);
-        } else if (is_last) {
-            *end = damacy__fse_walk_end<S>(queue, last);
-        }
-        damacy__sync_warp();
+    damacy__u32x4 after = {0, column, column, column};
+
+    if (!here)
+        return after;
+    damacy__u32x4 q = damacy__lds128(queue);
+    DAMACY__NOUNROLL for (uint32_t k = 0; k < S::BATCH; k++)
+    {
+        const damacy__fse_entry l = damacy__fse_entry_parts<S>(q.y);
+        const damacy__fse_entry m = damacy__fse_entry_parts<S>(q.z);
+        const damacy__fse_entry o = damacy__fse_entry_parts<S>(q.w);
+        damacy__sts128(queue + k * 16 * S::LANES, q);
+        const uint32_t at = q.x / S::UNIT + l.extra + m.extra + o.extra;
+        uint32_t x = damacy__fse_bits_load<S>(at, ring).y;
+        after.x = q.x = (at + l.width + m.width + o.width) * S::UNIT;
+        after.y = damacy__fse_next<S>(&l, &x, column);
+        after.z = damacy__fse_next<S>(&m, &x, column);
+        after.w = damacy__fse_next<S>(&o, &x, column);
+        q.y = damacy__lds32(shared + S::LL + after.y);
+        q.z = damacy__lds32(shared + S::ML + after.z);
+        q.w = damacy__lds32(shared + S::OF + after.w);
     }
-    if (here)
-        damacy__sts32(shared + S::POSITION + ((batch + 1) & 1) * 4 * S::LANES + lane * 4, w->at);
+    return after;
+}
+
+// Walks batch `batch` of a block of n sequences and publishes the position; all lanes. What the
+// next batch begins with is loaded before the barrier, so that it does not wait for both.
+template <class S>
+DAMACY__INLINE void damacy__fse_walk_batch(damacy__fse_walk* w, damacy__fse_inputs* inputs,
+                                           uint32_t shared, damacy__fse_lane self, uint32_t n,
+                                           uint32_t batch)
+{
+    const uint32_t lane = damacy__lane();
+    const uint32_t queue = shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE + lane * 16;
+    const bool is_lane = S::LANES == 32 || lane < S::LANES;
+    const bool good = damacy__fse_walk_fast<S>(is_lane, w, inputs, shared, self.column, queue);
+    const bool is_wide = !good && n > batch * S::BATCH;
+    if (damacy__any(is_wide)) {
+        const damacy__u32x4 after =
+            damacy__fse_walk_careful<S>(is_wide, shared, self.column, self.ring, queue);
+        damacy__sync_warp();
+        w->at = is_wide ? after.x : w->at;
+        w->ll = is_wide ? after.y : w->ll;
+        w->ml = is_wide ? after.z : w->ml;
+        w->of = is_wide ? after.w : w->of;
+        damacy__fse_walk_load<S>(inputs, w, shared, self.column);
+    }
+    if (is_lane)
+        damacy__sts32(shared + S::POSITION + ((batch + 1) & 1) * 4 * S::LANES + lane * 4,
+                      w->at / S::UNIT);
 }
 
 // ---- input: what the feeder puts into the ring
@@ -433,44 +440,89 @@ DAMACY__INLINE void damacy__fse_chunk_store(uint32_t filled, damacy__u32x4 v, da
     }
 }
 
-template <class S> DAMACY__INLINE void damacy__fse_feed_store(damacy__fse_feed* f, uint32_t ring)
+// Chunks on their way to the ring: n from word `first` on.
+struct damacy__fse_flight {
+    uint32_t first, n;
+    damacy__u32x4 chunk[4];
+};
+
+// In the narrow shape, `end` of a feeder stays where the stream ends, word 0, and `filled` counts
+// words that are in the ring or under way.
+DAMACY__INLINE uint64_t damacy__fse_word_end(const damacy__fse_feed* f, uint32_t word)
+{
+    return f->end - 4ull * word;
+}
+
+DAMACY__INLINE void damacy__fse_flight_load(damacy__fse_flight* c, damacy__fse_feed* f, uint32_t n)
 {
     DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
     {
-        if (i < f->pending) {
-            if (!damacy__fse_chunk_inside(f, f->end - 16 * i))
-                f->chunk[i] = damacy__fse_chunk_edge(f->lo, f->hi, f->end - 16 * i);
-            damacy__fse_chunk_store<S>(f->filled + 4 * i, f->chunk[i], f->last, ring);
-            f->last.x = f->chunk[i].y;
-            f->last.y = f->chunk[i].x;
+        const uint64_t end = damacy__fse_word_end(f, f->filled + 4 * i);
+        damacy__fse_chunk_load(&c->chunk[i], end, i < n && damacy__fse_chunk_inside(f, end));
+    }
+    c->first = f->filled;
+    c->n = n;
+    f->filled += 4 * n;
+}
+
+template <class S>
+DAMACY__INLINE void damacy__fse_flight_store(damacy__fse_flight* c, const damacy__fse_feed* f,
+                                             uint32_t ring)
+{
+    const damacy__u32x2 none = {0, 0};
+
+    DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
+    {
+        if (i < c->n) {
+            const uint64_t end = damacy__fse_word_end(f, c->first + 4 * i);
+            if (!damacy__fse_chunk_inside(f, end))
+                c->chunk[i] = damacy__fse_chunk_edge(f->lo, f->hi, end);
+            damacy__fse_chunk_store<S>(c->first + 4 * i, c->chunk[i], none, ring);
         }
     }
-    f->filled += 4 * f->pending;
-    f->end -= 16 * f->pending;
-    f->pending = 0;
+    c->n = 0;
 }
 
-DAMACY__INLINE void damacy__fse_feed_load(damacy__fse_feed* f, uint32_t n)
-{
-    DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++) damacy__fse_chunk_load(
-        &f->chunk[i], f->end - 16 * i, i < n && damacy__fse_chunk_inside(f, f->end - 16 * i));
-    f->pending = n;
-}
-
-// Stores what the last call loaded, then loads what three batches from position `at` may use; more
-// than 16 words only after very wide sequences or at the start, and then they are waited for.
+// Fills the ring until at most 16 words are missing, and waits for them: at the start, and after
+// very wide sequences. Returns the words that there are.
 template <class S>
-DAMACY__INLINE void damacy__fse_feed_step(damacy__fse_feed* f, uint32_t at, uint32_t ring)
+static __device__ __noinline__ uint32_t damacy__fse_feed_now(uint64_t end, uint64_t lo, uint64_t hi,
+                                                             uint32_t filled, uint32_t want,
+                                                             uint32_t ring)
 {
-    const uint32_t want = (at >> 5) + (3 * S::BATCH * 89 + 31) / 32 + 3;
-
-    damacy__fse_feed_store<S>(f, ring);
-    while ((int32_t)(want - f->filled) > 16) {
-        damacy__fse_feed_load(f, 4);
-        damacy__fse_feed_store<S>(f, ring);
+    damacy__fse_feed f;
+    damacy__fse_flight c = {0, 0, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}};
+    f.end = end;
+    f.lo = lo;
+    f.hi = hi;
+    f.filled = filled;
+    while ((int32_t)(want - f.filled) > 16) {
+        damacy__fse_flight_load(&c, &f, 4);
+        damacy__fse_flight_store<S>(&c, &f, ring);
     }
+    return f.filled;
+}
+
+// Words that four batches from position `at` may use.
+template <class S> DAMACY__INLINE uint32_t damacy__fse_want(uint32_t at)
+{
+    return (at >> 5) + (4 * S::BATCH * 89 + 31) / 32 + 3;
+}
+
+// Stores what the call before the last loaded, then loads: lanes read far apart, so that a load may
+// take longer than a batch.
+template <class S>
+DAMACY__INLINE void damacy__fse_feed_step(damacy__fse_feed* f, damacy__fse_flight* c, uint32_t at,
+                                          uint32_t ring)
+{
+    const uint32_t want = damacy__fse_want<S>(at);
+
+    damacy__fse_flight_store<S>(c, f, ring);
+    if ((int32_t)(want - f->filled) > 16)
+        f->filled = damacy__fse_feed_now<S>(f->end, f->lo, f->hi, f->filled, want, ring);
     const int32_t need = (int32_t)(want - f->filled);
-    damacy__fse_feed_load(f, need > 0 ? (uint32_t)(need + 3) / 4 : 0);
-    if (f->end >= f->lo + 1024 && f->end <= f->hi)
-        damacy__prefetch_l2((const void*)(uintptr_t)(f->end - 1024));
+    damacy__fse_flight_load(c, f, need > 0 ? (uint32_t)(need + 3) / 4 : 0);
+    const uint64_t end = damacy__fse_word_end(f, f->filled);
+    if (end >= f->lo + 1024 && end <= f->hi)
+        damacy__prefetch_l2((const void*)(uintptr_t)(end - 1024));
 }

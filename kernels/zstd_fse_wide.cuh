@@ -9,27 +9,14 @@
 
 #include "kernels/zstd_fse_extract.cuh"
 
-// a + b, computed before what it is used for: a sum of four would wait for all of them.
-DAMACY__INLINE uint32_t damacy__fse_sum(uint32_t a, uint32_t b)
-{
-#ifdef __CUDACC__
-    uint32_t sum;
-    asm("add.u32 %0,%1,%2;" : "=r"(sum) : "r"(a), "r"(b));
-    return sum;
-#else
-    return a + b;
-#endif
-}
-
 // Place of a batch in the queue, where a stage leaves for the next what it made of a sequence.
 template <class S> DAMACY__INLINE uint32_t damacy__fse_wide_queue(uint32_t shared, uint32_t batch)
 {
     return shared + S::QUEUE + (batch & (S::QUEUE_PARTS - 1)) * S::QUEUE_SIZE;
 }
 
-// Loads and stores of the lanes that walk. Not a branch: a warp that stays together comes to its
-// barriers without a detour, and lanes that are not there cost no bank conflicts. Not volatile: a
-// loop with such loads gets a YIELD, which costs 40 cycles.
+// Loads of the lanes that walk. Predicated: lanes that are not there cost no bank conflicts. Not
+// volatile: a loop with such loads gets a YIELD, which costs 40 cycles.
 #ifdef __CUDACC__
 DAMACY__INLINE void damacy__fse_lds64_if(bool here, damacy__u32x2* v, uint32_t at)
 {
@@ -37,27 +24,23 @@ DAMACY__INLINE void damacy__fse_lds64_if(bool here, damacy__u32x2* v, uint32_t a
                  : "+r"(v->x), "+r"(v->y)
                  : "r"(at), "r"((uint32_t)here));
 }
-DAMACY__INLINE void damacy__fse_sts128_if(bool here, uint32_t at, uint32_t x, uint32_t y,
-                                          uint32_t z, uint32_t w)
-{
-    asm volatile(
-        "{.reg .pred p; setp.ne.u32 p,%5,0; @p st.shared.v4.u32 [%0],{%1,%2,%3,%4};}" ::"r"(at),
-        "r"(x), "r"(y), "r"(z), "r"(w), "r"((uint32_t)here)
-        : "memory");
-}
 #else
 DAMACY__INLINE void damacy__fse_lds64_if(bool here, damacy__u32x2* v, uint32_t at)
 {
     if (here)
         *v = damacy__lds64(at);
 }
-DAMACY__INLINE void damacy__fse_sts128_if(bool here, uint32_t at, uint32_t x, uint32_t y,
-                                          uint32_t z, uint32_t w)
-{
-    if (here)
-        damacy__fse_queue_write(at, x, y, z, w);
-}
 #endif
+
+DAMACY__INLINE damacy__fse_entry damacy__fse_wide_entry_load(uint32_t at, uint32_t mask)
+{
+    const uint32_t v = damacy__lds64(at).y;
+    damacy__fse_entry e;
+    e.extra = v >> 16 & 255;
+    e.width = v & 31;
+    e.base = v & mask;
+    return e;
+}
 
 // What a step begins with: entries of the three states and the 64 bits at or before the position.
 struct damacy__fse_loads {
@@ -92,7 +75,7 @@ DAMACY__INLINE bool damacy__fse_wide_fast(bool here, damacy__fse_walk* walk,
         damacy__fse_sts128_if(here, queue + k * 16 * S::LANES, w.at, w.ll, w.ml, w.of);
         const uint32_t skip = w.at & (16 * UNIT - 1), both = e.of.y + e.ml.y;
         const uint32_t down = e.ll.x - e.ml.x - damacy__fse_sum(e.of.x, skip / UNIT);
-        const uint32_t x = damacy__fse_shift_right(e.bits.x, e.bits.y, down);
+        const uint32_t x = (uint32_t)damacy__fse_shift_right(e.bits.x, e.bits.y, down);
         w.at = damacy__fse_sum(w.at - skip, (64 - R) * UNIT) - down * UNIT;
         w.of = (x & damacy__mask_bits(R, e.of.y)) | ((e.of.y & S::MASK_OF) | self.column);
         w.ml = (damacy__funnel_right(x, 0, e.of.y) & damacy__mask_bits(R, e.ml.y)) |
@@ -122,9 +105,9 @@ static __device__ __noinline__ void damacy__fse_wide_careful(bool here, uint32_t
     damacy__u32x4 w = damacy__lds128(queue);
     DAMACY__NOUNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
-        const damacy__fse_entry l = damacy__fse_entry_load<S>(shared + S::LL + w.y);
-        const damacy__fse_entry m = damacy__fse_entry_load<S>(shared + S::ML + w.z);
-        const damacy__fse_entry o = damacy__fse_entry_load<S>(shared + S::OF + w.w);
+        const damacy__fse_entry l = damacy__fse_wide_entry_load(shared + S::LL + w.y, S::MASK);
+        const damacy__fse_entry m = damacy__fse_wide_entry_load(shared + S::ML + w.z, S::MASK);
+        const damacy__fse_entry o = damacy__fse_wide_entry_load(shared + S::OF + w.w, S::MASK);
         damacy__sts128(queue + k * 16 * S::LANES, w);
         uint32_t at = w.x / S::UNIT + l.extra + m.extra + o.extra;
         uint32_t x = damacy__fse_bits_load<S>(at, ring).y;

@@ -21,12 +21,12 @@ extern "C" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse(damacy__zst
     damacy__zstd_fse(w, shared);
 }
 
-// As many blocks of threads as there are groups of 16 blocks; DAMACY__ZSTD_FSE_HALF_SHARED bytes of
-// shared memory, or DAMACY__SHARED_MAX if that is less.
-extern "C" __global__ __launch_bounds__(256, 2) void damacy_zstd_fse_half(damacy__zstd_wave w)
+// The same for few blocks: half as many registers, DAMACY__ZSTD_FSE_LATENCY_SHARED bytes of shared
+// memory, or DAMACY__SHARED_MAX if that is less.
+extern "C" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse_few(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(shared);
-    damacy__fse_run_even<damacy__fse_half>(w, damacy__shared_address(shared));
+    damacy__fse_run_even<damacy__fse_latency>(w, damacy__shared_address(shared));
 }
 
 // Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.

@@ -42,7 +42,7 @@ enum { /* of the program front */
 enum { /* of the program back */
        DAMACY__ZSTD_TABLES = 0,
        DAMACY__ZSTD_FSE = 1,
-       DAMACY__ZSTD_FSE_HALF = 2,
+       DAMACY__ZSTD_FSE_FEW = 2,
        DAMACY__ZSTD_LINK = 3,
        DAMACY__ZSTD_JUMP = 4,
        DAMACY__ZSTD_CUT = 5,
@@ -110,7 +110,7 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_finish",
                                         "damacy_zstd_literals_split128"};
     static const char* const back[] = {
-        "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_half",
+        "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_few",
         "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_cut",
         "damacy_zstd_relay",         "damacy_zstd_relay_wide",    "damacy_zstd_execute_1024x3",
         "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_128x4_3k"};
@@ -157,9 +157,9 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     }
     DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE], device,
                                             device->shared_per_block, err));
-    DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE_HALF], device,
-                                            damacy__zstd_fit(device, DAMACY__ZSTD_FSE_HALF_SHARED),
-                                            err));
+    DAMACY__TRY(damacy__kernel_allow_shared(
+        &back[DAMACY__ZSTD_FSE_FEW], device,
+        damacy__zstd_fit(device, DAMACY__ZSTD_FSE_LATENCY_SHARED), err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         if (tile.shared <= device->shared_per_block) {

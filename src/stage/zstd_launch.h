@@ -243,7 +243,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (!(o->execute & run->kernels->tiles)) {
         o->execute |= DAMACY__ZSTD_EXECUTE_128X4_3K;
     }
-    run->wave.flags = o->execute | (o->fse & ~DAMACY__ZSTD_FLAG_FSE_HALF);
+    run->wave.flags = o->execute | o->fse;
 }
 
 /* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel
@@ -357,21 +357,18 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
 {
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
+    const bool is_full = run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     uint64_t grid = run->device->n_multiprocessors;
 
-    if (run->options.fse & DAMACY__ZSTD_FLAG_FSE_HALF) {
-        return damacy__zstd_step(
-            run, &back[DAMACY__ZSTD_FSE_HALF],
-            DAMACY__MIN(damacy__div_up(n_blocks, DAMACY__ZSTD_FSE_HALF_BLOCKS), 2 * grid), 256,
-            damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_HALF_SHARED), err);
+    if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full)) {
+        return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE_FEW], grid, 256,
+                                 damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED),
+                                 err);
     }
-    if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT && run->call->has_company) {
+    if (is_full && run->call->has_company) {
         grid = DAMACY__MIN(grid, damacy__div_up(n_blocks, damacy__zstd_fse_blocks(run->device)));
     }
-    return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE], grid, 256,
-                             run->is_few && !(run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)
-                                 ? damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED)
-                                 : run->device->shared_per_block,
+    return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE], grid, 256, run->device->shared_per_block,
                              err);
 }
 

@@ -84,7 +84,7 @@ TEST(zstd_gpu_gives_the_same_bytes_with_every_kernel)
                                    DAMACY__ZSTD_EXECUTE_RELAY,  DAMACY__ZSTD_EXECUTE_WIDE};
     damacy__zstd_options o = {};
     for (uint32_t literals = DAMACY__ZSTD_LANES; literals <= DAMACY__ZSTD_SPLIT128; literals++) {
-        for (uint32_t fse = DAMACY__ZSTD_FLAG_FSE_LATENCY; fse <= DAMACY__ZSTD_FLAG_FSE_HALF;
+        for (uint32_t fse = DAMACY__ZSTD_FLAG_FSE_LATENCY; fse <= DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
              fse *= 2) {
             o.literals = literals;
             o.fse = fse;
@@ -117,7 +117,7 @@ TEST(zstd_gpu_decodes_a_small_wave_with_every_kernel)
         o.literals = literals;
         valid_waves(files, files.size(), o, literals, false, false);
     }
-    for (uint32_t fse = DAMACY__ZSTD_FLAG_FSE_LATENCY; fse <= DAMACY__ZSTD_FLAG_FSE_HALF;
+    for (uint32_t fse = DAMACY__ZSTD_FLAG_FSE_LATENCY; fse <= DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
          fse *= 2) {
         damacy__zstd_options o = {};
         o.fse = fse;

@@ -42,7 +42,7 @@ SIMT_KERNEL(damacy_zstd_place);
 SIMT_KERNEL(damacy_zstd_finish);
 SIMT_KERNEL(damacy_zstd_tables);
 SIMT_KERNEL(damacy_zstd_fse);
-SIMT_KERNEL(damacy_zstd_fse_half);
+SIMT_KERNEL(damacy_zstd_fse_few);
 SIMT_KERNEL(damacy_zstd_link);
 SIMT_KERNEL(damacy_zstd_jump);
 SIMT_KERNEL(damacy_zstd_cut);

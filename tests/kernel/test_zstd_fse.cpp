@@ -24,6 +24,7 @@ struct sequences {
     uint32_t size, repeat[3];
     int64_t left; // bits after the last sequence, or -1 if there is an error before
     uint64_t literals, widest;
+    uint32_t next; // most bits of the next states of a sequence
 };
 
 // Counts of a table description; returns its size, 0 if it is broken.
@@ -139,7 +140,7 @@ struct reader { // a backward stream
 static sequences reference_decode(const std::vector<damacy__zstd_block>& blocks, uint32_t index)
 {
     const damacy__zstd_block& b = blocks[index];
-    sequences r = {false, {}, 0, {0, 0, 0}, -1, 0, 0};
+    sequences r = {false, {}, 0, {0, 0, 0}, -1, 0, 0, 0};
     std::vector<cell> tables[3];
     uint32_t logs[3], state[3];
     for (uint32_t t = 0; t < 3; t++) {
@@ -195,6 +196,7 @@ static sequences reference_decode(const std::vector<damacy__zstd_block>& blocks,
             state[0] = l.base + (uint32_t)in.take(l.width);
             state[2] = m.base + (uint32_t)in.take(m.width);
             state[1] = o.base + (uint32_t)in.take(o.width);
+            r.next = std::max(r.next, l.width + m.width + o.width);
         }
         r.widest = std::max<uint64_t>(r.widest, (uint64_t)(before - in.left));
     }
@@ -565,20 +567,22 @@ TEST(every_table_mode_of_generated_frames_is_decoded)
             CHECK(n_modes[t][mode] > 20);
 }
 
-// A stream from whose top `n` random bits are read, the same first ones for every n.
-static bytes random_stream(uint32_t n, uint64_t seed)
+// A stream from whose top `n` random bits are read, the same first ones for every n; one bit of
+// `zeros` is set.
+static bytes random_stream(uint32_t n, uint64_t seed, uint32_t zeros)
 {
     bytes out(n / 8 + 1);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t at = n - 1 - i;
-        out[at / 8] |= (uint8_t)((test_random(&seed) >> 40 & 1) << (at & 7));
+        out[at / 8] |= (uint8_t)((test_random(&seed) >> 40) % zeros == 0) << (at & 7);
     }
     out[n / 8] |= (uint8_t)(1u << (n & 7));
     return out;
 }
 
-// A block of n sequences with offsets of `code` bits and predefined lengths.
-static damacy__zstd_block far_block(const frame& f, uint32_t job, uint32_t n, uint32_t n_literals)
+// A block of n sequences whose section is all of the frame.
+static damacy__zstd_block bare_block(const frame& f, uint32_t job, uint32_t modes, uint32_t n,
+                                     uint32_t n_literals)
 {
     damacy__zstd_block b;
     memset(&b, 0, sizeof b);
@@ -588,7 +592,7 @@ static damacy__zstd_block far_block(const frame& f, uint32_t job, uint32_t n, ui
     b.n_literals = n_literals;
     b.max_size = DAMACY__ZSTD_BLOCK_MAX;
     b.record_capacity = std::min(2 * n, n + n_literals) + 1;
-    b.modes = DAMACY__ZSTD_MODE_RLE << 2 * DAMACY__ZSTD_OF;
+    b.modes = (uint8_t)modes;
     b.sequence_src = (uint64_t)(uintptr_t)f.src;
     b.sequence_size = (uint32_t)f.size;
     for (uint32_t t = 0; t < 3; t++)
@@ -599,6 +603,7 @@ static damacy__zstd_block far_block(const frame& f, uint32_t job, uint32_t n, ui
 
 TEST(sequences_of_more_bits_than_a_window_are_decoded)
 {
+    const uint32_t modes = DAMACY__ZSTD_MODE_RLE << 2 * DAMACY__ZSTD_OF; // lengths: predefined
     uint64_t seed = test_seed();
     totals sum = {0, 0, 0};
     uint64_t widest = 0;
@@ -608,20 +613,21 @@ TEST(sequences_of_more_bits_than_a_window_are_decoded)
         simt::g.seed = seed + k;
         for (uint32_t i = 0; i < 40; i++) {
             const uint64_t bits = test_random(&seed);
+            const uint32_t zeros = i % 8 ? 2 : 32; // and then offsets like 2^28 + 1
             const uint8_t code = (uint8_t)(18 + i % 11);
             for (uint32_t n = 1 + (uint32_t)(bits >> 8) % 300, size = 40000; n; n -= (n + 7) / 8) {
-                bytes section = random_stream(size, bits);
+                bytes section = random_stream(size, bits, zeros);
                 section.insert(section.begin(), code);
                 const frame f(section, i % 16);
-                std::vector<damacy__zstd_block> one(1, far_block(f, 0, n, 1u << 17));
+                std::vector<damacy__zstd_block> one(1, bare_block(f, 0, modes, n, 1u << 17));
                 const sequences r = reference_decode(one, 0);
                 if (r.left < 0) // its lengths are too large for a block
                     continue;
-                section = random_stream(size - (uint32_t)r.left, bits);
+                section = random_stream(size - (uint32_t)r.left, bits, zeros);
                 section.insert(section.begin(), code);
                 frames.emplace_back(section, i % 16);
-                blocks.push_back(
-                    far_block(frames.back(), (uint32_t)blocks.size(), n, (uint32_t)r.literals));
+                blocks.push_back(bare_block(frames.back(), (uint32_t)blocks.size(), modes, n,
+                                            (uint32_t)r.literals));
                 widest = std::max(widest, r.widest);
                 break;
             }
@@ -633,6 +639,71 @@ TEST(sequences_of_more_bits_than_a_window_are_decoded)
     CHECK(widest > 58);
     printf("# %llu blocks of %llu sequences, %llu bits\n", (unsigned long long)sum.n_blocks,
            (unsigned long long)sum.n_sequences, (unsigned long long)widest);
+}
+
+// Description of a table in which symbols first ... last have one cell each but one of them, which
+// has all others.
+static bytes one_cell_each(uint32_t log, uint32_t first, uint32_t last, uint32_t common)
+{
+    bytes out;
+    uint32_t left = 1u << log, at = 0;
+    auto put = [&](uint32_t v, uint32_t n) {
+        for (uint32_t i = 0; i < n; i++, at++) {
+            if (at % 8 == 0)
+                out.push_back(0);
+            out.back() |= (uint8_t)((v >> i & 1) << at % 8);
+        }
+    };
+    put(log - 5, 4);
+    for (uint32_t s = 0; s <= last; s++) {
+        const uint32_t count = s < first ? 0 : s == common ? (1u << log) - (last - first) : 1;
+        uint32_t n = 0; // as reference_counts reads it
+        while ((1u << n) < left + 2)
+            n++;
+        const uint32_t spare = (1u << n) - (left + 2), v = count + 1;
+        put(v + (v >= 1u << (n - 1) ? spare : 0), n - (v < spare ? 1 : 0));
+        if (count == 0)
+            put(0, 2); // none after it is left out
+        left -= count;
+    }
+    return out;
+}
+
+TEST(the_widest_next_states_of_all_tables_at_once_are_decoded)
+{
+    const uint32_t modes = DAMACY__ZSTD_MODE_FSE * 0x15;
+    uint64_t seed = test_seed();
+    totals sum = {0, 0, 0};
+    bytes tables = one_cell_each(9, 0, 21, 0); // of literal lengths
+    const bytes of = one_cell_each(8, 2, 27, 5), ml = one_cell_each(9, 0, 38, 1);
+    tables.insert(tables.end(), of.begin(), of.end());
+    tables.insert(tables.end(), ml.begin(), ml.end());
+    for (uint32_t k = 0; k < n_stages; k++) {
+        std::vector<frame> frames;
+        std::vector<damacy__zstd_block> blocks;
+        uint32_t n_widest = 0;
+        simt::g.seed = seed + k;
+        for (uint32_t i = 0; i < 40; i++) {
+            const uint64_t bits = test_random(&seed);
+            const uint32_t n = 3000, size = 100000;
+            bytes section = tables, stream = random_stream(size, bits, 2);
+            section.insert(section.end(), stream.begin(), stream.end());
+            const frame f(section, i % 16);
+            std::vector<damacy__zstd_block> one(1, bare_block(f, 0, modes, n, 1u << 17));
+            const sequences r = reference_decode(one, 0);
+            CHECK(r.left >= 0);
+            section = tables;
+            stream = random_stream(size - (uint32_t)r.left, bits, 2);
+            section.insert(section.end(), stream.begin(), stream.end());
+            frames.emplace_back(section, i % 16);
+            blocks.push_back(
+                bare_block(frames.back(), (uint32_t)blocks.size(), modes, n, (uint32_t)r.literals));
+            n_widest += r.next == 9 + 8 + 9;
+        }
+        check_blocks(frames, blocks, stages[k], &sum);
+        CHECK(n_widest > 5);
+    }
+    CHECK_EQ(sum.n_good, sum.n_blocks);
 }
 
 TEST(hostile_sequences_get_the_verdict_of_the_reference)

@@ -24,7 +24,7 @@ SIMT_KERNEL(damacy_zstd_place);
 SIMT_KERNEL(damacy_zstd_finish);
 SIMT_KERNEL(damacy_zstd_tables);
 SIMT_KERNEL(damacy_zstd_fse);
-SIMT_KERNEL(damacy_zstd_fse_half);
+SIMT_KERNEL(damacy_zstd_fse_few);
 SIMT_KERNEL(damacy_zstd_link);
 SIMT_KERNEL(damacy_zstd_jump);
 SIMT_KERNEL(damacy_zstd_cut);
@@ -206,7 +206,7 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
         w.call.options.literals = i % 4;
         w.call.options.early = i % 2 ? DAMACY__ZSTD_FLAG_EARLY : 0;
         w.call.options.early |= i % 4 == 1 ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0;
-        w.call.options.fse = i % 4 ? DAMACY__ZSTD_FLAG_FSE_LATENCY << i % 4 >> 1 : 0;
+        w.call.options.fse = i % 3 ? DAMACY__ZSTD_FLAG_FSE_LATENCY << i % 3 >> 1 : 0;
         w.call.has_company = i >= 4; // a small grid of full groups, unless the shape is forced
         w.call.options.execute = executions[i];
         w.launch();
@@ -225,9 +225,10 @@ TEST(zstd_launch_works_with_the_shared_memory_of_small_devices)
         CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
         CHECK_EQ(damacy__zstd_kernels_finish(&kernels, &device, &err), DAMACY_OK);
         device.shared_per_block = 232448; // the sequence stage here is that of the largest device
-        CHECK_EQ(damacy__kernel_allow_shared(&kernels.back.kernels[DAMACY__ZSTD_FSE], &device,
-                                             232448, &err),
-                 DAMACY_OK);
+        for (const uint32_t i : {DAMACY__ZSTD_FSE, DAMACY__ZSTD_FSE_FEW}) {
+            CHECK_EQ(damacy__kernel_allow_shared(&kernels.back.kernels[i], &device, 232448, &err),
+                     DAMACY_OK);
+        }
         w.open(some("D_smallblk_s2001", 3, 6), false);
         w.call.options.literals = DAMACY__ZSTD_SPLIT128; // not there: another is taken
         w.call.options.execute = DAMACY__ZSTD_EXECUTE_1024X3;

@@ -265,9 +265,9 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     if (o.seed % 2) // neither waits for the other
         wrong = wave_early(w, o.literals, o.seed % 4 == 1);
     simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_tables(w); });
-    if (w.flags & DAMACY__ZSTD_FLAG_FSE_HALF)
-        simt::launch(wave_grid(2), dim3(256), DAMACY__ZSTD_FSE_HALF_SHARED,
-                     [&] { damacy_zstd_fse_half(w); });
+    if (w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY)
+        simt::launch(wave_grid(2), dim3(256), DAMACY__ZSTD_FSE_LATENCY_SHARED,
+                     [&] { damacy_zstd_fse_few(w); });
     else
         simt::launch(wave_grid(2), dim3(256), DAMACY__SHARED_MAX, [&] { damacy_zstd_fse(w); });
     if (o.seed % 2 == 0)

@@ -81,7 +81,7 @@ static void enroll_kernels()
     KERNEL(damacy_zstd_finish);
     KERNEL(damacy_zstd_tables);
     KERNEL(damacy_zstd_fse);
-    KERNEL(damacy_zstd_fse_half);
+    KERNEL(damacy_zstd_fse_few);
     KERNEL(damacy_zstd_cut);
     KERNEL(damacy_zstd_relay);
     KERNEL(damacy_zstd_relay_wide);
