@@ -2,6 +2,7 @@
 #include "tests/test.h"
 #include "stage/cast.h"
 #include "tests/data/cast_cases.h"
+#include <math.h>
 
 /* Converts one row through the steps that damacy__cast_choose gave. */
 static void run(const damacy__cast* cast, void* dst, const void* src, size_t n)

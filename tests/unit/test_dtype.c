@@ -1,6 +1,7 @@
 /* Data types and fill values: every form to its exact bits, wrong forms refused. */
 #include "tests/test.h"
 #include "format/fill.h"
+#include <math.h>
 
 static damacy__alloc heap;
 
