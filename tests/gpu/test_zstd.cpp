@@ -417,7 +417,7 @@ TEST(zstd_gpu_decodes_few_large_frames_with_every_kernel)
             frames[k].resize(
                 ZSTD_compress(frames[k].data(), frames[k].size(), contents[k].data(), 262144, 3));
         }
-        for (uint32_t choice = 0; choice < 16; choice++) {
+        for (uint32_t choice = 0; choice < 4 * DAMACY__COUNT(executions); choice++) {
             damacy__zstd_options o = {};
             o.literals = choice % 4;
             o.execute = executions[choice / 4];
