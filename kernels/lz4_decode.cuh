@@ -111,7 +111,7 @@ DAMACY__INLINE void damacy__lz4_map(const damacy__lz4_state* s, damacy__lz4_shar
     damacy__sync_warp();
     damacy__u32x2 window;
     window.x = shared->windows[lane].x;
-    const uint32_t runs = damacy__lz4_sum(damacy__popc(window.x), lane);
+    const uint32_t runs = damacy__sum_upto(damacy__popc(window.x), lane);
     window.y = runs - damacy__popc(window.x);
     shared->windows[lane] = window;
     if (lane == 31) {
@@ -196,7 +196,7 @@ DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shar
     const uint32_t token = shared->tokens[damacy__min(i + lane, n - 1)];
     const bool is_whole = lane < n - i && damacy__lz4_read(shared, token, end, is_last, &q);
     const uint32_t size = is_whole ? q.n_literals + q.n_match : 0;
-    const uint32_t sum = damacy__lz4_sum(size, lane), x = s->end + sum - size;
+    const uint32_t sum = damacy__sum_upto(size, lane), x = s->end + sum - size;
     const uint32_t takens = damacy__ballot(is_whole && s->end + sum - s->begin <= DAMACY__LZ4_TILE);
     const uint32_t n_taken = damacy__ctz(~takens) & 63; // the first lanes; of all 32: ctz is ~0
     const uint32_t count = n_taken == 63 ? 32 : n_taken;

@@ -139,18 +139,6 @@ DAMACY__INLINE void damacy__lz4_mark(damacy__lz4_shared* shared, uint32_t begin,
     }
 }
 
-// Sum of v over the lanes up to this one.
-DAMACY__INLINE uint32_t damacy__lz4_sum(uint32_t v, uint32_t lane)
-{
-#pragma unroll
-    for (uint32_t d = 1; d < 32; d *= 2) {
-        const uint32_t other = damacy__shfl_up(v, d);
-        if (lane >= d)
-            v += other;
-    }
-    return v;
-}
-
 // Appends the marked tokens of 1,024 bytes, from byte `first` of the part on, to a list of n.
 // Returns its new length.
 DAMACY__INLINE uint32_t damacy__lz4_list(damacy__lz4_shared* shared, uint32_t begin, uint32_t first,
@@ -158,7 +146,7 @@ DAMACY__INLINE uint32_t damacy__lz4_list(damacy__lz4_shared* shared, uint32_t be
 {
     const uint32_t at = first / 32 + lane;
     uint32_t word = shared->marks[at / DAMACY__LZ4_WORDS][at % DAMACY__LZ4_WORDS];
-    const uint32_t sum = damacy__lz4_sum(damacy__popc(word), lane);
+    const uint32_t sum = damacy__sum_upto(damacy__popc(word), lane);
     for (uint32_t k = n + sum - damacy__popc(word); word; k++) {
         shared->tokens[k] = (uint16_t)(begin + first + 32 * lane + damacy__ctz(word));
         word &= word - 1;

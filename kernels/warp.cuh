@@ -113,6 +113,18 @@ DAMACY__INLINE uint32_t damacy__max(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
+// Sum of v over the lanes of the warp up to this one, `lane`; all lanes come.
+DAMACY__INLINE uint32_t damacy__sum_upto(uint32_t v, uint32_t lane)
+{
+#pragma unroll
+    for (uint32_t d = 1; d < 32; d *= 2) {
+        const uint32_t other = damacy__shfl_up(v, d);
+        if (lane >= d)
+            v += other;
+    }
+    return v;
+}
+
 // ---- bits -------------------------------------------------------------------------------------
 #ifdef __CUDACC__
 // High word of hi:lo << (s mod 32), and low word of hi:lo >> (s mod 32).

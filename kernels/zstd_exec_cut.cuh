@@ -132,12 +132,7 @@ DAMACY__INLINE uint32_t damacy__relay_sum(const damacy__zstd_wave& w, const dama
         if (i < f.n_blocks)
             n = damacy__relay_tiles(w, f.first_block + i)[DAMACY__RELAY_WORDS - 1];
         good = good && !damacy__any(n == DAMACY__ZSTD_NONE);
-        uint32_t all = n;
-        for (uint32_t d = 1; d < 32; d *= 2) {
-            const uint32_t left = damacy__shfl_up(all, d);
-            if (damacy__lane() >= d)
-                all += left;
-        }
+        const uint32_t all = damacy__sum_upto(n, damacy__lane());
         if (i < f.n_blocks)
             before[i] = sum + all - n;
         sum += damacy__shfl(all, 31);

@@ -233,13 +233,8 @@ DAMACY__INLINE void damacy__relay_early(uint32_t shared, uint32_t n_early,
                 damacy__sts32(shared + S::OWN + 8 * (S::RECORDS - 1 - i0 - lane), 0);
         }
         const uint32_t mine = ((v.x >> 16) + 7) / 8;
-        uint32_t end = mine;
-        for (uint32_t d = 1; d < 32; d *= 2) {
-            const uint32_t left = damacy__shfl_up(end, d);
-            if (lane >= d)
-                end += left;
-        }
-        const uint32_t all = damacy__shfl(end, 31), begin = end - mine;
+        const uint32_t end = damacy__sum_upto(mine, lane), all = damacy__shfl(end, 31);
+        const uint32_t begin = end - mine;
         DAMACY__EXEC_NOUNROLL for (uint32_t k = 0; k < all; k += 32)
         {
             uint32_t owner = 0; // the first lane whose pieces end behind this one

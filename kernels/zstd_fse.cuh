@@ -243,11 +243,7 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
         }
     } else if (warp == 3) {
         const uint32_t position = shared + S::POSITION + 4 * lane;
-        damacy__fse_flight even, odd; // under way, by the batch in which they were asked for
-        even.n = odd.n = even.first = odd.first = 0;
-        for (uint32_t i = 0; i < 4; i++)
-            even.chunk[i].x = even.chunk[i].y = even.chunk[i].z = even.chunk[i].w = odd.chunk[i].x =
-                odd.chunk[i].y = odd.chunk[i].z = odd.chunk[i].w = 0;
+        damacy__fse_flight even = {}, odd = {}; // under way, by the batch that asked for them
         for (uint32_t i = 0; i < rounds; i++) {
             if (here && b->n > i * S::BATCH)
                 damacy__fse_feed_step<S>(&r->feed, &even, damacy__lds32(position), self.ring);

@@ -184,12 +184,7 @@ DAMACY__INLINE uint32_t damacy__fse_rank_symbols(uint32_t table, uint32_t size, 
     const uint32_t nth1 = damacy__popc(rare0) + damacy__popc(rare1 & below);
     // Both halves in one word: counts sum to at most 512.
     const uint32_t p0 = c0 > 0 ? (uint32_t)c0 : 0, p1 = c1 > 0 ? (uint32_t)c1 : 0;
-    uint32_t sum = p0 | p1 << 16;
-    for (uint32_t d = 1; d < 32; d *= 2) {
-        const uint32_t other = damacy__shfl_up(sum, d);
-        if (lane >= d)
-            sum += other;
-    }
+    const uint32_t sum = damacy__sum_upto(p0 | p1 << 16, lane);
     const uint32_t total0 = damacy__shfl(sum, 31) & 0xffff;
     const uint32_t first0 = (sum & 0xffff) - p0, first1 = (sum >> 16) - p1 + total0;
     const uint32_t has0 = damacy__ballot(p0 > 0), has1 = damacy__ballot(p1 > 0);

@@ -491,7 +491,7 @@ static __device__ __noinline__ uint32_t damacy__fse_feed_now(uint64_t end, uint6
                                                              uint32_t ring)
 {
     damacy__fse_feed f;
-    damacy__fse_flight c = {0, 0, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}};
+    damacy__fse_flight c = {};
     f.end = end;
     f.lo = lo;
     f.hi = hi;

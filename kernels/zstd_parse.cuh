@@ -136,13 +136,8 @@ DAMACY__INLINE uint32_t damacy__zstd_read_all(const damacy__zstd_walk& k, bool h
 // Sum over the lanes below, and over all.
 DAMACY__INLINE uint32_t damacy__zstd_sum_below(uint32_t v, uint32_t& total)
 {
-    const uint32_t lane = damacy__lane();
-    uint32_t sum = v;
+    const uint32_t sum = damacy__sum_upto(v, damacy__lane());
 
-    for (uint32_t d = 1; d < 32; d *= 2) {
-        const uint32_t other = damacy__shfl_up(sum, d);
-        sum += lane >= d ? other : 0;
-    }
     total = damacy__shfl(sum, 31);
     return sum - v;
 }

@@ -263,19 +263,14 @@ static __device__ void damacy__zstd_order_places(const damacy__zstd_wave& w, uin
     constexpr uint32_t PER = (DAMACY__ZSTD_BUCKETS + 31) / 32;
     damacy__zstd_counters* const c = damacy__zstd_counts(w);
     const uint32_t lane = damacy__lane(), first = PER * lane;
-    uint32_t counts[PER], sum = 0, at = 0;
+    uint32_t counts[PER], mine = 0, at = 0;
 
 #pragma unroll
     for (uint32_t i = 0; i < PER; i++) {
         counts[i] = first + i < DAMACY__ZSTD_BUCKETS ? cursor[first + i] : 0;
-        sum += counts[i];
+        mine += counts[i];
     }
-    const uint32_t mine = sum;
-    for (uint32_t d = 1; d < 32; d *= 2) {
-        const uint32_t o = damacy__shfl_up(sum, d);
-        sum += lane >= d ? o : 0;
-    }
-    const uint32_t n = damacy__shfl(sum, 31);
+    const uint32_t sum = damacy__sum_upto(mine, lane), n = damacy__shfl(sum, 31);
     if (list >= DAMACY__ZSTD_LIST_LATE)
         at = w.max_blocks - n;
     if (lane == 0)
@@ -299,12 +294,7 @@ static __device__ void damacy__zstd_order_sequence_places(const damacy__zstd_wav
     uint32_t at = 0;
 
     for (uint32_t i = lane; i < DAMACY__ZSTD_SEQUENCE_BUCKETS; i += 32) {
-        const uint32_t count = cursor[i];
-        uint32_t sum = count;
-        for (uint32_t d = 1; d < 32; d *= 2) {
-            const uint32_t other = damacy__shfl_up(sum, d);
-            sum += lane >= d ? other : 0;
-        }
+        const uint32_t count = cursor[i], sum = damacy__sum_upto(count, lane);
         cursor[i] = at + sum - count;
         at += damacy__shfl(sum, 31);
     }
