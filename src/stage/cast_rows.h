@@ -295,8 +295,8 @@ typedef float damacy__eight_floats __attribute__((vector_size(32)));
 
 /* The same for AVX2, chosen at run time: blocks of `count` elements, x of type X, become y of type
  * Y, four blocks a turn; the last block may hold some elements once more. Instructions are named,
- * as compilers take several times as long to find them in a loop. Every processor with AVX2
- * converts halves, too. */
+ * as compilers take several times as long to find them in a loop, and the upper halves of registers
+ * are cleaned, which compilers do at -O2 alone. */
 #define DAMACY__WIDE_ROW(name, S, D, count, X, Y, ...)                                            \
     DAMACY__TARGET_WIDE                                                                           \
     DAMACY__ALWAYS_INLINE void damacy__block_##name(uint8_t* dst, const uint8_t* src, size_t i)   \
@@ -327,45 +327,34 @@ typedef float damacy__eight_floats __attribute__((vector_size(32)));
         }                                                                                         \
         __builtin_ia32_vzeroupper();                                                              \
     }
-#define DAMACY__WIDE_TO_F32(name, S, X, widen)                   \
-    DAMACY__WIDE_ROW(name, S, float, 8, X, damacy__eight_floats, \
-                     __asm__(widen " %1, %0\n\tvcvtdq2ps %0, %0" \
-                             : "=x"(y)                           \
-                             : "x"(x));)
-DAMACY__WIDE_TO_F32(u8_f32, uint8_t, int64_t, "vpmovzxbd")
-DAMACY__WIDE_TO_F32(i8_f32, int8_t, int64_t, "vpmovsxbd")
-DAMACY__WIDE_TO_F32(u16_f32, uint16_t, damacy__two_words, "vpmovzxwd")
-DAMACY__WIDE_TO_F32(i16_f32, int16_t, damacy__two_words, "vpmovsxwd")
-#undef DAMACY__WIDE_TO_F32
+#define DAMACY__MAKE_Y(code, x) __asm__(code : "=x"(y) : "x"(x))
+
+DAMACY__WIDE_ROW(u8_f32, uint8_t, float, 8, int64_t, damacy__eight_floats,
+                 DAMACY__MAKE_Y("vpmovzxbd %1, %0\n\tvcvtdq2ps %0, %0", x);)
+DAMACY__WIDE_ROW(i8_f32, int8_t, float, 8, int64_t, damacy__eight_floats,
+                 DAMACY__MAKE_Y("vpmovsxbd %1, %0\n\tvcvtdq2ps %0, %0", x);)
+DAMACY__WIDE_ROW(u16_f32, uint16_t, float, 8, damacy__two_words, damacy__eight_floats,
+                 DAMACY__MAKE_Y("vpmovzxwd %1, %0\n\tvcvtdq2ps %0, %0", x);)
+DAMACY__WIDE_ROW(i16_f32, int16_t, float, 8, damacy__two_words, damacy__eight_floats,
+                 DAMACY__MAKE_Y("vpmovsxwd %1, %0\n\tvcvtdq2ps %0, %0", x);)
 DAMACY__WIDE_ROW(i32_f32, int32_t, float, 8, damacy__eight_ints, damacy__eight_floats,
-                 __asm__("vcvtdq2ps %1, %0"
-                         : "=x"(y)
-                         : "x"(x));)
+                 DAMACY__MAKE_Y("vcvtdq2ps %1, %0", x);)
 DAMACY__WIDE_ROW(f64_f32, double, float, 4, damacy__four_words, damacy__two_words,
-                 __asm__("vcvtpd2psy %1, %0"
-                         : "=x"(y)
-                         : "x"(x));)
+                 DAMACY__MAKE_Y("vcvtpd2psy %1, %0", x);)
 DAMACY__WIDE_ROW(f16_f32, uint16_t, float, 8, damacy__two_words, damacy__eight_floats,
-                 __asm__("vcvtph2ps %1, %0"
-                         : "=x"(y)
-                         : "x"(x));)
+                 DAMACY__MAKE_Y("vcvtph2ps %1, %0", x);)
 DAMACY__WIDE_ROW(f32_f16, float, uint16_t, 8, damacy__eight_floats, damacy__two_words,
-                 __asm__("vcvtps2ph $0, %1, %0"
-                         : "=x"(y)
-                         : "x"(x));) /* 0: to nearest, ties to even */
+                 DAMACY__MAKE_Y("vcvtps2ph $0, %1, %0", x);) /* 0: to nearest, ties to even */
 DAMACY__WIDE_ROW(bf16_f32, uint16_t, float, 8, damacy__two_words, damacy__eight_ints,
-                 __asm__("vpmovzxwd %1, %0\n\tvpslld $16, %0, %0"
-                         : "=x"(y)
-                         : "x"(x));
+                 DAMACY__MAKE_Y("vpmovzxwd %1, %0\n\tvpslld $16, %0, %0", x);
                  y |= ((y & 0x7fffffff) > 0x7f800000) & 0x400000;)
 DAMACY__WIDE_ROW(f32_bf16, float, uint16_t, 8, damacy__eight_ints, damacy__two_words,
                  const damacy__eight_ints is_nan = (x & 0x7fffffff) > 0x7f800000;
                  const damacy__eight_ints high = (x >> 16) & 0xffff;
                  const damacy__eight_ints carry = ((x & 0xffff) + 0x7fff + (high & 1)) >> 16;
                  const damacy__eight_ints z = (high + (carry & ~is_nan)) | (is_nan & 0x40);
-                 __asm__("vpackusdw %1, %1, %t0\n\tvpermq $8, %t0, %t0"
-                         : "=x"(y)
-                         : "x"(z));)
+                 DAMACY__MAKE_Y("vpackusdw %1, %1, %t0\n\tvpermq $8, %t0, %t0", z);)
+#undef DAMACY__MAKE_Y
 
 #define DAMACY__WIDE_SAME(name, T, op, low, high)                                        \
     DAMACY__WIDE_ROW(name, T, T, 32 / sizeof(T), damacy__four_words, damacy__four_words, \

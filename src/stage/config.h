@@ -140,8 +140,9 @@ static damacy_status damacy__config_check_modes(const damacy_config* c, damacy_e
         return damacy__fail(err, DAMACY_INVAL, "numa_node is %d; DAMACY_NUMA_PIN needs a node",
                             c->numa_node);
     }
-    if (!(latency->mu > -1e300 && latency->mu < 1e300 && latency->sigma >= 0 &&
-          latency->sigma < 1e300)) { /* isfinite is all that <math.h> would be read for */
+    /* All that <math.h> would be read for. */
+    if (!(__builtin_isfinite(latency->mu) && __builtin_isfinite(latency->sigma) &&
+          latency->sigma >= 0)) {
         return damacy__fail(err, DAMACY_INVAL,
                             "debug_latency: mu and sigma must be finite and sigma not negative");
     }

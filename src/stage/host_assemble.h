@@ -50,13 +50,12 @@ static void damacy__turn(void* dst, uint64_t src, uint64_t stride, size_t n, siz
 #undef DAMACY__TURN
 }
 
-/* n times the size bytes at value; a first piece is copied again and again behind itself. */
+/* n times the size bytes at value. */
 static void damacy__splat(void* dst, const void* value, size_t n, uint32_t size)
 {
     typedef uint64_t pair __attribute__((vector_size(16)));
     uint8_t* const to = (uint8_t*)dst;
     const size_t n_bytes = n * size;
-    size_t n_done = 0;
     uint64_t word = 0;
     pair x;
 
@@ -67,18 +66,10 @@ static void damacy__splat(void* dst, const void* value, size_t n, uint32_t size)
         memcpy(to, &x, n_bytes);
         return;
     }
-    for (const size_t end = DAMACY__MIN(n_bytes - 16, (size_t)512); n_done < end; n_done += 16) {
-        memcpy(to + n_done, &x, sizeof x);
+    for (size_t i = 0; i < n_bytes - sizeof x; i += sizeof x) {
+        memcpy(to + i, &x, sizeof x);
     }
-    if (n_done < 512) { /* the last 16 bytes, some of them again */
-        memcpy(to + n_bytes - 16, &x, sizeof x);
-        return;
-    }
-    while (n_done < n_bytes) {
-        const size_t piece = DAMACY__MIN(DAMACY__MIN(n_done, (size_t)4096), n_bytes - n_done);
-        memcpy(to + n_done, to, piece);
-        n_done += piece;
-    }
+    memcpy(to + n_bytes - sizeof x, &x, sizeof x); /* some of them again */
 }
 
 /* Copies to memory that will not be read soon. The writes are ordered by damacy__stream_copy_end.
