@@ -226,7 +226,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_FSE_LATENCY_BLOCKS 8u
 
 /* Shared memory of one warp that decodes literals by lanes, its tables not included. */
-#define DAMACY__ZSTD_LANE_SIZE 5376u
+#define DAMACY__ZSTD_LANE_SIZE 5504u
 /* Dynamic shared memory of literals_lanes for tables of 9, 10 and 11 bits; the last for two warps,
  * so that three blocks of threads fill a multiprocessor of 228 KB exactly. Works with 41 KB. */
 #define DAMACY__ZSTD_LANES9_SHARED  14336u

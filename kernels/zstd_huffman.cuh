@@ -11,7 +11,7 @@
 
 #include "kernels/zstd_common.cuh"
 
-#define DAMACY__ZSTD_RING_WORDS 34u // 32 and 2 mirrored
+#define DAMACY__ZSTD_RING_WORDS 35u // 32 and 3 mirrored
 #define DAMACY__ZSTD_RING_SIZE  (DAMACY__ZSTD_RING_WORDS * 128u)
 #define DAMACY__ZSTD_STAGE_SIZE 1024u // output of a warp: 32 bytes a lane
 static_assert(DAMACY__ZSTD_LANE_SIZE == DAMACY__ZSTD_RING_SIZE + DAMACY__ZSTD_STAGE_SIZE,
@@ -93,6 +93,7 @@ DAMACY__INLINE void damacy__zstd_ring_put(damacy__zstd_stream& s, const damacy__
     if ((s.filled & 3) == 0) { // a window may run over the end of the ring
         damacy__sts32(a + 4096, g.high.w);
         damacy__sts32(a + 4224, g.high.z);
+        damacy__sts32(a + 4352, g.high.y);
     }
     s.filled++;
 }
@@ -148,33 +149,57 @@ DAMACY__INLINE bool damacy__zstd_stream_open(damacy__zstd_stream& s, uint64_t be
     return last != 0;
 }
 
-// Address of the table cell that the top LOG bits of x choose.
-template <int LOG> DAMACY__INLINE uint32_t damacy__zstd_cell(uint32_t table, uint32_t x)
+// The bits of x turned so that its top LOG bits are where a table's address has them.
+template <int LOG> DAMACY__INLINE uint32_t damacy__zstd_turned(uint32_t x)
 {
-    return table | ((x >> (31 - LOG)) & ((2u << LOG) - 2));
+    return damacy__funnel_left(x, x, LOG + 1);
 }
 
-// N look-ups from one window of 64 bits (N * LOG <= 64). Returns the sum of the entries, whose low
-// 8 bits are the bits used.
+// The table's entry for a turned x. One more turn, by the entry, makes x ready for the next symbol:
+// that is all that a symbol waits for besides the table.
+template <int LOG> DAMACY__INLINE uint32_t damacy__zstd_entry(uint32_t table, uint32_t x)
+{
+    return damacy__lds16(table | (x & ((2u << LOG) - 2)));
+}
+
+// Look-ups that fit into 32 bits.
+template <int LOG> struct damacy__zstd_per {
+    static constexpr int N = 32 / LOG > 3 ? 3 : 32 / LOG;
+};
+
+// Bits of a stream in registers.
+typedef struct damacy__zstd_window {
+    uint32_t high, low;
+} damacy__zstd_window;
+
+DAMACY__INLINE damacy__zstd_window damacy__zstd_window_at(const damacy__zstd_stream& s)
+{
+    const uint32_t a = s.ring + ((s.at & 0x3e0) << 2);
+    const uint32_t w0 = damacy__lds32(a), w1 = damacy__lds32(a + 128), w2 = damacy__lds32(a + 256);
+    damacy__zstd_window w;
+
+    w.high = damacy__funnel_left(w1, w0, s.at);
+    w.low = damacy__funnel_left(w2, w1, s.at);
+    return w;
+}
+
+// N look-ups from one window (N * LOG <= 64). Returns the sum of the entries, whose low 8 bits are
+// the bits used.
 template <int LOG, int N>
 DAMACY__INLINE uint32_t damacy__zstd_lookups(const damacy__zstd_stream& s, uint32_t (&entry)[N])
 {
-    constexpr int PER = 32 / LOG > 3 ? 3 : 32 / LOG; // that fit into 32 bits
+    constexpr int PER = damacy__zstd_per<LOG>::N;
     static_assert(N <= 2 * PER && N * LOG <= 64, "window");
-    const uint32_t a = s.ring + ((s.at & 0x3e0) << 2);
-    const uint32_t w0 = damacy__lds32(a), w1 = damacy__lds32(a + 128), w2 = damacy__lds32(a + 256);
-    const uint32_t high = damacy__funnel_left(w1, w0, s.at),
-                   low = damacy__funnel_left(w2, w1, s.at);
-    uint32_t x = high, sum = 0;
+    const damacy__zstd_window w = damacy__zstd_window_at(s);
+    uint32_t x = damacy__zstd_turned<LOG>(w.high), sum = 0;
 
 #pragma unroll
     for (int j = 0; j < N; j++) {
         if (j == PER)
-            x = damacy__funnel_left(low, high, sum);
-        entry[j] = damacy__lds16(damacy__zstd_cell<LOG>(s.table, x));
+            x = damacy__zstd_turned<LOG>(damacy__funnel_left(w.low, w.high, sum));
+        entry[j] = damacy__zstd_entry<LOG>(s.table, x);
         sum += entry[j];
-        if (j + 1 < N && j + 1 != PER)
-            x = damacy__funnel_left(0, x, entry[j]);
+        x = damacy__funnel_left(x, x, entry[j]);
     }
     return sum;
 }
@@ -188,44 +213,79 @@ template <int LOG> DAMACY__INLINE uint32_t damacy__zstd_symbol(damacy__zstd_stre
     return entry[0] >> 8;
 }
 
-template <int LOG, int FIRST, int N>
-DAMACY__INLINE void damacy__zstd_some(damacy__zstd_stream& s, uint32_t (&entry)[16])
+// N look-ups from the window, and the window after them, whose bits are asked for two look-ups
+// before its place is known, as they would take as long as those to come. LAST: none after them.
+template <int LOG, int FIRST, int N, bool LAST>
+DAMACY__INLINE void damacy__zstd_some(damacy__zstd_stream& s, damacy__zstd_window& w,
+                                      uint32_t (&entry)[32])
 {
-    uint32_t part[N];
-    const uint32_t sum = damacy__zstd_lookups<LOG, N>(s, part);
+    constexpr int PER = damacy__zstd_per<LOG>::N;
+    static_assert(N >= 2 && N <= 2 * PER && N * LOG <= 64, "window");
+    uint32_t x = damacy__zstd_turned<LOG>(w.high), sum = 0, at = 0;
+    uint32_t w0 = 0, w1 = 0, w2 = 0, w3 = 0;
 
-    s.at += sum & s.mask;
 #pragma unroll
-    for (int j = 0; j < N; j++)
-        entry[FIRST + j] = part[j];
+    for (int j = 0; j < N; j++) {
+        if (j == PER)
+            x = damacy__zstd_turned<LOG>(damacy__funnel_left(w.low, w.high, sum));
+        const uint32_t e = damacy__zstd_entry<LOG>(s.table, x);
+        if (!LAST && j == N - 2) {
+            at = s.at + (sum & s.mask);
+            const uint32_t a = s.ring + ((at & 0x3e0) << 2);
+            w0 = damacy__lds32(a);
+            w1 = damacy__lds32(a + 128);
+            w2 = damacy__lds32(a + 256);
+            w3 = damacy__lds32(a + 384);
+        }
+        sum += e;
+        entry[FIRST + j] = e;
+        x = damacy__funnel_left(x, x, e);
+    }
+    s.at += sum & s.mask;
+    if (!LAST) {
+        const uint32_t more = entry[FIRST + N - 2] + entry[FIRST + N - 1]; // modulo 32
+        const uint32_t v1 = damacy__funnel_left(w2, w1, at);
+        w.high = damacy__funnel_left(v1, damacy__funnel_left(w1, w0, at), more);
+        w.low = damacy__funnel_left(damacy__funnel_left(w3, w2, at), v1, more);
+    }
 }
 
-// 16 symbols.
-template <int LOG> DAMACY__INLINE damacy__u32x4 damacy__zstd_sixteen(damacy__zstd_stream& s)
+// 32 symbols to the lane's place in the stage.
+template <int LOG>
+DAMACY__INLINE void damacy__zstd_thirty_two(damacy__zstd_stream& s, uint32_t write)
 {
-    constexpr int NARROW = LOG <= 10 ? LOG : 10;
-    uint32_t e[16], out[4];
-    damacy__u32x4 v;
+    constexpr int N = 2 * damacy__zstd_per<LOG>::N; // 4 or 6
+    damacy__zstd_window w = damacy__zstd_window_at(s);
+    uint32_t e[32];
 
-    if (LOG <= 10) {
-        damacy__zstd_some<NARROW, 0, 6>(s, e);
-        damacy__zstd_some<NARROW, 6, 5>(s, e);
-        damacy__zstd_some<NARROW, 11, 5>(s, e);
+    damacy__zstd_some<LOG, 0, N, false>(s, w, e);
+    damacy__zstd_some<LOG, N, N, false>(s, w, e);
+    damacy__zstd_some<LOG, 2 * N, N, false>(s, w, e);
+    damacy__zstd_some<LOG, 3 * N, N, false>(s, w, e);
+    damacy__zstd_some<LOG, 4 * N, N, false>(s, w, e);
+    if (N == 6) {
+        damacy__zstd_some<LOG, 30, 2, true>(s, w, e);
     } else {
-        damacy__zstd_some<LOG, 0, 4>(s, e);
-        damacy__zstd_some<LOG, 4, 4>(s, e);
-        damacy__zstd_some<LOG, 8, 4>(s, e);
-        damacy__zstd_some<LOG, 12, 4>(s, e);
+        damacy__zstd_some<LOG, 20, 4, false>(s, w, e);
+        damacy__zstd_some<LOG, 24, 4, false>(s, w, e);
+        damacy__zstd_some<LOG, 28, 4, true>(s, w, e);
     }
 #pragma unroll
-    for (int k = 0; k < 4; k++) // byte 1 of each entry is the symbol
-        out[k] = damacy__bytes(damacy__bytes(e[4 * k], e[4 * k + 1], 0x51),
-                               damacy__bytes(e[4 * k + 2], e[4 * k + 3], 0x51), 0x5410);
-    v.x = out[0];
-    v.y = out[1];
-    v.z = out[2];
-    v.w = out[3];
-    return v;
+    for (int half = 0; half < 2; half++) {
+        uint32_t out[4];
+        damacy__u32x4 v;
+#pragma unroll
+        for (int k = 0; k < 4; k++) { // byte 1 of each entry is the symbol
+            const uint32_t* const four = e + 16 * half + 4 * k;
+            out[k] = damacy__bytes(damacy__bytes(four[0], four[1], 0x51),
+                                   damacy__bytes(four[2], four[3], 0x51), 0x5410);
+        }
+        v.x = out[0];
+        v.y = out[1];
+        v.z = out[2];
+        v.w = out[3];
+        damacy__sts128(write ^ (16u * (uint32_t)half), v);
+    }
 }
 
 // One round: 32 symbols of each lane that acts. Two lanes write a stream's 32 bytes, a whole
@@ -241,8 +301,7 @@ DAMACY__INLINE void damacy__zstd_round(damacy__zstd_stream& s, bool acts, uint32
     s.mask = acts ? 255 : 0;
     const bool ahead = acts && damacy__zstd_ring_ahead(s);
     const damacy__zstd_granule g = damacy__zstd_granule_load<true>(s, ahead);
-    damacy__sts128(write, damacy__zstd_sixteen<LOG>(s));
-    damacy__sts128(write ^ 16, damacy__zstd_sixteen<LOG>(s));
+    damacy__zstd_thirty_two<LOG>(s, write);
     if (ahead)
         damacy__zstd_ring_put(s, g);
     damacy__sync_warp();
