@@ -775,9 +775,6 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <emmintrin.h>
-#endif
 
 #if defined(__GLIBC__) && !defined(__USE_GNU)
 #error "include damacy.h first in this file, or compile with -D_GNU_SOURCE"
@@ -7104,19 +7101,58 @@ DAMACY__LEAN_BEGIN
 static void damacy__unshuffle(uint8_t* dst, const uint8_t* src, size_t size, uint32_t width);
 static void damacy__unshuffle_bits(uint8_t* dst, const uint8_t* src, size_t size, uint32_t width);
 
-#if defined(__x86_64__)
+/* Vectors of 16 bytes, which compilers turn into what the processor has; in memory at any address.
+ */
+typedef uint8_t damacy__bytes_16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint16_t damacy__pairs_8 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint32_t damacy__quads_4 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint64_t damacy__words_2 __attribute__((vector_size(16), aligned(1), may_alias));
+
+/* The elements of two vectors in turns: those of their lower halves, those of their upper ones. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define DAMACY__MIX(T, a, b, ...) __builtin_shufflevector((T)(a), (T)(b), __VA_ARGS__)
+#else
+#define DAMACY__MIX(T, a, b, ...) __extension__(__builtin_shuffle((T)(a), (T)(b), (T){__VA_ARGS__}))
+#endif
+#define DAMACY__LOW_1(a, b) \
+    DAMACY__MIX(damacy__bytes_16, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define DAMACY__HIGH_1(a, b)                                                                      \
+    DAMACY__MIX(damacy__bytes_16, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, \
+                31)
+#define DAMACY__LOW_2(a, b)  DAMACY__MIX(damacy__pairs_8, a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define DAMACY__HIGH_2(a, b) DAMACY__MIX(damacy__pairs_8, a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#define DAMACY__LOW_4(a, b)  DAMACY__MIX(damacy__quads_4, a, b, 0, 4, 1, 5)
+#define DAMACY__HIGH_4(a, b) DAMACY__MIX(damacy__quads_4, a, b, 2, 6, 3, 7)
+
 /* 16 elements of 2 bytes a step. Returns the elements done. */
 static size_t damacy__unshuffle_2(uint8_t* dst, const uint8_t* src, size_t n)
 {
     size_t i = 0;
 
     for (; i + 16 <= n; i += 16) {
-        const __m128i a = _mm_loadu_si128((const __m128i*)(const void*)(src + i));
-        const __m128i b = _mm_loadu_si128((const __m128i*)(const void*)(src + n + i));
-        _mm_storeu_si128((__m128i*)(void*)(dst + 2 * i), _mm_unpacklo_epi8(a, b));
-        _mm_storeu_si128((__m128i*)(void*)(dst + 2 * i + 16), _mm_unpackhi_epi8(a, b));
+        const damacy__bytes_16 a = *(const damacy__bytes_16*)(src + i);
+        const damacy__bytes_16 b = *(const damacy__bytes_16*)(src + n + i);
+        damacy__bytes_16* const to = (damacy__bytes_16*)(dst + 2 * i);
+        to[0] = DAMACY__LOW_1(a, b);
+        to[1] = DAMACY__HIGH_1(a, b);
     }
     return i;
+}
+
+/* Bytes of four planes, `row` apart, side by side: 16 groups of 4. */
+DAMACY__ALWAYS_INLINE void damacy__mix_4(damacy__pairs_8* out, const uint8_t* planes, size_t row)
+{
+    const damacy__bytes_16 a = *(const damacy__bytes_16*)planes;
+    const damacy__bytes_16 b = *(const damacy__bytes_16*)(planes + row);
+    const damacy__bytes_16 c = *(const damacy__bytes_16*)(planes + 2 * row);
+    const damacy__bytes_16 d = *(const damacy__bytes_16*)(planes + 3 * row);
+    const damacy__bytes_16 ab[2] = {DAMACY__LOW_1(a, b), DAMACY__HIGH_1(a, b)};
+    const damacy__bytes_16 cd[2] = {DAMACY__LOW_1(c, d), DAMACY__HIGH_1(c, d)};
+
+    out[0] = DAMACY__LOW_2(ab[0], cd[0]);
+    out[1] = DAMACY__HIGH_2(ab[0], cd[0]);
+    out[2] = DAMACY__LOW_2(ab[1], cd[1]);
+    out[3] = DAMACY__HIGH_2(ab[1], cd[1]);
 }
 
 /* 16 elements of 4 bytes a step. */
@@ -7125,58 +7161,29 @@ static size_t damacy__unshuffle_4(uint8_t* dst, const uint8_t* src, size_t n)
     size_t i = 0;
 
     for (; i + 16 <= n; i += 16) {
-        __m128i v[4];
-        __m128i low[2];
-        __m128i high[2];
-        for (size_t j = 0; j < 4; j++) {
-            v[j] = _mm_loadu_si128((const __m128i*)(const void*)(src + j * n + i));
-        }
-        for (size_t j = 0; j < 2; j++) {
-            low[j] = _mm_unpacklo_epi8(v[2 * j], v[2 * j + 1]);
-            high[j] = _mm_unpackhi_epi8(v[2 * j], v[2 * j + 1]);
-        }
-        _mm_storeu_si128((__m128i*)(void*)(dst + 4 * i), _mm_unpacklo_epi16(low[0], low[1]));
-        _mm_storeu_si128((__m128i*)(void*)(dst + 4 * i + 16), _mm_unpackhi_epi16(low[0], low[1]));
-        _mm_storeu_si128((__m128i*)(void*)(dst + 4 * i + 32), _mm_unpacklo_epi16(high[0], high[1]));
-        _mm_storeu_si128((__m128i*)(void*)(dst + 4 * i + 48), _mm_unpackhi_epi16(high[0], high[1]));
+        damacy__mix_4((damacy__pairs_8*)(dst + 4 * i), src + i, n);
     }
     return i;
 }
 
-/* 16 elements of 8 bytes a step: three rounds of interleaving. */
+/* 16 elements of 8 bytes a step. */
 static size_t damacy__unshuffle_8(uint8_t* dst, const uint8_t* src, size_t n)
 {
     size_t i = 0;
 
     for (; i + 16 <= n; i += 16) {
-        __m128i a[8];
-        __m128i b[8];
-        for (size_t j = 0; j < 8; j++) {
-            a[j] = _mm_loadu_si128((const __m128i*)(const void*)(src + j * n + i));
-        }
-        for (size_t j = 0; j < 4; j++) {
-            b[2 * j] = _mm_unpacklo_epi8(a[2 * j], a[2 * j + 1]);
-            b[2 * j + 1] = _mm_unpackhi_epi8(a[2 * j], a[2 * j + 1]);
-        }
-        for (size_t j = 0; j < 2; j++) { /* b[0],b[2]: bytes 0-3 of the first 8 elements */
-            a[4 * j] = _mm_unpacklo_epi16(b[j], b[2 + j]);
-            a[4 * j + 1] = _mm_unpackhi_epi16(b[j], b[2 + j]);
-            a[4 * j + 2] = _mm_unpacklo_epi16(b[4 + j], b[6 + j]);
-            a[4 * j + 3] = _mm_unpackhi_epi16(b[4 + j], b[6 + j]);
-        }
-        for (size_t j = 0; j < 2; j++) {
-            for (size_t k = 0; k < 2; k++) {
-                uint8_t* to = dst + 8 * i + 64 * j + 32 * k;
-                _mm_storeu_si128((__m128i*)(void*)to,
-                                 _mm_unpacklo_epi32(a[4 * j + k], a[4 * j + 2 + k]));
-                _mm_storeu_si128((__m128i*)(void*)(to + 16),
-                                 _mm_unpackhi_epi32(a[4 * j + k], a[4 * j + 2 + k]));
-            }
+        damacy__quads_4* const to = (damacy__quads_4*)(dst + 8 * i);
+        damacy__pairs_8 a[4];
+        damacy__pairs_8 b[4];
+        damacy__mix_4(a, src + i, n);
+        damacy__mix_4(b, src + 4 * n + i, n);
+        for (size_t k = 0; k < 4; k++) {
+            to[2 * k] = DAMACY__LOW_4(a[k], b[k]);
+            to[2 * k + 1] = DAMACY__HIGH_4(a[k], b[k]);
         }
     }
     return i;
 }
-#endif
 
 /* dst[i * width + j] = src[j * n + i]; the tail as it is. width 1 copies. */
 static void damacy__unshuffle(uint8_t* dst, const uint8_t* src, size_t size, uint32_t width)
@@ -7185,18 +7192,17 @@ static void damacy__unshuffle(uint8_t* dst, const uint8_t* src, size_t size, uin
     const size_t n = size / width;
     size_t first = 0;
 
-#if defined(__x86_64__)
     first = width == 2   ? damacy__unshuffle_2(dst, src, n)
             : width == 4 ? damacy__unshuffle_4(dst, src, n)
             : width == 8 ? damacy__unshuffle_8(dst, src, n)
                          : 0;
-#endif
     for (; first < n; first += DAMACY__STRIPE) {
         const size_t end = DAMACY__MIN(first + DAMACY__STRIPE, n);
         for (uint32_t j = 0; j < width; j++) {
             const uint8_t* plane = src + j * n;
-            for (size_t i = first; i < end; i++) {
-                dst[i * width + j] = plane[i];
+            uint8_t* to = dst + first * width + j;
+            for (size_t i = first; i < end; i++, to += width) {
+                *to = plane[i];
             }
         }
     }
@@ -7204,7 +7210,7 @@ static void damacy__unshuffle(uint8_t* dst, const uint8_t* src, size_t size, uin
 }
 
 /* Transposes an 8 x 8 matrix of bits, row r in byte r. */
-static inline uint64_t damacy__transpose_bits(uint64_t x)
+DAMACY__ALWAYS_INLINE uint64_t damacy__transpose_bits(uint64_t x)
 {
     uint64_t t = (x ^ x >> 7) & UINT64_C(0x00aa00aa00aa00aa);
 
@@ -7215,46 +7221,31 @@ static inline uint64_t damacy__transpose_bits(uint64_t x)
     return x ^ t ^ t << 28;
 }
 
-#if defined(__x86_64__)
 /* damacy__transpose_bits of both halves. */
-static inline __m128i damacy__transpose_bits_2(__m128i x)
+DAMACY__ALWAYS_INLINE damacy__words_2 damacy__transpose_bits_2(damacy__words_2 x)
 {
-    __m128i t = _mm_and_si128(_mm_xor_si128(x, _mm_srli_epi64(x, 7)),
-                              _mm_set1_epi64x(INT64_C(0x00aa00aa00aa00aa)));
+    damacy__words_2 t = (x ^ x >> 7) & UINT64_C(0x00aa00aa00aa00aa);
 
-    x = _mm_xor_si128(x, _mm_xor_si128(t, _mm_slli_epi64(t, 7)));
-    t = _mm_and_si128(_mm_xor_si128(x, _mm_srli_epi64(x, 14)),
-                      _mm_set1_epi64x(INT64_C(0x0000cccc0000cccc)));
-    x = _mm_xor_si128(x, _mm_xor_si128(t, _mm_slli_epi64(t, 14)));
-    t = _mm_and_si128(_mm_xor_si128(x, _mm_srli_epi64(x, 28)),
-                      _mm_set1_epi64x(INT64_C(0x00000000f0f0f0f0)));
-    return _mm_xor_si128(x, _mm_xor_si128(t, _mm_slli_epi64(t, 28)));
+    x ^= t ^ t << 7;
+    t = (x ^ x >> 14) & UINT64_C(0x0000cccc0000cccc);
+    x ^= t ^ t << 14;
+    t = (x ^ x >> 28) & UINT64_C(0x00000000f0f0f0f0);
+    return x ^ t ^ t << 28;
 }
 
 /* 16 bytes of each of 8 planes, which lie `row` bytes apart, to one byte of 128 elements. */
-static inline void damacy__unshuffle_bits_128(uint8_t* dst, const uint8_t* planes, size_t row)
+DAMACY__ALWAYS_INLINE void damacy__unshuffle_bits_128(uint8_t* dst, const uint8_t* planes,
+                                                      size_t row)
 {
-    __m128i a[8];
-    __m128i b[8];
+    damacy__words_2* const to = (damacy__words_2*)dst;
+    damacy__pairs_8 a[4];
+    damacy__pairs_8 b[4];
 
-    for (size_t k = 0; k < 8; k++) {
-        a[k] = _mm_loadu_si128((const __m128i*)(const void*)(planes + k * row));
-    }
-    for (size_t k = 0; k < 4; k++) { /* b[2k], b[2k + 1]: planes 2k and 2k + 1 of bytes 0-7, 8-15 */
-        b[2 * k] = _mm_unpacklo_epi8(a[2 * k], a[2 * k + 1]);
-        b[2 * k + 1] = _mm_unpackhi_epi8(a[2 * k], a[2 * k + 1]);
-    }
-    for (size_t k = 0; k < 2; k++) { /* a[4k + q]: planes 4k to 4k + 3 of bytes 4q to 4q + 3 */
-        a[4 * k] = _mm_unpacklo_epi16(b[4 * k], b[4 * k + 2]);
-        a[4 * k + 1] = _mm_unpackhi_epi16(b[4 * k], b[4 * k + 2]);
-        a[4 * k + 2] = _mm_unpacklo_epi16(b[4 * k + 1], b[4 * k + 3]);
-        a[4 * k + 3] = _mm_unpackhi_epi16(b[4 * k + 1], b[4 * k + 3]);
-    }
-    for (size_t q = 0; q < 4; q++) {
-        const __m128i low = _mm_unpacklo_epi32(a[q], a[4 + q]);
-        const __m128i high = _mm_unpackhi_epi32(a[q], a[4 + q]);
-        _mm_storeu_si128((__m128i*)(void*)(dst + 32 * q), damacy__transpose_bits_2(low));
-        _mm_storeu_si128((__m128i*)(void*)(dst + 32 * q + 16), damacy__transpose_bits_2(high));
+    damacy__mix_4(a, planes, row);
+    damacy__mix_4(b, planes + 4 * row, row);
+    for (size_t k = 0; k < 4; k++) {
+        to[2 * k] = damacy__transpose_bits_2((damacy__words_2)DAMACY__LOW_4(a[k], b[k]));
+        to[2 * k + 1] = damacy__transpose_bits_2((damacy__words_2)DAMACY__HIGH_4(a[k], b[k]));
     }
 }
 
@@ -7280,7 +7271,6 @@ static size_t damacy__unshuffle_bits_512(uint8_t* dst, const uint8_t* src, size_
     }
     return i;
 }
-#endif
 
 /* Bit k of byte j of element i is bit i % 8 of src[(8 j + k) * (n / 8) + i / 8]. */
 static void damacy__unshuffle_bits(uint8_t* dst, const uint8_t* src, size_t size, uint32_t width)
@@ -7293,9 +7283,7 @@ static void damacy__unshuffle_bits(uint8_t* dst, const uint8_t* src, size_t size
         memcpy(dst, src, size);
         return;
     }
-#if defined(__x86_64__)
     first = damacy__unshuffle_bits_512(dst, src, n, width) / 8;
-#endif
     for (uint32_t j = 0; j < width; j++) {
         const uint8_t* planes = src + 8 * j * row;
         for (size_t g = first; g < row; g++) {

@@ -33,9 +33,6 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <emmintrin.h>
-#endif
 
 #if defined(__GLIBC__) && !defined(__USE_GNU)
 #error "include damacy.h first in this file, or compile with -D_GNU_SOURCE"
