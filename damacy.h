@@ -789,31 +789,29 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 /* For functions that some builds of the implementation do not use. */
 #define DAMACY__UNUSED __attribute__((unused))
 
-/* For helpers of loops: functions of lean, warm and cold modules are inlined into others only so.
+/* For helpers of loops: functions of warm and cold modules are inlined into others only so.
  */
 #define DAMACY__ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
- * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, warm
- * ones run per chunk, and lean ones hold loops that -O1 makes as fast. This halves the time of gcc
- * and clang, and only where they optimise. (glibc's checked open() compiles only where it is
- * optimised: with _FORTIFY_SOURCE cold is warm in gcc.) */
+ * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, and
+ * warm ones run per chunk or hold loops that -Og makes as fast if their helpers are
+ * DAMACY__ALWAYS_INLINE. gcc takes a quarter of the time so, clang 40 %, and only where they
+ * optimise. (glibc's checked open() compiles only where it is optimised: with _FORTIFY_SOURCE cold
+ * is warm in gcc.) */
 #if defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && defined(__clang__)
 #define DAMACY__COLD_BEGIN _Pragma("clang optimize off")
 #define DAMACY__COLD_END   _Pragma("clang optimize on")
 #define DAMACY__WARM_BEGIN
 #define DAMACY__WARM_END
-#define DAMACY__LEAN_BEGIN
-#define DAMACY__LEAN_END
 #elif defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define DAMACY__WARM_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define DAMACY__WARM_END   _Pragma("GCC pop_options")
-#define DAMACY__LEAN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
-#define DAMACY__LEAN_END   DAMACY__WARM_END
 #if defined(_FORTIFY_SOURCE)
 #define DAMACY__COLD_BEGIN DAMACY__WARM_BEGIN
 #else
-#define DAMACY__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#define DAMACY__COLD_BEGIN \
+    _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\", \"omit-frame-pointer\")")
 #endif
 #define DAMACY__COLD_END DAMACY__WARM_END
 #else
@@ -821,8 +819,6 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 #define DAMACY__COLD_END
 #define DAMACY__WARM_BEGIN
 #define DAMACY__WARM_END
-#define DAMACY__LEAN_BEGIN
-#define DAMACY__LEAN_END
 #endif
 
 #define DAMACY__COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -1311,7 +1307,7 @@ static void damacy__arena_give(damacy__arena* arena, uint64_t offset)
 DAMACY__COLD_END
 
 /* ==== src/base/crc32c.h ==== */
-DAMACY__LEAN_BEGIN
+DAMACY__WARM_BEGIN
 /* CRC-32C (RFC 3720 appendix B.4), as stored by Zarr's crc32c codec and shard indexes.
  *
  * On x86-64 with SSE4.2 the crc32 instruction runs on three parts at once, which hides its latency;
@@ -1434,7 +1430,7 @@ static uint32_t damacy__crc32c(const void* src, size_t size)
 #endif
     return ~damacy__crc32c_bytes(UINT32_MAX, p, size);
 }
-DAMACY__LEAN_END
+DAMACY__WARM_END
 
 /* ==== src/base/table.h ==== */
 DAMACY__COLD_BEGIN
@@ -6225,13 +6221,13 @@ static damacy_status damacy__zstd_tables_read(damacy__zstd_scalar* z, uint32_t m
 DAMACY__WARM_END
 
 /* ==== src/codec/zstd_entropy.h ==== */
-DAMACY__LEAN_BEGIN
+DAMACY__WARM_BEGIN
 /* Huffman streams of Zstandard (RFC 8878 section 4.2), one or four side by side, by the trees of
  * zstd_tables.h. */
 
 /* Up to 5 symbols from one word: 5 codes of 11 bits. */
-static inline void damacy__zstd_symbols_5(const uint16_t* tree, uint32_t shift,
-                                          damacy__zstd_bits* bits, uint8_t* dst)
+DAMACY__ALWAYS_INLINE void damacy__zstd_symbols_5(const uint16_t* tree, uint32_t shift,
+                                                  damacy__zstd_bits* bits, uint8_t* dst)
 {
     uint64_t word = damacy__zstd_bits_word(bits);
     uint32_t used = 0;
@@ -6299,15 +6295,16 @@ static bool damacy__zstd_symbols_4(const damacy__zstd_scalar* z, damacy__span sr
     }
     return is_good;
 }
-DAMACY__LEAN_END
+DAMACY__WARM_END
 
 /* ==== src/codec/zstd_decode.h ==== */
-DAMACY__LEAN_BEGIN
+DAMACY__WARM_BEGIN
 /* The loops of a Zstandard decoder of our own (RFC 8878): the sequences of a block, executed as
  * they are read (section 3.1.1.4), and the checksum of a frame. */
 
 /* The distance back that an offset value means (section 3.1.1.5); 0: none. */
-static inline uint64_t damacy__zstd_offset(uint64_t* repeats, uint64_t value, bool has_literals)
+DAMACY__ALWAYS_INLINE uint64_t damacy__zstd_offset(uint64_t* repeats, uint64_t value,
+                                                   bool has_literals)
 {
     uint64_t which;
     uint64_t offset;
@@ -6330,7 +6327,7 @@ static inline uint64_t damacy__zstd_offset(uint64_t* repeats, uint64_t value, bo
 }
 
 /* Copies n bytes, and up to 16 more; source and destination lie 16 bytes apart or more. */
-static inline void damacy__zstd_copy(uint8_t* dst, const uint8_t* src, size_t n)
+DAMACY__ALWAYS_INLINE void damacy__zstd_copy(uint8_t* dst, const uint8_t* src, size_t n)
 {
     memcpy(dst, src, 16);
     for (size_t i = 16; i < n; i += 16) {
@@ -6340,7 +6337,7 @@ static inline void damacy__zstd_copy(uint8_t* dst, const uint8_t* src, size_t n)
 
 /* Copies n bytes from `offset` back, which may overlap; may write up to 16 too many if there is
  * room for them. */
-static inline void damacy__zstd_match(uint8_t* dst, uint64_t offset, size_t n, size_t room)
+DAMACY__ALWAYS_INLINE void damacy__zstd_match(uint8_t* dst, uint64_t offset, size_t n, size_t room)
 {
     const uint8_t* from = dst - offset;
 
@@ -6369,7 +6366,7 @@ typedef struct damacy__zstd_sequence {
     size_t length; /* of the literals before the match */
 } damacy__zstd_sequence;
 
-static inline uint64_t damacy__zstd_word_take(uint64_t* word, uint32_t n)
+DAMACY__ALWAYS_INLINE uint64_t damacy__zstd_word_take(uint64_t* word, uint32_t n)
 {
     const uint64_t value = *word >> 1 >> (63 - n);
 
@@ -6379,9 +6376,10 @@ static inline uint64_t damacy__zstd_word_take(uint64_t* word, uint32_t n)
 
 /* Reads a sequence and moves the states on, which takes no bits after the last one. False: there
  * were too few bits. */
-static inline bool damacy__zstd_sequence_read(const damacy__zstd_scalar* z, damacy__zstd_bits* bits,
-                                              const damacy__zstd_state** state, bool is_last,
-                                              damacy__zstd_sequence* out)
+DAMACY__ALWAYS_INLINE bool damacy__zstd_sequence_read(const damacy__zstd_scalar* z,
+                                                      damacy__zstd_bits* bits,
+                                                      const damacy__zstd_state** state,
+                                                      bool is_last, damacy__zstd_sequence* out)
 {
     const damacy__zstd_state* const l = state[0];
     const damacy__zstd_state* const o = state[1];
@@ -6468,7 +6466,7 @@ static damacy_status damacy__zstd_sequences(damacy__zstd_scalar* z, const uint8_
     return DAMACY_OK;
 }
 
-static inline uint64_t damacy__zstd_hash_round(uint64_t sum, uint64_t lane)
+DAMACY__ALWAYS_INLINE uint64_t damacy__zstd_hash_round(uint64_t sum, uint64_t lane)
 {
     sum += lane * UINT64_C(0xc2b2ae3d27d4eb4f);
     return (sum << 31 | sum >> 33) * UINT64_C(0x9e3779b185ebca87);
@@ -6513,7 +6511,7 @@ static uint64_t damacy__zstd_hash(const uint8_t* src, uint64_t size)
     h = (h ^ h >> 29) * prime[2];
     return h ^ h >> 32;
 }
-DAMACY__LEAN_END
+DAMACY__WARM_END
 
 /* ==== src/codec/zstd_scalar.h ==== */
 DAMACY__COLD_BEGIN
@@ -6872,7 +6870,7 @@ static void damacy__lz4_short_run(const uint8_t** in, const uint8_t* in_end, uin
 }
 
 /* ==== src/codec/lz4.h ==== */
-DAMACY__LEAN_BEGIN
+DAMACY__WARM_BEGIN
 /* LZ4 blocks on the host: our own decoder, so that hostile bytes meet nothing but checked copies.
  *
  * Two containers: a bare block whose decoded size is known from outside (inside blosc), and
@@ -6889,7 +6887,8 @@ static damacy_status damacy__lz4_refuse(damacy_error* err, size_t at, const char
 }
 
 /* Adds the bytes that follow a length whose field is full, up to the first below 255. */
-static inline bool damacy__lz4_length(const uint8_t** in, const uint8_t* end, size_t* length)
+DAMACY__ALWAYS_INLINE bool damacy__lz4_length(const uint8_t** in, const uint8_t* end,
+                                              size_t* length)
 {
     uint8_t byte = 255;
 
@@ -6905,7 +6904,7 @@ static inline bool damacy__lz4_length(const uint8_t** in, const uint8_t* end, si
 
 /* Copies n bytes from `offset` bytes back, which may overlap; room: bytes that may be written, at
  * least n. */
-static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size_t room)
+DAMACY__ALWAYS_INLINE void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size_t room)
 {
     const uint8_t* from = dst - offset;
 
@@ -6995,7 +6994,7 @@ static damacy_status damacy__lz4_decode(damacy__span src, uint8_t* dst, size_t s
     }
     return DAMACY_OK;
 }
-DAMACY__LEAN_END
+DAMACY__WARM_END
 
 /* ==== src/codec/gzip.h ==== */
 DAMACY__COLD_BEGIN
@@ -7090,7 +7089,7 @@ static damacy_status damacy__inflate(damacy__libraries* libraries, bool is_gzip,
 DAMACY__COLD_END
 
 /* ==== src/codec/shuffle.h ==== */
-DAMACY__LEAN_BEGIN
+DAMACY__WARM_BEGIN
 /* Undoes blosc's two shuffles over one block. Source: c-blosc README_CHUNK_FORMAT.rst and its
  * shuffle filters' documented layout.
  *
@@ -7299,7 +7298,7 @@ static void damacy__unshuffle_bits(uint8_t* dst, const uint8_t* src, size_t size
     }
     memcpy(dst + n * width, src + n * width, size - n * width);
 }
-DAMACY__LEAN_END
+DAMACY__WARM_END
 
 /* ==== src/codec/blosc.h ==== */
 DAMACY__WARM_BEGIN
@@ -26469,18 +26468,10 @@ static void damacy__walk_init(damacy__copy_walk* walk, const damacy__copy* copy,
 }
 DAMACY__WARM_END
 
-/* ==== src/stage/host_assemble.h ==== */
-DAMACY__LEAN_BEGIN
-/* Runs copy records on the CPU: voxels of a decoded chunk, or a fill value, into a sample of a
- * batch.
- *
- * Axes may come in any order: the one with output stride 1 is walked innermost, and where the
- * source runs along another axis (a transposed chunk) a tile is turned at a time, so that whole
- * cache lines are used on both sides. The rules of conversion are those of cast.h. Source addresses
- * need no alignment. */
-
-static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes,
-                              damacy_dtype out_dtype, const damacy__affine* affine);
+/* ==== src/stage/host_rows.h ==== */
+DAMACY__WARM_BEGIN
+/* The loops of host_assemble.h over the elements of one line or one tile: copied by size, turned,
+ * filled with one value, written past the caches, scaled. */
 
 #define DAMACY__BY_SIZE(size, F) \
     switch (size) {              \
@@ -26575,62 +26566,6 @@ static void damacy__stream_copy_end(void)
 #endif
 }
 
-#if DAMACY__X86
-/* Past the caches: whole lines of the output are written without being read first. The caller
- * orders the writes. */
-#define DAMACY__STREAM_ROW(name, size, widen)                                                  \
-    DAMACY__TARGET_WIDE static void damacy__row_stream_##name(void* dst, const void* src,      \
-                                                              size_t n)                        \
-    {                                                                                          \
-        const size_t head = (size_t)(0 - (uintptr_t)dst) % 64 / sizeof(float);                 \
-        size_t i = head;                                                                       \
-        if (n < head + 16 || (uintptr_t)dst % sizeof(float) != 0) {                            \
-            damacy__row_wide_##name(dst, src, n);                                              \
-            return;                                                                            \
-        }                                                                                      \
-        if (head) {                                                                            \
-            damacy__row_wide_##name(dst, src, head);                                           \
-        }                                                                                      \
-        for (; n - i >= 16; i += 16) {                                                         \
-            const uint8_t* from = (const uint8_t*)src + i * (size);                            \
-            float* to = (float*)dst + i;                                                       \
-            __asm__ volatile(widen " (%1), %%ymm0\n\t" widen " (%1,%2,8), %%ymm1\n\t"          \
-                                   "vcvtdq2ps %%ymm0, %%ymm0\n\t"                              \
-                                   "vcvtdq2ps %%ymm1, %%ymm1\n\t"                              \
-                                   "vmovntps %%ymm0, (%0)\n\t"                                 \
-                                   "vmovntps %%ymm1, 32(%0)"                                   \
-                             :                                                                 \
-                             : "r"(to), "r"(from), "r"((size_t)(size))                         \
-                             : "xmm0", "xmm1", "memory");                                      \
-        }                                                                                      \
-        __builtin_ia32_vzeroupper();                                                           \
-        if (i < n) {                                                                           \
-            damacy__row_wide_##name((float*)dst + i, (const uint8_t*)src + i * (size), n - i); \
-        }                                                                                      \
-    }
-DAMACY__STREAM_ROW(u8_f32, 1, "vpmovzxbd")
-DAMACY__STREAM_ROW(i8_f32, 1, "vpmovsxbd")
-DAMACY__STREAM_ROW(u16_f32, 2, "vpmovzxwd")
-DAMACY__STREAM_ROW(i16_f32, 2, "vpmovsxwd")
-#undef DAMACY__STREAM_ROW
-#endif
-
-/* From src to f32 past the caches; NULL: there is no such loop. */
-static damacy__row damacy__row_stream(damacy_dtype src)
-{
-#if DAMACY__X86
-    if (damacy__cpu_is_wide()) {
-        return src == DAMACY_U16   ? damacy__row_stream_u16_f32
-               : src == DAMACY_U8  ? damacy__row_stream_u8_f32
-               : src == DAMACY_I16 ? damacy__row_stream_i16_f32
-               : src == DAMACY_I8  ? damacy__row_stream_i8_f32
-                                   : NULL;
-    }
-#endif
-    (void)src;
-    return NULL;
-}
-
 /* Multiplying and adding are functions of their own that are never inlined, so that no compiler
  * flag can fuse them: the device rounds twice as well. step 0: the same for all elements. */
 __attribute__((noinline)) static void damacy__row_scale(float* row, size_t n, const float* scale,
@@ -26708,6 +26643,76 @@ static void damacy__row_affine(const damacy__copy_walk* walk, float* row, size_t
     damacy__row_offset(row, n, affine->offset ? affine->offset + first : &none[1],
                        is_each && affine->offset ? 1 : 0);
 }
+DAMACY__WARM_END
+
+/* ==== src/stage/host_assemble.h ==== */
+DAMACY__WARM_BEGIN
+/* Runs copy records on the CPU: voxels of a decoded chunk, or a fill value, into a sample of a
+ * batch.
+ *
+ * Axes may come in any order: the one with output stride 1 is walked innermost, and where the
+ * source runs along another axis (a transposed chunk) a tile is turned at a time, so that whole
+ * cache lines are used on both sides. The rules of conversion are those of cast.h. Source addresses
+ * need no alignment. */
+
+static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes,
+                              damacy_dtype out_dtype, const damacy__affine* affine);
+
+#if DAMACY__X86
+/* Past the caches: whole lines of the output are written without being read first. The caller
+ * orders the writes. */
+#define DAMACY__STREAM_ROW(name, size, widen)                                                  \
+    DAMACY__TARGET_WIDE static void damacy__row_stream_##name(void* dst, const void* src,      \
+                                                              size_t n)                        \
+    {                                                                                          \
+        const size_t head = (size_t)(0 - (uintptr_t)dst) % 64 / sizeof(float);                 \
+        size_t i = head;                                                                       \
+        if (n < head + 16 || (uintptr_t)dst % sizeof(float) != 0) {                            \
+            damacy__row_wide_##name(dst, src, n);                                              \
+            return;                                                                            \
+        }                                                                                      \
+        if (head) {                                                                            \
+            damacy__row_wide_##name(dst, src, head);                                           \
+        }                                                                                      \
+        for (; n - i >= 16; i += 16) {                                                         \
+            const uint8_t* from = (const uint8_t*)src + i * (size);                            \
+            float* to = (float*)dst + i;                                                       \
+            __asm__ volatile(widen " (%1), %%ymm0\n\t" widen " (%1,%2,8), %%ymm1\n\t"          \
+                                   "vcvtdq2ps %%ymm0, %%ymm0\n\t"                              \
+                                   "vcvtdq2ps %%ymm1, %%ymm1\n\t"                              \
+                                   "vmovntps %%ymm0, (%0)\n\t"                                 \
+                                   "vmovntps %%ymm1, 32(%0)"                                   \
+                             :                                                                 \
+                             : "r"(to), "r"(from), "r"((size_t)(size))                         \
+                             : "xmm0", "xmm1", "memory");                                      \
+        }                                                                                      \
+        __builtin_ia32_vzeroupper();                                                           \
+        if (i < n) {                                                                           \
+            damacy__row_wide_##name((float*)dst + i, (const uint8_t*)src + i * (size), n - i); \
+        }                                                                                      \
+    }
+DAMACY__STREAM_ROW(u8_f32, 1, "vpmovzxbd")
+DAMACY__STREAM_ROW(i8_f32, 1, "vpmovsxbd")
+DAMACY__STREAM_ROW(u16_f32, 2, "vpmovzxwd")
+DAMACY__STREAM_ROW(i16_f32, 2, "vpmovsxwd")
+#undef DAMACY__STREAM_ROW
+#endif
+
+/* From src to f32 past the caches; NULL: there is no such loop. */
+static damacy__row damacy__row_stream(damacy_dtype src)
+{
+#if DAMACY__X86
+    if (damacy__cpu_is_wide()) {
+        return src == DAMACY_U16   ? damacy__row_stream_u16_f32
+               : src == DAMACY_U8  ? damacy__row_stream_u8_f32
+               : src == DAMACY_I16 ? damacy__row_stream_i16_f32
+               : src == DAMACY_I8  ? damacy__row_stream_i8_f32
+                                   : NULL;
+    }
+#endif
+    (void)src;
+    return NULL;
+}
 
 /* Where the next step writes: the end, if it is the last, else the buffer that does not hold the
  * row. */
@@ -26784,7 +26789,7 @@ static void damacy__copy_splat(const damacy__copy_walk* walk, uint64_t dst, uint
     }
 }
 
-/* One line along the last axis. */
+/* One line along the last axis; direct ones that damacy__copy_run leaves are for the stream. */
 static void damacy__copy_line(const damacy__copy_walk* walk, uint64_t dst, uint64_t src,
                               uint32_t channel)
 {
@@ -26796,14 +26801,8 @@ static void damacy__copy_line(const damacy__copy_walk* walk, uint64_t dst, uint6
         return;
     }
     if (walk->is_direct) {
-        if (walk->cast.n_steps == 0 && walk->is_stream) {
-            damacy__stream_copy((uint8_t*)(uintptr_t)dst, (const uint8_t*)(uintptr_t)src,
-                                (size_t)n * walk->out_size);
-        } else if (walk->cast.n_steps) {
-            walk->cast.steps[0]((void*)(uintptr_t)dst, (const void*)(uintptr_t)src, (size_t)n);
-        } else {
-            memcpy((void*)(uintptr_t)dst, (const void*)(uintptr_t)src, (size_t)n * walk->out_size);
-        }
+        damacy__stream_copy((uint8_t*)(uintptr_t)dst, (const uint8_t*)(uintptr_t)src,
+                            (size_t)n * walk->out_size);
         return;
     }
     for (uint64_t at = 0; at < n; at += DAMACY__BLOCK) {
@@ -26846,6 +26845,9 @@ static void damacy__copy_run(const damacy__copy_walk* walk)
 {
     uint64_t index[DAMACY__COPY_AXES] = {0};
     const uint32_t n_outer = walk->n_axes - (walk->tile_rows ? 2u : 1u);
+    const damacy__row row = walk->is_direct && walk->cast.n_steps ? walk->cast.steps[0] : NULL;
+    const bool is_bytes = walk->is_direct && !row && !walk->is_stream;
+    const size_t n = (size_t)walk->extent[walk->n_axes - 1];
     uint64_t src = walk->src;
     uint64_t dst = walk->dst;
 
@@ -26854,7 +26856,11 @@ static void damacy__copy_run(const damacy__copy_walk* walk)
             walk->channel +
             (walk->channel_axis < n_outer ? (uint32_t)index[walk->channel_axis] : 0u);
         uint32_t axis = n_outer;
-        if (walk->tile_rows) {
+        if (row) {
+            row((void*)(uintptr_t)dst, (const void*)(uintptr_t)src, n);
+        } else if (is_bytes) {
+            memcpy((void*)(uintptr_t)dst, (const void*)(uintptr_t)src, n * walk->out_size);
+        } else if (walk->tile_rows) {
             damacy__copy_tiles(walk, dst, src, channel);
         } else {
             damacy__copy_line(walk, dst, src, channel);
@@ -26912,7 +26918,7 @@ static void damacy__host_copy(const damacy__copy* copy, const damacy__axis* axes
         damacy__stream_copy_end();
     }
 }
-DAMACY__LEAN_END
+DAMACY__WARM_END
 
 /* ==== src/stage/bytes_decode.h ==== */
 DAMACY__COLD_BEGIN
@@ -32042,13 +32048,10 @@ static void damacy__gpu_close(damacy__gpu* gpu)
 }
 DAMACY__COLD_END
 
-/* ==== src/stage/gpu_wave.h ==== */
-DAMACY__WARM_BEGIN
-/* One round of work for the GPU: units gathered into a wave, sent, decoded and assembled, all
- * queued on streams without waiting.
- *
- * Units keep the order in which they came, so that bytes that lie together on the host are sent at
- * once. A blosc chunk's streams join the wave's own Zstandard jobs on the device. */
+/* ==== src/stage/gpu_classify.h ==== */
+DAMACY__COLD_BEGIN
+/* What becomes of a stored chunk on the GPU: decoded by which kernels, decoded by the host, or
+ * filled. Run once per chunk, and looks at its header at most. */
 
 /* Whether the device can deal with chunks of a layout alone: there is no checksum around them. Of
  * blosc chunks the headers must be known besides. */
@@ -32153,8 +32156,14 @@ static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__lay
     *stored = whole;
     return DAMACY__UNIT_HOST; /* which also finds the words for what is wrong */
 }
+DAMACY__COLD_END
 
-/* ---- gathering ---- */
+/* ==== src/stage/gpu_gather.h ==== */
+DAMACY__WARM_BEGIN
+/* Units gathered into a wave: where the bytes and the voxels of each lie on the device.
+ *
+ * Units keep the order in which they came, so that bytes that lie together on the host are sent at
+ * once. A blosc chunk's streams join the wave's own Zstandard jobs on the device. */
 
 /* The mapped file that a unit's bytes lie in, if any. */
 static const damacy__mapped_file* damacy__unit_file(const damacy__unit* unit)
@@ -32270,8 +32279,12 @@ static uint64_t damacy__unit_input(const damacy__gpu* gpu, const damacy__wave* w
                ? unit->dst
                : damacy__wave_jobs(gpu, wave, unit->kind)[unit->number].src;
 }
+DAMACY__WARM_END
 
-/* ---- launching ---- */
+/* ==== src/stage/gpu_decode.h ==== */
+DAMACY__COLD_BEGIN
+/* The launches of one wave: its tables sent, its chunks decoded, its list of copies run. All are
+ * queued on streams without waiting. */
 
 /* Sends the tables of jobs and their counts. */
 static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wave,
@@ -32293,40 +32306,6 @@ static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const
                                   err);
     }
     return damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err);
-}
-
-/* Sends the bytes of all units, as few copies as their places on the host allow. */
-static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
-{
-    const damacy__unit* last = NULL; /* from, to and size: all up to it that is not sent yet */
-    const uint8_t* from = NULL;
-    uint64_t to = 0;
-    uint64_t size = 0;
-
-    for (uint32_t i = 0; i <= wave->n_units; i++) {
-        const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
-        uint64_t gap = 0;
-        if (unit && unit->kind == DAMACY__UNIT_FILL) {
-            continue;
-        }
-        if (unit && size && damacy__unit_follows(unit, last, &gap) &&
-            to + size + gap == damacy__unit_input(gpu, wave, unit)) {
-            size += gap + unit->size;
-            last = unit;
-            continue;
-        }
-        if (size) {
-            DAMACY__TRY(damacy__wave_send_part(gpu, to, from, size, !last->is_space, err));
-        }
-        from = unit ? unit->bytes : NULL;
-        to = unit ? damacy__unit_input(gpu, wave, unit) : 0;
-        size = unit ? unit->size : 0;
-        last = unit;
-    }
-    DAMACY__TRY(damacy__copies_flush(&gpu->copies, &gpu->device, gpu->copy_stream, err));
-    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->copy_stream, err));
-    DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
-    return damacy__stream_await(&gpu->device, wave->stream, wave->sent, err);
 }
 
 /* Decodes the first max_jobs of a table of Zstandard jobs. */
@@ -32490,6 +32469,61 @@ static void damacy__wave_clear_list(damacy__gpu* gpu, damacy__wave* wave)
                                gpu->max_axes, gpu->core->out_dtype);
 }
 
+/* The wave's stream waits for what consumers of earlier batches in these slots asked for. */
+static damacy_status damacy__wave_gates(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__slot* seen = NULL;
+
+    for (uint32_t i = 0; i < wave->n_units; i++) {
+        damacy__slot* slot = wave->units[i]->slot;
+        if (slot != seen) {
+            DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
+        }
+        seen = slot;
+    }
+    return DAMACY_OK;
+}
+DAMACY__COLD_END
+
+/* ==== src/stage/gpu_wave.h ==== */
+DAMACY__WARM_BEGIN
+/* One round of work for the GPU: the bytes of a wave's units sent, decoded and assembled, all
+ * queued on streams without waiting. */
+
+/* Sends the bytes of all units, as few copies as their places on the host allow. */
+static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    const damacy__unit* last = NULL; /* from, to and size: all up to it that is not sent yet */
+    const uint8_t* from = NULL;
+    uint64_t to = 0;
+    uint64_t size = 0;
+
+    for (uint32_t i = 0; i <= wave->n_units; i++) {
+        const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
+        uint64_t gap = 0;
+        if (unit && unit->kind == DAMACY__UNIT_FILL) {
+            continue;
+        }
+        if (unit && size && damacy__unit_follows(unit, last, &gap) &&
+            to + size + gap == damacy__unit_input(gpu, wave, unit)) {
+            size += gap + unit->size;
+            last = unit;
+            continue;
+        }
+        if (size) {
+            DAMACY__TRY(damacy__wave_send_part(gpu, to, from, size, !last->is_space, err));
+        }
+        from = unit ? unit->bytes : NULL;
+        to = unit ? damacy__unit_input(gpu, wave, unit) : 0;
+        size = unit ? unit->size : 0;
+        last = unit;
+    }
+    DAMACY__TRY(damacy__copies_flush(&gpu->copies, &gpu->device, gpu->copy_stream, err));
+    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->copy_stream, err));
+    DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
+    return damacy__stream_await(&gpu->device, wave->stream, wave->sent, err);
+}
+
 /* Adds one copy; a full list is sent and waited for, which is rare: however long, since a consumer
  * may hold the slot. */
 static damacy_status damacy__wave_copy(damacy__gpu* gpu, damacy__wave* wave,
@@ -32560,21 +32594,6 @@ static damacy_status damacy__wave_assemble(damacy__gpu* gpu, damacy__wave* wave,
         }
     }
     return damacy__wave_flush(gpu, wave, err);
-}
-
-/* The wave's stream waits for what consumers of earlier batches in these slots asked for. */
-static damacy_status damacy__wave_gates(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
-{
-    damacy__slot* seen = NULL;
-
-    for (uint32_t i = 0; i < wave->n_units; i++) {
-        damacy__slot* slot = wave->units[i]->slot;
-        if (slot != seen) {
-            DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
-        }
-        seen = slot;
-    }
-    return DAMACY_OK;
 }
 
 static damacy_status damacy__wave_launch(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)

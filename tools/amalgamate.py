@@ -13,7 +13,7 @@ numbers, so that git merges damacy.h exactly as it merges its sources. A line of
     kernels/abi.h          a header of records that host and kernels share, as code
     embed kernels/zstd.cu  the text of a file as the string damacy__source_zstd_cu
     cold src/describe.h    a module between DAMACY__COLD_BEGIN and DAMACY__COLD_END, which save
-                           compile time (base/base.h); warm and lean likewise
+                           compile time (base/base.h); warm likewise
     #ifdef NAME            a preprocessor line, copied
 
 A file may include only what stands above it, and only from layers that it may see. Every embedded
@@ -119,7 +119,7 @@ def render(root):
         if entry.startswith("#"):
             yield entry, ("src/modules.txt", number)
             continue
-        heat = re.match(r"(cold|warm|lean) ", entry)
+        heat = re.match(r"(cold|warm) ", entry)
         entry = entry[heat.end():] if heat else entry
         path = entry.removeprefix("embed ")
         if path != entry:

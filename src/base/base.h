@@ -8,31 +8,29 @@
 /* For functions that some builds of the implementation do not use. */
 #define DAMACY__UNUSED __attribute__((unused))
 
-/* For helpers of loops: functions of lean, warm and cold modules are inlined into others only so.
+/* For helpers of loops: functions of warm and cold modules are inlined into others only so.
  */
 #define DAMACY__ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
- * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, warm
- * ones run per chunk, and lean ones hold loops that -O1 makes as fast. This halves the time of gcc
- * and clang, and only where they optimise. (glibc's checked open() compiles only where it is
- * optimised: with _FORTIFY_SOURCE cold is warm in gcc.) */
+ * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, and
+ * warm ones run per chunk or hold loops that -Og makes as fast if their helpers are
+ * DAMACY__ALWAYS_INLINE. gcc takes a quarter of the time so, clang 40 %, and only where they
+ * optimise. (glibc's checked open() compiles only where it is optimised: with _FORTIFY_SOURCE cold
+ * is warm in gcc.) */
 #if defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && defined(__clang__)
 #define DAMACY__COLD_BEGIN _Pragma("clang optimize off")
 #define DAMACY__COLD_END   _Pragma("clang optimize on")
 #define DAMACY__WARM_BEGIN
 #define DAMACY__WARM_END
-#define DAMACY__LEAN_BEGIN
-#define DAMACY__LEAN_END
 #elif defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define DAMACY__WARM_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define DAMACY__WARM_END   _Pragma("GCC pop_options")
-#define DAMACY__LEAN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
-#define DAMACY__LEAN_END   DAMACY__WARM_END
 #if defined(_FORTIFY_SOURCE)
 #define DAMACY__COLD_BEGIN DAMACY__WARM_BEGIN
 #else
-#define DAMACY__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#define DAMACY__COLD_BEGIN \
+    _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\", \"omit-frame-pointer\")")
 #endif
 #define DAMACY__COLD_END DAMACY__WARM_END
 #else
@@ -40,8 +38,6 @@
 #define DAMACY__COLD_END
 #define DAMACY__WARM_BEGIN
 #define DAMACY__WARM_END
-#define DAMACY__LEAN_BEGIN
-#define DAMACY__LEAN_END
 #endif
 
 #define DAMACY__COUNT(array) (sizeof(array) / sizeof((array)[0]))

@@ -17,7 +17,8 @@ static damacy_status damacy__lz4_refuse(damacy_error* err, size_t at, const char
 }
 
 /* Adds the bytes that follow a length whose field is full, up to the first below 255. */
-static inline bool damacy__lz4_length(const uint8_t** in, const uint8_t* end, size_t* length)
+DAMACY__ALWAYS_INLINE bool damacy__lz4_length(const uint8_t** in, const uint8_t* end,
+                                              size_t* length)
 {
     uint8_t byte = 255;
 
@@ -33,7 +34,7 @@ static inline bool damacy__lz4_length(const uint8_t** in, const uint8_t* end, si
 
 /* Copies n bytes from `offset` bytes back, which may overlap; room: bytes that may be written, at
  * least n. */
-static inline void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size_t room)
+DAMACY__ALWAYS_INLINE void damacy__lz4_match(uint8_t* dst, size_t offset, size_t n, size_t room)
 {
     const uint8_t* from = dst - offset;
 

@@ -4,7 +4,8 @@
 #include "codec/zstd_tables.h"
 
 /* The distance back that an offset value means (section 3.1.1.5); 0: none. */
-static inline uint64_t damacy__zstd_offset(uint64_t* repeats, uint64_t value, bool has_literals)
+DAMACY__ALWAYS_INLINE uint64_t damacy__zstd_offset(uint64_t* repeats, uint64_t value,
+                                                   bool has_literals)
 {
     uint64_t which;
     uint64_t offset;
@@ -27,7 +28,7 @@ static inline uint64_t damacy__zstd_offset(uint64_t* repeats, uint64_t value, bo
 }
 
 /* Copies n bytes, and up to 16 more; source and destination lie 16 bytes apart or more. */
-static inline void damacy__zstd_copy(uint8_t* dst, const uint8_t* src, size_t n)
+DAMACY__ALWAYS_INLINE void damacy__zstd_copy(uint8_t* dst, const uint8_t* src, size_t n)
 {
     memcpy(dst, src, 16);
     for (size_t i = 16; i < n; i += 16) {
@@ -37,7 +38,7 @@ static inline void damacy__zstd_copy(uint8_t* dst, const uint8_t* src, size_t n)
 
 /* Copies n bytes from `offset` back, which may overlap; may write up to 16 too many if there is
  * room for them. */
-static inline void damacy__zstd_match(uint8_t* dst, uint64_t offset, size_t n, size_t room)
+DAMACY__ALWAYS_INLINE void damacy__zstd_match(uint8_t* dst, uint64_t offset, size_t n, size_t room)
 {
     const uint8_t* from = dst - offset;
 
@@ -66,7 +67,7 @@ typedef struct damacy__zstd_sequence {
     size_t length; /* of the literals before the match */
 } damacy__zstd_sequence;
 
-static inline uint64_t damacy__zstd_word_take(uint64_t* word, uint32_t n)
+DAMACY__ALWAYS_INLINE uint64_t damacy__zstd_word_take(uint64_t* word, uint32_t n)
 {
     const uint64_t value = *word >> 1 >> (63 - n);
 
@@ -76,9 +77,10 @@ static inline uint64_t damacy__zstd_word_take(uint64_t* word, uint32_t n)
 
 /* Reads a sequence and moves the states on, which takes no bits after the last one. False: there
  * were too few bits. */
-static inline bool damacy__zstd_sequence_read(const damacy__zstd_scalar* z, damacy__zstd_bits* bits,
-                                              const damacy__zstd_state** state, bool is_last,
-                                              damacy__zstd_sequence* out)
+DAMACY__ALWAYS_INLINE bool damacy__zstd_sequence_read(const damacy__zstd_scalar* z,
+                                                      damacy__zstd_bits* bits,
+                                                      const damacy__zstd_state** state,
+                                                      bool is_last, damacy__zstd_sequence* out)
 {
     const damacy__zstd_state* const l = state[0];
     const damacy__zstd_state* const o = state[1];
@@ -165,7 +167,7 @@ static damacy_status damacy__zstd_sequences(damacy__zstd_scalar* z, const uint8_
     return DAMACY_OK;
 }
 
-static inline uint64_t damacy__zstd_hash_round(uint64_t sum, uint64_t lane)
+DAMACY__ALWAYS_INLINE uint64_t damacy__zstd_hash_round(uint64_t sum, uint64_t lane)
 {
     sum += lane * UINT64_C(0xc2b2ae3d27d4eb4f);
     return (sum << 31 | sum >> 33) * UINT64_C(0x9e3779b185ebca87);

@@ -4,8 +4,8 @@
 #include "codec/zstd_tables.h"
 
 /* Up to 5 symbols from one word: 5 codes of 11 bits. */
-static inline void damacy__zstd_symbols_5(const uint16_t* tree, uint32_t shift,
-                                          damacy__zstd_bits* bits, uint8_t* dst)
+DAMACY__ALWAYS_INLINE void damacy__zstd_symbols_5(const uint16_t* tree, uint32_t shift,
+                                                  damacy__zstd_bits* bits, uint8_t* dst)
 {
     uint64_t word = damacy__zstd_bits_word(bits);
     uint32_t used = 0;

@@ -1,0 +1,202 @@
+/* The launches of one wave: its tables sent, its chunks decoded, its list of copies run. All are
+ * queued on streams without waiting. */
+#pragma once
+#include "stage/gpu_gather.h"
+
+/* Sends the tables of jobs and their counts. */
+static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wave,
+                                              damacy__stream stream, damacy_error* err)
+{
+    memcpy(wave->host.ptr + gpu->tables.n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
+    memcpy(wave->host.ptr + gpu->tables.n_blosc, &wave->n_blosc, sizeof wave->n_blosc);
+    memcpy(wave->host.ptr + gpu->tables.n_lz4, &wave->n_lz4, sizeof wave->n_lz4);
+    return damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr, gpu->tables.sent_size,
+                                  stream, err);
+}
+
+/* Sends bytes of the host's. Those that the driver would copy aside first go by themselves. */
+static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const uint8_t* from,
+                                            uint64_t size, bool is_pinned, damacy_error* err)
+{
+    if (is_pinned && gpu->staging.kind != DAMACY__PINNED_PAGEABLE) {
+        return damacy__copies_add(&gpu->copies, &gpu->device, to, from, size, gpu->copy_stream,
+                                  err);
+    }
+    return damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err);
+}
+
+/* Decodes the first max_jobs of a table of Zstandard jobs. */
+static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uint64_t jobs,
+                                       uint64_t n_jobs, uint64_t results, uint32_t likely,
+                                       damacy_error* err)
+{
+    damacy__zstd_call call;
+
+    memset(&call, 0, sizeof call);
+    call.jobs = jobs;
+    call.n_jobs = n_jobs;
+    call.results = results;
+    call.scratch = gpu->scratch;
+    call.likely_jobs = likely;
+    call.likely_size = wave->output_zstd;
+    call.stream = wave->stream;
+    return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
+}
+
+/* Blosc chunks, and the wave's own Zstandard jobs in front of theirs. */
+static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    const uint64_t scratch = gpu->scratch + gpu->zstd_layout.size;
+    damacy__blosc_layout layout = gpu->blosc_layout;
+    damacy__lz_call call;
+
+    layout.wave.first_zstd = wave->n_zstd;
+    memset(&call, 0, sizeof call);
+    call.jobs = wave->tables + gpu->tables.blosc_jobs;
+    call.n_jobs = wave->tables + gpu->tables.n_blosc;
+    call.results = wave->tables + gpu->tables.blosc_results;
+    call.scratch = scratch;
+    call.stream = wave->stream;
+    if (wave->n_zstd) {
+        DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + layout.wave.zstd_jobs,
+                                           wave->tables + gpu->tables.zstd_jobs,
+                                           wave->n_zstd * sizeof(damacy__job), wave->stream, err));
+    }
+    DAMACY__TRY(damacy__blosc_launch_open(&gpu->lz, &gpu->device, &layout, &call, err));
+    DAMACY__TRY(damacy__wave_zstd(
+        gpu, wave, scratch + layout.wave.zstd_jobs, scratch + layout.wave.n_zstd,
+        scratch + layout.wave.zstd_results,
+        wave->n_zstd + damacy__blosc_likely(wave->n_blosc, wave->output_zstd), err));
+    DAMACY__TRY(damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err));
+    if (wave->n_zstd == 0) {
+        return DAMACY_OK;
+    }
+    return damacy__copy_on_device(&gpu->device, wave->tables + gpu->tables.zstd_results,
+                                  scratch + layout.wave.zstd_results,
+                                  wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
+}
+
+/* The wave's own LZ4 jobs. */
+static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__lz_call call;
+
+    memset(&call, 0, sizeof call);
+    call.jobs = wave->tables + gpu->tables.lz4_jobs;
+    call.n_jobs = wave->tables + gpu->tables.n_lz4;
+    call.results = wave->tables + gpu->tables.lz4_results;
+    call.stream = wave->stream;
+    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &call, wave->n_lz4, err));
+    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.lz4_results,
+                                call.results, wave->n_lz4 * sizeof(damacy__job_result),
+                                wave->stream, err);
+}
+
+/* Decodes all chunks of a wave, and sends what became of each back. */
+static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    if (wave->n_lz4) {
+        DAMACY__TRY(damacy__wave_lz4(gpu, wave, err));
+    }
+    if (wave->n_blosc) {
+        DAMACY__TRY(damacy__wave_blosc(gpu, wave, err));
+        DAMACY__TRY(damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.blosc_results,
+                                         wave->tables + gpu->tables.blosc_results,
+                                         wave->n_blosc * sizeof(damacy__job_result), wave->stream,
+                                         err));
+    } else if (wave->n_zstd) {
+        DAMACY__TRY(damacy__wave_zstd(gpu, wave, wave->tables + gpu->tables.zstd_jobs,
+                                      wave->tables + gpu->tables.n_zstd,
+                                      wave->tables + gpu->tables.zstd_results, wave->n_zstd, err));
+    }
+    if (wave->n_zstd == 0) {
+        return DAMACY_OK;
+    }
+    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.zstd_results,
+                                wave->tables + gpu->tables.zstd_results,
+                                wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
+}
+
+/* The kernel for a pair of types: its own program once that is compiled, else the one for any. */
+static const damacy__kernel* damacy__gpu_assembler(damacy__gpu* gpu, uint32_t src)
+{
+    static const char* const entries[] = {"damacy_assemble"};
+    damacy__assembler* a = NULL;
+    damacy_error ignored;
+
+    for (uint32_t i = 0; i < DAMACY__ASSEMBLERS && !a; i++) {
+        if (!gpu->assemblers[i].is_started || gpu->assemblers[i].src == src) {
+            a = &gpu->assemblers[i];
+        }
+    }
+    if (!a || a->has_failed) {
+        return &gpu->assemble.kernels[0];
+    }
+    memset(&ignored, 0, sizeof ignored);
+    if (!a->is_started) {
+        char text[2][64];
+        const char* defines[2] = {text[0], text[1]};
+        damacy__program_spec spec;
+        damacy__assemble_defines((damacy_dtype)src, gpu->core->out_dtype, text);
+        spec.name = "kernels/assemble.cu";
+        spec.entries = entries;
+        spec.n_entries = 1;
+        spec.defines = defines;
+        spec.n_defines = 2;
+        a->src = src;
+        a->is_started = true;
+        a->has_failed =
+            damacy__program_start(&a->program, &gpu->compiler, &spec, &ignored) != DAMACY_OK;
+        return &gpu->assemble.kernels[0];
+    }
+    if (!a->is_ready && damacy__program_is_compiled(&a->program)) {
+        a->is_ready = damacy__program_finish(&a->program, &gpu->device, &ignored) == DAMACY_OK;
+        a->has_failed = !a->is_ready;
+    }
+    return a->is_ready ? &a->program.kernels[0] : &gpu->assemble.kernels[0];
+}
+
+/* Sends the list of copies and launches each of its segments. */
+static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__assemble_call call;
+
+    memset(&call, 0, sizeof call);
+    call.list = wave->tables + gpu->tables.list;
+    call.n_channels = gpu->core->config.n_channels;
+    call.scale = gpu->affine;
+    call.offset = gpu->affine ? gpu->affine + gpu->affine_size / 2 : 0;
+    call.n_blocks = gpu->device.n_multiprocessors * 16;
+    call.stream = wave->stream;
+    DAMACY__TRY(damacy__assemble_upload(&wave->list, &gpu->device, &call, err));
+    for (uint32_t i = 0; i < wave->list.n_segments; i++) {
+        if (wave->list.segments[i].n_jobs) {
+            DAMACY__TRY(damacy__assemble_launch(
+                &wave->list, i, &gpu->device,
+                damacy__gpu_assembler(gpu, wave->list.segments[i].src_dtype), &call, err));
+        }
+    }
+    return DAMACY_OK;
+}
+
+/* Empties the list for more copies of the same wave. */
+static void damacy__wave_clear_list(damacy__gpu* gpu, damacy__wave* wave)
+{
+    damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, gpu->max_copies,
+                               gpu->max_axes, gpu->core->out_dtype);
+}
+
+/* The wave's stream waits for what consumers of earlier batches in these slots asked for. */
+static damacy_status damacy__wave_gates(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    damacy__slot* seen = NULL;
+
+    for (uint32_t i = 0; i < wave->n_units; i++) {
+        damacy__slot* slot = wave->units[i]->slot;
+        if (slot != seen) {
+            DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
+        }
+        seen = slot;
+    }
+    return DAMACY_OK;
+}
