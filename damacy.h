@@ -9863,6 +9863,9 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_FLAG_EARLY 0x2000u
 /* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
 #define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u
+/* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors
+ * have to do. */
+#define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 
@@ -14376,6 +14379,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_FLAG_EARLY 0x2000u\n"
     "/* Of order, with EARLY: the device chooses, by bytes of literals for a record. */\n"
     "#define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u\n"
+    "/* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors\n"
+    " * have to do. */\n"
+    "#define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u\n"
     "/* Of literals: the pass over all that are not early. */\n"
     "#define DAMACY__ZSTD_FLAG_LATE 0x800u\n"
     "\n"
@@ -19530,12 +19536,34 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "\n"
     "// ---- many blocks: lane = stream, 8 blocks a warp ------------------------------------------------\n"
     "\n"
-    "// One warp decodes 8 entries of a list from `first` on. tables: 16 << LOG bytes, aligned to\n"
+    "// Sections for tables of one size: of one list, or of two.\n"
+    "typedef struct damacy__zstd_sections {\n"
+    "    const uint32_t *list, *more;\n"
+    "    uint32_t n, n_list; // of both; of the first\n"
+    "} damacy__zstd_sections;\n"
+    "\n"
+    "template <int LOG>\n"
+    "DAMACY__INLINE damacy__zstd_sections damacy__zstd_sections_of(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    const bool both = w.flags & DAMACY__ZSTD_FLAG_NINE_AS_TEN;\n"
+    "    damacy__zstd_sections all;\n"
+    "\n"
+    "    all.list = damacy__zstd_section_list(w, LOG - 9, all.n_list);\n"
+    "    all.more = all.list;\n"
+    "    all.n = LOG == 9 && both ? 0 : all.n_list;\n"
+    "    if (LOG == 10 && both) {\n"
+    "        all.more = damacy__zstd_section_list(w, 0, all.n);\n"
+    "        all.n += all.n_list;\n"
+    "    }\n"
+    "    return all;\n"
+    "}\n"
+    "\n"
+    "// One warp decodes 8 sections from `first` on. tables: 16 << LOG bytes, aligned to\n"
     "// 2 << LOG; ring: LANE_SIZE bytes, aligned to 16.\n"
     "template <int LOG>\n"
-    "DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w, const uint32_t* list,\n"
-    "                                                uint32_t n, uint32_t first, uint8_t* tables,\n"
-    "                                                uint8_t* ring)\n"
+    "DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w,\n"
+    "                                                const damacy__zstd_sections& all, uint32_t first,\n"
+    "                                                uint8_t* tables, uint8_t* ring)\n"
     "{\n"
     "    const uint32_t lane = damacy__lane(), index = first + (lane >> 2);\n"
     "    damacy__zstd_section c = {};\n"
@@ -19544,8 +19572,8 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "    uint32_t block = 0, count = 0, target = 0;\n"
     "    bool alive = false;\n"
     "\n"
-    "    if (index < n) {\n"
-    "        block = list[index];\n"
+    "    if (index < all.n) {\n"
+    "        block = index < all.n_list ? all.list[index] : all.more[index - all.n_list];\n"
     "        alive = damacy__zstd_section_of(w, block, c) && c.log <= LOG;\n"
     "    }\n"
     "    if (!alive)\n"
@@ -19609,15 +19637,14 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "DAMACY__INLINE void damacy__zstd_literals_lanes(const damacy__zstd_wave& w, uint8_t* shared)\n"
     "{\n"
     "    const uint32_t warp = threadIdx.x / 32;\n"
-    "    uint32_t n;\n"
-    "    const uint32_t* const list = damacy__zstd_section_list(w, LOG - 9, n);\n"
+    "    const damacy__zstd_sections all = damacy__zstd_sections_of<LOG>(w);\n"
     "    const damacy__zstd_lanes lanes =\n"
-    "        damacy__zstd_lanes_of(LOG, WARPS, n, damacy__shared_address(shared));\n"
+    "        damacy__zstd_lanes_of(LOG, WARPS, all.n, damacy__shared_address(shared));\n"
     "\n"
     "    if (warp >= lanes.n_warps)\n"
     "        return;\n"
     "    for (uint32_t i = blockIdx.x; i < lanes.n_units; i += gridDim.x)\n"
-    "        damacy__zstd_literals_eight<LOG>(w, list, n, 8 * (i * lanes.n_warps + warp),\n"
+    "        damacy__zstd_literals_eight<LOG>(w, all, 8 * (i * lanes.n_warps + warp),\n"
     "                                         shared + lanes.tables + warp * (16u << LOG),\n"
     "                                         shared + warp * DAMACY__ZSTD_LANE_SIZE);\n"
     "}\n";
@@ -30173,6 +30200,16 @@ static uint32_t damacy__zstd_fit(const damacy__device* device, uint32_t shared)
     return DAMACY__MIN(shared, device->shared_per_block);
 }
 
+/* Shared memory of literals by lanes with which `share` blocks of threads, not more, find room on a
+ * multiprocessor; that many fit. */
+static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share)
+{
+    const uint32_t system = 1024; /* of a block of threads */
+    const uint32_t all = device->shared_per_multiprocessor / share / system * system - system;
+
+    return DAMACY__MAX(damacy__zstd_fit(device, all), DAMACY__ZSTD_LANES10_SHARED);
+}
+
 /* Begins to compile. On failure there is nothing to deinit. */
 static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 const damacy__device* device,
@@ -30225,9 +30262,9 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__program_finish(&kernels->front, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->back, device, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
-                                            DAMACY__ZSTD_LANES10_SHARED, err));
+                                            DAMACY__ZSTD_LANES9_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
-                                            DAMACY__ZSTD_LANES10_SHARED, err));
+                                            damacy__zstd_lanes_shared(device, 1), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
                                             damacy__zstd_fit(device, DAMACY__ZSTD_LANES11_SHARED),
                                             err));
@@ -30577,26 +30614,38 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
 
 /* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
  * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
- * device that is idle when they begin, the smaller kernel first, and both of the same size if all
- * find room at once. */
+ * device that is idle when they begin, the smaller kernel first; if all find room at once, one
+ * kernel for both sizes, with so much shared memory that no multiprocessor takes more than its
+ * share. */
 static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
-    const uint64_t n = damacy__div_up(run->n_blocks, 8);
-    const uint64_t room = run->device->shared_per_multiprocessor /
-                          (DAMACY__ZSTD_LANES10_SHARED + 1024) * run->device->n_multiprocessors;
-    const uint32_t shared9 = n <= room ? DAMACY__ZSTD_LANES10_SHARED : DAMACY__ZSTD_LANES9_SHARED;
+    const uint64_t most = damacy__div_up(run->n_blocks, 8);
+    const uint64_t likely = run->n_jobs * damacy__div_up(run->size_each, DAMACY__ZSTD_BLOCK_MAX);
+    const uint64_t share =
+        DAMACY__MAX(damacy__div_up(likely, 8ull * run->device->n_multiprocessors), 1);
+    const bool is_one =
+        share * (DAMACY__ZSTD_LANES10_SHARED + 1024) <= run->device->shared_per_multiprocessor;
+    const bool is_early = run->wave.flags & DAMACY__ZSTD_FLAG_EARLY;
 
-    if (run->wave.flags & DAMACY__ZSTD_FLAG_EARLY) {
-        DAMACY__TRY(
-            damacy__zstd_step_beside(run, 2, &front[DAMACY__ZSTD_LANES9], n, 32, shared9, err));
-    } else {
-        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES9], n, 32, shared9, err));
+    run->wave.flags |= is_one ? DAMACY__ZSTD_FLAG_NINE_AS_TEN : 0;
+    if (!is_one && is_early) {
+        DAMACY__TRY(damacy__zstd_step_beside(run, 2, &front[DAMACY__ZSTD_LANES9], most, 32,
+                                             DAMACY__ZSTD_LANES9_SHARED, err));
+    } else if (!is_one) {
+        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES9], most, 32,
+                                      DAMACY__ZSTD_LANES9_SHARED, err));
     }
-    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], n, 32,
-                                         DAMACY__ZSTD_LANES10_SHARED, err));
-    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], damacy__div_up(n, 2), 64,
-                                    damacy__zstd_fit(run->device, DAMACY__ZSTD_LANES11_SHARED),
+    if (is_one && !is_early) {
+        const uint32_t shared = damacy__zstd_lanes_shared(run->device, (uint32_t)share);
+        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES10],
+                                      share * run->device->n_multiprocessors, 32, shared, err));
+    } else {
+        DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], most, 32,
+                                             DAMACY__ZSTD_LANES10_SHARED, err));
+    }
+    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], damacy__div_up(most, 2),
+                                    64, damacy__zstd_fit(run->device, DAMACY__ZSTD_LANES11_SHARED),
                                     err);
 }
 

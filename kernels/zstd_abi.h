@@ -202,6 +202,9 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_FLAG_EARLY 0x2000u
 /* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
 #define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u
+/* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors
+ * have to do. */
+#define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 

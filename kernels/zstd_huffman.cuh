@@ -481,12 +481,34 @@ static __device__ __noinline__ void damacy__zstd_table_build(uint16_t* table, ui
 
 // ---- many blocks: lane = stream, 8 blocks a warp ------------------------------------------------
 
-// One warp decodes 8 entries of a list from `first` on. tables: 16 << LOG bytes, aligned to
+// Sections for tables of one size: of one list, or of two.
+typedef struct damacy__zstd_sections {
+    const uint32_t *list, *more;
+    uint32_t n, n_list; // of both; of the first
+} damacy__zstd_sections;
+
+template <int LOG>
+DAMACY__INLINE damacy__zstd_sections damacy__zstd_sections_of(const damacy__zstd_wave& w)
+{
+    const bool both = w.flags & DAMACY__ZSTD_FLAG_NINE_AS_TEN;
+    damacy__zstd_sections all;
+
+    all.list = damacy__zstd_section_list(w, LOG - 9, all.n_list);
+    all.more = all.list;
+    all.n = LOG == 9 && both ? 0 : all.n_list;
+    if (LOG == 10 && both) {
+        all.more = damacy__zstd_section_list(w, 0, all.n);
+        all.n += all.n_list;
+    }
+    return all;
+}
+
+// One warp decodes 8 sections from `first` on. tables: 16 << LOG bytes, aligned to
 // 2 << LOG; ring: LANE_SIZE bytes, aligned to 16.
 template <int LOG>
-DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w, const uint32_t* list,
-                                                uint32_t n, uint32_t first, uint8_t* tables,
-                                                uint8_t* ring)
+DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w,
+                                                const damacy__zstd_sections& all, uint32_t first,
+                                                uint8_t* tables, uint8_t* ring)
 {
     const uint32_t lane = damacy__lane(), index = first + (lane >> 2);
     damacy__zstd_section c = {};
@@ -495,8 +517,8 @@ DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w, cons
     uint32_t block = 0, count = 0, target = 0;
     bool alive = false;
 
-    if (index < n) {
-        block = list[index];
+    if (index < all.n) {
+        block = index < all.n_list ? all.list[index] : all.more[index - all.n_list];
         alive = damacy__zstd_section_of(w, block, c) && c.log <= LOG;
     }
     if (!alive)
@@ -560,15 +582,14 @@ template <int LOG, int WARPS>
 DAMACY__INLINE void damacy__zstd_literals_lanes(const damacy__zstd_wave& w, uint8_t* shared)
 {
     const uint32_t warp = threadIdx.x / 32;
-    uint32_t n;
-    const uint32_t* const list = damacy__zstd_section_list(w, LOG - 9, n);
+    const damacy__zstd_sections all = damacy__zstd_sections_of<LOG>(w);
     const damacy__zstd_lanes lanes =
-        damacy__zstd_lanes_of(LOG, WARPS, n, damacy__shared_address(shared));
+        damacy__zstd_lanes_of(LOG, WARPS, all.n, damacy__shared_address(shared));
 
     if (warp >= lanes.n_warps)
         return;
     for (uint32_t i = blockIdx.x; i < lanes.n_units; i += gridDim.x)
-        damacy__zstd_literals_eight<LOG>(w, list, n, 8 * (i * lanes.n_warps + warp),
+        damacy__zstd_literals_eight<LOG>(w, all, 8 * (i * lanes.n_warps + warp),
                                          shared + lanes.tables + warp * (16u << LOG),
                                          shared + warp * DAMACY__ZSTD_LANE_SIZE);
 }

@@ -91,6 +91,16 @@ static uint32_t damacy__zstd_fit(const damacy__device* device, uint32_t shared)
     return DAMACY__MIN(shared, device->shared_per_block);
 }
 
+/* Shared memory of literals by lanes with which `share` blocks of threads, not more, find room on a
+ * multiprocessor; that many fit. */
+static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share)
+{
+    const uint32_t system = 1024; /* of a block of threads */
+    const uint32_t all = device->shared_per_multiprocessor / share / system * system - system;
+
+    return DAMACY__MAX(damacy__zstd_fit(device, all), DAMACY__ZSTD_LANES10_SHARED);
+}
+
 /* Begins to compile. On failure there is nothing to deinit. */
 static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 const damacy__device* device,
@@ -143,9 +153,9 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__program_finish(&kernels->front, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->back, device, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
-                                            DAMACY__ZSTD_LANES10_SHARED, err));
+                                            DAMACY__ZSTD_LANES9_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
-                                            DAMACY__ZSTD_LANES10_SHARED, err));
+                                            damacy__zstd_lanes_shared(device, 1), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
                                             damacy__zstd_fit(device, DAMACY__ZSTD_LANES11_SHARED),
                                             err));

@@ -298,26 +298,38 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
 
 /* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
  * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
- * device that is idle when they begin, the smaller kernel first, and both of the same size if all
- * find room at once. */
+ * device that is idle when they begin, the smaller kernel first; if all find room at once, one
+ * kernel for both sizes, with so much shared memory that no multiprocessor takes more than its
+ * share. */
 static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
-    const uint64_t n = damacy__div_up(run->n_blocks, 8);
-    const uint64_t room = run->device->shared_per_multiprocessor /
-                          (DAMACY__ZSTD_LANES10_SHARED + 1024) * run->device->n_multiprocessors;
-    const uint32_t shared9 = n <= room ? DAMACY__ZSTD_LANES10_SHARED : DAMACY__ZSTD_LANES9_SHARED;
+    const uint64_t most = damacy__div_up(run->n_blocks, 8);
+    const uint64_t likely = run->n_jobs * damacy__div_up(run->size_each, DAMACY__ZSTD_BLOCK_MAX);
+    const uint64_t share =
+        DAMACY__MAX(damacy__div_up(likely, 8ull * run->device->n_multiprocessors), 1);
+    const bool is_one =
+        share * (DAMACY__ZSTD_LANES10_SHARED + 1024) <= run->device->shared_per_multiprocessor;
+    const bool is_early = run->wave.flags & DAMACY__ZSTD_FLAG_EARLY;
 
-    if (run->wave.flags & DAMACY__ZSTD_FLAG_EARLY) {
-        DAMACY__TRY(
-            damacy__zstd_step_beside(run, 2, &front[DAMACY__ZSTD_LANES9], n, 32, shared9, err));
-    } else {
-        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES9], n, 32, shared9, err));
+    run->wave.flags |= is_one ? DAMACY__ZSTD_FLAG_NINE_AS_TEN : 0;
+    if (!is_one && is_early) {
+        DAMACY__TRY(damacy__zstd_step_beside(run, 2, &front[DAMACY__ZSTD_LANES9], most, 32,
+                                             DAMACY__ZSTD_LANES9_SHARED, err));
+    } else if (!is_one) {
+        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES9], most, 32,
+                                      DAMACY__ZSTD_LANES9_SHARED, err));
     }
-    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], n, 32,
-                                         DAMACY__ZSTD_LANES10_SHARED, err));
-    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], damacy__div_up(n, 2), 64,
-                                    damacy__zstd_fit(run->device, DAMACY__ZSTD_LANES11_SHARED),
+    if (is_one && !is_early) {
+        const uint32_t shared = damacy__zstd_lanes_shared(run->device, (uint32_t)share);
+        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES10],
+                                      share * run->device->n_multiprocessors, 32, shared, err));
+    } else {
+        DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], most, 32,
+                                             DAMACY__ZSTD_LANES10_SHARED, err));
+    }
+    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], damacy__div_up(most, 2),
+                                    64, damacy__zstd_fit(run->device, DAMACY__ZSTD_LANES11_SHARED),
                                     err);
 }
 

@@ -107,10 +107,11 @@ static inline dim3 wave_grid(uint32_t most) // persistent grids must work at any
     return dim3((unsigned)(1 + simt::random() % most));
 }
 
-static inline void wave_literals(const damacy__zstd_wave& w, int how)
+static inline void wave_literals(damacy__zstd_wave w, int how)
 {
     if (how == WAVE_LANES) {
         const uint32_t size = simt::random() % 2 ? DAMACY__ZSTD_LANES11_SHARED : 42000;
+        w.flags |= simt::random() % 2 ? DAMACY__ZSTD_FLAG_NINE_AS_TEN : 0;
         simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES9_SHARED,
                      [&] { damacy_zstd_literals_lanes9(w); });
         simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES10_SHARED,
