@@ -197,12 +197,20 @@ template <class S> struct damacy__fse_role {
     uint32_t capacity;
 };
 
+// The barrier of a batch. Aligned, as warps come to it as one: another looks first whether they do.
+#ifdef __CUDACC__
+#define damacy__fse_sync() \
+    asm volatile("barrier.sync.aligned 1, %0;" ::"n"(DAMACY__FSE_THREADS) : "memory")
+#else
+#define damacy__fse_sync() damacy__sync_some(1, DAMACY__FSE_THREADS)
+#endif
+
 // The end of a batch for a role. A warp comes to the barrier as one, and all of the block's come,
 // so that whoever counts barriers (racecheck does) sees them in step.
-#define damacy__fse_batch_done()                   \
-    do {                                           \
-        damacy__sync_warp();                       \
-        damacy__sync_some(1, DAMACY__FSE_THREADS); \
+#define damacy__fse_batch_done() \
+    do {                         \
+        damacy__sync_warp();     \
+        damacy__fse_sync();      \
     } while (0)
 
 // The pipeline of a group; n_batches is that of its largest block. All lanes stay to the end, as
@@ -218,12 +226,11 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
     if (warp == 0) {
         damacy__fse_inputs inputs;
         uint32_t i = 0;
-        r->walk.at *= S::UNIT;
         damacy__fse_walk_load<S>(&inputs, &r->walk, shared, self.column);
         DAMACY__NOUNROLL while (i < n_batches)
         {
             damacy__fse_walk_batch<S>(&r->walk, &inputs, shared, self, b->n, i++);
-            damacy__fse_batch_done();
+            damacy__fse_sync();
         }
         DAMACY__NOUNROLL for (; i < rounds; i++) damacy__fse_batch_done();
     } else if (warp == 1 || warp == 2) {
@@ -285,19 +292,18 @@ DAMACY__INLINE void damacy__fse_wide_pipeline(damacy__fse_role<S>* r, uint32_t s
         damacy__fse_loads loads;
         loads.of.x = loads.of.y = loads.ml.x = loads.ml.y = loads.ll.x = loads.ll.y = loads.bits.x =
             loads.bits.y = 0;
-        r->walk.at *= S::UNIT;
         damacy__fse_wide_load<S>(b->n > 0, &loads, &r->walk, shared, self.ring - shared - S::RING);
         uint32_t i = 0;
         DAMACY__NOUNROLL while (i < n_batches)
         {
             damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);
-            damacy__fse_batch_done();
+            damacy__fse_sync();
             if (S::BATCH >= 32)
                 continue;
             if (i >= n_batches) // two a turn: a branch back waits for instructions
                 break;
             damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);
-            damacy__fse_batch_done();
+            damacy__fse_sync();
         }
         DAMACY__NOUNROLL for (; i < rounds; i++) damacy__fse_batch_done();
     } else if (warp == 1) {

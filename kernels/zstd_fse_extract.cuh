@@ -91,8 +91,8 @@ template <class S> DAMACY__INLINE uint32_t damacy__fse_end(uint32_t queue, uint3
 
     DAMACY__NOUNROLL for (uint32_t k = last + 1; k < S::BATCH; k++)
         damacy__fse_queue_write(queue + k * 16 * S::LANES, q.x, 0, DAMACY__FSE_FILLER, 0);
-    return q.x / S::UNIT + damacy__fse_entry_parts<S>(q.y).extra +
-           damacy__fse_entry_parts<S>(q.z).extra + damacy__fse_entry_parts<S>(q.w).extra;
+    return q.x + damacy__fse_entry_parts<S>(q.y).extra + damacy__fse_entry_parts<S>(q.z).extra +
+           damacy__fse_entry_parts<S>(q.w).extra;
 }
 
 // First half. max_offset: largest offset value. Shifts count modulo 32: (a + width) - width, with
@@ -112,14 +112,14 @@ DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t share
             damacy__lds128(queue + (k0 + i) * 16 * S::LANES);
         DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
         {
-            v[i] =
-                damacy__fse_window_load<S>(shared + S::RING + ((q[i].x & S::RING_MASK) | column));
+            v[i] = damacy__fse_window_load<S>(shared + S::RING +
+                                              ((q[i].x * S::STEP & S::RING_MASK) | column));
             o->ll[k0 + i] = damacy__lds32(constants + damacy__bytes(q[i].y, 0, 0x4442));
             o->ml[k0 + i] = damacy__lds32(constants + 144 + damacy__bytes(q[i].z, 0, 0x4442));
         }
         DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
         {
-            const uint32_t at = q[i].x / S::UNIT, k = k0 + i;
+            const uint32_t at = q[i].x, k = k0 + i;
             const uint32_t hi = damacy__funnel_left(v[i].w1, v[i].w0, at);
             const uint32_t lo = damacy__funnel_left(v[i].w2, v[i].w1, at);
             const uint32_t of = damacy__dot4(q[i].w, 0x010000ff, 0);

@@ -280,7 +280,7 @@ static __device__ void damacy__fse_build(uint32_t shared, uint32_t table, uint32
             const uint32_t width = here ? logs[u] - (31 - damacy__clz(x)) : 0; // 1 <= x < 2 * size
             if (here && !(same[u] >> lane >> 1))
                 damacy__sts32(scratch + u * STRIDE + 320 + 8 * symbol[u], x + 1);
-            entry[u] = Shape::entry_of(table, here ? v[u].y : nothing[u], width,
+            entry[u] = Shape::entry_of(first + u, here ? v[u].y : nothing[u], width,
                                        here ? (x << width) - size[u] : 0);
         }
         damacy__sync_warp();

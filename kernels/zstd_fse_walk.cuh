@@ -27,8 +27,8 @@ DAMACY__INLINE uint64_t damacy__fse_shift_right(uint32_t lo, uint32_t hi, uint32
 // bank and a state is the byte address of its entry.
 //
 //   entry of 4 bytes    width | base << ROW_LOG | code << 18 | (a + width) << 24
-//   entry of 8 bytes    {a + width (LL: 64 - ROW_LOG - a - width),
-//                        width | base << ROW_LOG | a << 16 | code << 24}
+//   entry of 8 bytes    {width | (a + width) << 8 | a << 16 | code << 24,
+//                        base << ROW_LOG | where the block's entries begin in a row}
 //
 // where a is the number of extra bits, width the number of bits of the next state and base its
 // smallest value, always a multiple of 1 << width.
@@ -46,8 +46,8 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     static constexpr uint32_t RING_WORDS = 16 * BATCH, RING_LOG = WIDE ? ROW_LOG + 1 : ROW_LOG;
     static constexpr uint32_t RING_MASK = (RING_WORDS - 1) << RING_LOG;
     static constexpr uint32_t WINDOW_MASK = (2 * RING_WORDS - 1) << ROW_LOG; // wide shape
-    // Of a position that is walked: a bit, so that a row of the ring is one of shared memory.
-    static constexpr uint32_t UNIT = (1u << ROW_LOG) / (WIDE ? 16 : 32);
+    // Bytes of the ring to a bit of the stream.
+    static constexpr uint32_t STEP = (1u << ROW_LOG) / (WIDE ? 16 : 32);
     static constexpr uint32_t RING_SIZE =
         WIDE ? RING_WORDS * 16 * LANES : (RING_WORDS + 2) * 4 * LANES;
     static constexpr uint32_t QUEUE_SIZE = BATCH * 16 * LANES; // one part
@@ -91,15 +91,14 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
     {
         return WIDE ? extra << 16 | code << 24 : code << 18 | extra << 24;
     }
-    static __device__ __forceinline__ damacy__u32x2 entry_of(uint32_t table, uint32_t kind,
+    static __device__ __forceinline__ damacy__u32x2 entry_of(uint32_t slot, uint32_t kind,
                                                              uint32_t width, uint32_t base)
     {
-        const uint32_t taken = (kind >> 16 & 255) + width; // wide shape
         damacy__u32x2 v;
-        v.x = table == DAMACY__ZSTD_LL ? 64 - ROW_LOG - taken : taken;
-        v.y = kind | width | base << ROW_LOG;
-        if (!WIDE)
-            v.x = v.y = (kind | width | base << ROW_LOG) + (width << 24);
+        v.x = (kind | width | base << ROW_LOG) + (width << 24);
+        v.y = slot * ENTRY | base << ROW_LOG;
+        if (WIDE)
+            v.x = kind | width | ((kind >> 16 & 255) + width) << 8;
         return v;
     }
     // Entries of TOGETHER neighbouring slots.
@@ -167,8 +166,8 @@ template <class S> DAMACY__INLINE damacy__u32x2 damacy__fse_bits_load(uint32_t a
 {
     damacy__u32x2 bits; // {low, high word}
     if (S::WIDE) {
-        const damacy__u32x2 v = damacy__lds64((at * S::UNIT & S::WINDOW_MASK) + ring);
-        const damacy__u32x2 w = damacy__lds64(((at + 32) * S::UNIT & S::WINDOW_MASK) + ring);
+        const damacy__u32x2 v = damacy__lds64((at * S::STEP & S::WINDOW_MASK) + ring);
+        const damacy__u32x2 w = damacy__lds64(((at + 32) * S::STEP & S::WINDOW_MASK) + ring);
         bits.y = damacy__funnel_left(v.x, v.y, at & 15);
         bits.x = damacy__funnel_left(w.x, v.x, at & 15);
     } else {
@@ -217,6 +216,12 @@ DAMACY__INLINE uint32_t damacy__fse_next(const damacy__fse_entry* e, uint32_t* x
 // Stores of the lanes that walk. Not a branch: a warp that stays together comes to its barriers
 // without a detour.
 #ifdef __CUDACC__
+DAMACY__INLINE void damacy__fse_sts32_if(bool here, uint32_t at, uint32_t x)
+{
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p st.shared.u32 [%0],%1;}" ::"r"(at), "r"(x),
+                 "r"((uint32_t)here)
+                 : "memory");
+}
 DAMACY__INLINE void damacy__fse_sts128_if(bool here, uint32_t at, uint32_t x, uint32_t y,
                                           uint32_t z, uint32_t w)
 {
@@ -226,6 +231,11 @@ DAMACY__INLINE void damacy__fse_sts128_if(bool here, uint32_t at, uint32_t x, ui
         : "memory");
 }
 #else
+DAMACY__INLINE void damacy__fse_sts32_if(bool here, uint32_t at, uint32_t x)
+{
+    if (here)
+        damacy__sts32(at, x);
+}
 DAMACY__INLINE void damacy__fse_sts128_if(bool here, uint32_t at, uint32_t x, uint32_t y,
                                           uint32_t z, uint32_t w)
 {
@@ -257,7 +267,8 @@ template <class S>
 DAMACY__INLINE void damacy__fse_walk_load(damacy__fse_inputs* e, const damacy__fse_walk* w,
                                           uint32_t shared, uint32_t column)
 {
-    e->window = damacy__fse_window_load<S>(shared + S::RING + ((w->at & S::RING_MASK) | column));
+    e->window =
+        damacy__fse_window_load<S>(shared + S::RING + ((w->at * S::STEP & S::RING_MASK) | column));
     e->of = damacy__lds32(shared + S::OF + w->of);
     e->ml = damacy__lds32(shared + S::ML + w->ml);
     e->ll = damacy__lds32(shared + S::LL + w->ll);
@@ -272,23 +283,22 @@ DAMACY__INLINE bool damacy__fse_walk_fast(bool here, damacy__fse_walk* walk,
                                           damacy__fse_inputs* inputs, uint32_t shared,
                                           uint32_t column, uint32_t queue)
 {
-    constexpr uint32_t R = S::ROW_LOG, UNIT = S::UNIT, LESS = 0xff000000u; // by the last byte
+    constexpr uint32_t R = S::ROW_LOG, LESS = 0xff000000u; // by the last byte
     uint32_t negative = 0, before = 0;
     damacy__fse_walk w = *walk;
     damacy__fse_inputs e = *inputs;
 
     DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
-        const uint32_t c = w.at / UNIT;
-        const uint32_t hi = damacy__funnel_left(e.window.w1, e.window.w0, c);
-        const uint32_t lo = damacy__funnel_left(e.window.w2, e.window.w1, c);
+        const uint32_t hi = damacy__funnel_left(e.window.w1, e.window.w0, w.at);
+        const uint32_t lo = damacy__funnel_left(e.window.w2, e.window.w1, w.at);
         damacy__fse_sts128_if(here, queue + k * 16 * S::LANES, w.at, e.ll, e.ml, e.of);
         const uint32_t down =
             damacy__dot4(e.ll, LESS, damacy__dot4(e.ml, LESS, damacy__dot4(e.of, LESS, 64 - R)));
         const uint32_t both = e.of + e.ml;
         const uint64_t bits = damacy__fse_shift_right(lo, hi, down);
         const uint32_t x = (uint32_t)bits, above = (uint32_t)(bits >> 32);
-        w.at = damacy__fse_sum(w.at, (64 - R) * UNIT) - down * UNIT;
+        w.at = w.at + (64 - R) - down;
         w.of = (x & damacy__mask_bits(R, e.of)) | ((e.of & S::MASK_OF) | column);
         w.ml = (damacy__funnel_right(x, 0, e.of) & damacy__mask_bits(R, e.ml)) |
                ((e.ml & S::MASK) | column);
@@ -297,7 +307,8 @@ DAMACY__INLINE bool damacy__fse_walk_fast(bool here, damacy__fse_walk* walk,
         if (k & 1)
             negative |= before | down;
         before = down;
-        damacy__fse_walk_load<S>(&e, &w, shared, column);
+        if (k + 1 < S::BATCH)
+            damacy__fse_walk_load<S>(&e, &w, shared, column);
     }
     *walk = w;
     *inputs = e;
@@ -305,16 +316,13 @@ DAMACY__INLINE bool damacy__fse_walk_fast(bool here, damacy__fse_walk* walk,
 }
 
 // The same from the first place of the queue, exact whatever the widths; returns {position,
-// states}. All lanes come, so that they stay together; kept out of the way of the walk.
+// states}. Kept out of the way of the walk.
 template <class S>
-static __device__ __noinline__ damacy__u32x4 damacy__fse_walk_careful(bool here, uint32_t shared,
+static __device__ __noinline__ damacy__u32x4 damacy__fse_walk_careful(uint32_t shared,
                                                                       uint32_t column,
                                                                       uint32_t ring, uint32_t queue)
 {
     damacy__u32x4 after = {0, column, column, column};
-
-    if (!here)
-        return after;
     damacy__u32x4 q = damacy__lds128(queue);
     DAMACY__NOUNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
@@ -322,9 +330,9 @@ static __device__ __noinline__ damacy__u32x4 damacy__fse_walk_careful(bool here,
         const damacy__fse_entry m = damacy__fse_entry_parts<S>(q.z);
         const damacy__fse_entry o = damacy__fse_entry_parts<S>(q.w);
         damacy__sts128(queue + k * 16 * S::LANES, q);
-        const uint32_t at = q.x / S::UNIT + l.extra + m.extra + o.extra;
+        const uint32_t at = q.x + l.extra + m.extra + o.extra;
         uint32_t x = damacy__fse_bits_load<S>(at, ring).y;
-        after.x = q.x = (at + l.width + m.width + o.width) * S::UNIT;
+        after.x = q.x = at + l.width + m.width + o.width;
         after.y = damacy__fse_next<S>(&l, &x, column);
         after.z = damacy__fse_next<S>(&m, &x, column);
         after.w = damacy__fse_next<S>(&o, &x, column);
@@ -336,7 +344,8 @@ static __device__ __noinline__ damacy__u32x4 damacy__fse_walk_careful(bool here,
 }
 
 // Walks batch `batch` of a block of n sequences and publishes the position; all lanes. What the
-// next batch begins with is loaded before the barrier, so that it does not wait for both.
+// next batch begins with is loaded before the barrier, so that it does not wait for both, but after
+// the branch, which would wait for it. No vote: it takes longer than a branch.
 template <class S>
 DAMACY__INLINE void damacy__fse_walk_batch(damacy__fse_walk* w, damacy__fse_inputs* inputs,
                                            uint32_t shared, damacy__fse_lane self, uint32_t n,
@@ -346,20 +355,18 @@ DAMACY__INLINE void damacy__fse_walk_batch(damacy__fse_walk* w, damacy__fse_inpu
     const uint32_t queue = shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE + lane * 16;
     const bool is_lane = S::LANES == 32 || lane < S::LANES;
     const bool good = damacy__fse_walk_fast<S>(is_lane, w, inputs, shared, self.column, queue);
-    const bool is_wide = !good && n > batch * S::BATCH;
-    if (damacy__any(is_wide)) {
+    const uint32_t position = shared + S::POSITION + ((batch + 1) & 1) * 4 * S::LANES + lane * 4;
+    if (!good && n > batch * S::BATCH) {
         const damacy__u32x4 after =
-            damacy__fse_walk_careful<S>(is_wide, shared, self.column, self.ring, queue);
-        damacy__sync_warp();
-        w->at = is_wide ? after.x : w->at;
-        w->ll = is_wide ? after.y : w->ll;
-        w->ml = is_wide ? after.z : w->ml;
-        w->of = is_wide ? after.w : w->of;
-        damacy__fse_walk_load<S>(inputs, w, shared, self.column);
+            damacy__fse_walk_careful<S>(shared, self.column, self.ring, queue);
+        w->at = after.x;
+        w->ll = after.y;
+        w->ml = after.z;
+        w->of = after.w;
     }
+    damacy__fse_walk_load<S>(inputs, w, shared, self.column);
     if (is_lane)
-        damacy__sts32(shared + S::POSITION + ((batch + 1) & 1) * 4 * S::LANES + lane * 4,
-                      w->at / S::UNIT);
+        damacy__sts32(position, w->at);
 }
 
 // ---- input: what the feeder puts into the ring

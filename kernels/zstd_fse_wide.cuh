@@ -3,8 +3,7 @@
 //
 // Surprising: the walk leaves where it was, {position, states}, not what it read: the next warp
 // reads the tables and the stream again. It runs past the last sequence, to the end of the batch;
-// who reads the queue knows how many sequences there are. Its positions are in 1 / UNIT bits, so
-// that they are addresses in the ring.
+// who reads the queue knows how many sequences there are.
 #pragma once
 
 #include "kernels/zstd_fse_extract.cuh"
@@ -32,13 +31,13 @@ DAMACY__INLINE void damacy__fse_lds64_if(bool here, damacy__u32x2* v, uint32_t a
 }
 #endif
 
-DAMACY__INLINE damacy__fse_entry damacy__fse_wide_entry_load(uint32_t at, uint32_t mask)
+DAMACY__INLINE damacy__fse_entry damacy__fse_wide_entry_load(uint32_t at)
 {
-    const uint32_t v = damacy__lds64(at).y;
+    const damacy__u32x2 v = damacy__lds64(at);
     damacy__fse_entry e;
-    e.extra = v >> 16 & 255;
-    e.width = v & 31;
-    e.base = v & mask;
+    e.extra = v.x >> 16 & 255;
+    e.width = v.x & 31;
+    e.base = v.y;
     return e;
 }
 
@@ -54,18 +53,20 @@ DAMACY__INLINE void damacy__fse_wide_load(bool here, damacy__fse_loads* next,
     damacy__fse_lds64_if(here, &next->of, shared + S::OF + w->of);
     damacy__fse_lds64_if(here, &next->ml, shared + S::ML + w->ml);
     damacy__fse_lds64_if(here, &next->ll, shared + S::LL + w->ll);
-    damacy__fse_lds64_if(here, &next->bits, shared + S::RING + ((w->at & S::WINDOW_MASK) | part));
+    damacy__fse_lds64_if(here, &next->bits,
+                         shared + S::RING + ((w->at * S::STEP & S::WINDOW_MASK) | part));
 }
 
 // One batch for sequences of at most 49 - ROW_LOG bits; false if one was larger, and then states
-// and queue are rubbish. The chain of a step: entry, sum, shift, shift, select. Loops of
-// 2, 4 and 8 steps took longer.
+// and queue are rubbish. The chain of a step: entry, sum, shift, shift, select. Loops of 2, 4 and 8
+// steps took longer. here_mask: here as a mask, as a predicate is known 13 cycles later. What the
+// next batch begins with is not loaded.
 template <class S>
-DAMACY__INLINE bool damacy__fse_wide_fast(bool here, damacy__fse_walk* walk,
-                                          damacy__fse_loads* loads, uint32_t shared,
-                                          damacy__fse_lane self, uint32_t part, uint32_t queue)
+DAMACY__INLINE bool damacy__fse_wide_fast(bool here, uint32_t here_mask, damacy__fse_walk* walk,
+                                          damacy__fse_loads* loads, uint32_t shared, uint32_t part,
+                                          uint32_t queue)
 {
-    constexpr uint32_t R = S::ROW_LOG, UNIT = S::UNIT;
+    constexpr uint32_t R = S::ROW_LOG, LESS = 0xff00u; // by the second byte
     uint32_t negative = 0, before = 0;
     damacy__fse_walk w = *walk;
     damacy__fse_loads e = *loads;
@@ -73,54 +74,52 @@ DAMACY__INLINE bool damacy__fse_wide_fast(bool here, damacy__fse_walk* walk,
     DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
         damacy__fse_sts128_if(here, queue + k * 16 * S::LANES, w.at, w.ll, w.ml, w.of);
-        const uint32_t skip = w.at & (16 * UNIT - 1), both = e.of.y + e.ml.y;
-        const uint32_t down = e.ll.x - e.ml.x - damacy__fse_sum(e.of.x, skip / UNIT);
+        const uint32_t most = 64 - R - (w.at & 15), both = e.of.x + e.ml.x;
+        const uint32_t down = damacy__dot4(
+            e.ll.x, LESS, damacy__dot4(e.ml.x, LESS, damacy__dot4(e.of.x, LESS, most)));
         const uint32_t x = (uint32_t)damacy__fse_shift_right(e.bits.x, e.bits.y, down);
-        w.at = damacy__fse_sum(w.at - skip, (64 - R) * UNIT) - down * UNIT;
-        w.of = (x & damacy__mask_bits(R, e.of.y)) | ((e.of.y & S::MASK_OF) | self.column);
-        w.ml = (damacy__funnel_right(x, 0, e.of.y) & damacy__mask_bits(R, e.ml.y)) |
-               ((e.ml.y & S::MASK) | self.column);
-        w.ll = (damacy__funnel_right(x, 0, both) & damacy__mask_bits(R, e.ll.y)) |
-               ((e.ll.y & S::MASK) | self.column);
+        w.at = damacy__fse_sum(w.at, most) - down;
+        w.of = (x & damacy__mask_bits(R, e.of.x)) | e.of.y;
+        w.ml = (damacy__funnel_right(x, 0, e.of.x) & damacy__mask_bits(R, e.ml.x)) | e.ml.y;
+        w.ll = (damacy__funnel_right(x, 0, both) & damacy__mask_bits(R, e.ll.x)) | e.ll.y;
         if (k & 1)
             negative |= before | down;
         before = down;
-        damacy__fse_wide_load<S>(here, &e, &w, shared, part);
+        if (k + 1 < S::BATCH)
+            damacy__fse_wide_load<S>(here, &e, &w, shared, part);
     }
     *walk = w;
     *loads = e;
-    return (int32_t)negative >= 0;
+    return (int32_t)(negative & here_mask) >= 0;
 }
 
 // The same from the state in the first place of the queue, exact whatever the widths; the state
-// after it goes to `result`. All lanes come, so that they stay together; kept out of the way of the
-// walk, which runs in a small cache.
+// after it goes to `result`. Kept out of the way of the walk, which runs in a small cache.
 template <class S>
-static __device__ __noinline__ void damacy__fse_wide_careful(bool here, uint32_t shared,
-                                                             uint32_t column, uint32_t ring,
-                                                             uint32_t queue, uint32_t result)
+static __device__ __noinline__ void damacy__fse_wide_careful(uint32_t shared, uint32_t column,
+                                                             uint32_t ring, uint32_t queue,
+                                                             uint32_t result)
 {
-    if (!here)
-        return;
     damacy__u32x4 w = damacy__lds128(queue);
     DAMACY__NOUNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
-        const damacy__fse_entry l = damacy__fse_wide_entry_load(shared + S::LL + w.y, S::MASK);
-        const damacy__fse_entry m = damacy__fse_wide_entry_load(shared + S::ML + w.z, S::MASK);
-        const damacy__fse_entry o = damacy__fse_wide_entry_load(shared + S::OF + w.w, S::MASK);
+        const damacy__fse_entry l = damacy__fse_wide_entry_load(shared + S::LL + w.y);
+        const damacy__fse_entry m = damacy__fse_wide_entry_load(shared + S::ML + w.z);
+        const damacy__fse_entry o = damacy__fse_wide_entry_load(shared + S::OF + w.w);
         damacy__sts128(queue + k * 16 * S::LANES, w);
-        uint32_t at = w.x / S::UNIT + l.extra + m.extra + o.extra;
+        uint32_t at = w.x + l.extra + m.extra + o.extra;
         uint32_t x = damacy__fse_bits_load<S>(at, ring).y;
         w.y = damacy__fse_next<S>(&l, &x, column);
         w.z = damacy__fse_next<S>(&m, &x, column);
         w.w = damacy__fse_next<S>(&o, &x, column);
-        w.x = (at + l.width + m.width + o.width) * S::UNIT;
+        w.x = at + l.width + m.width + o.width;
     }
     damacy__sts128(result, w);
 }
 
 // Walks batch `batch` of a block of n sequences and publishes the position; all lanes. What the
-// next batch begins with is loaded before the barrier, so that it does not wait for both.
+// next batch begins with is loaded before the barrier, so that it does not wait for both, but after
+// the branch, which would wait for it. No vote: it takes longer than a branch.
 template <class S>
 DAMACY__INLINE void damacy__fse_wide_walk(damacy__fse_walk* w, damacy__fse_loads* loads,
                                           uint32_t shared, damacy__fse_lane self, uint32_t n,
@@ -130,21 +129,20 @@ DAMACY__INLINE void damacy__fse_wide_walk(damacy__fse_walk* w, damacy__fse_loads
     const uint32_t part = self.ring - shared - S::RING; // its bits are not in RING_MASK
     const uint32_t queue = damacy__fse_wide_queue<S>(shared, batch) + lane * 16;
     const bool here = n > batch * S::BATCH;
-    const bool good = damacy__fse_wide_fast<S>(here, w, loads, shared, self, part, queue);
-    if (damacy__any(here && !good)) {
+    const uint32_t here_mask = (uint32_t)((int32_t)(batch * S::BATCH - n) >> 31);
+    const bool good = damacy__fse_wide_fast<S>(here, here_mask, w, loads, shared, part, queue);
+    const uint32_t position = shared + S::POSITION + ((batch + 1) & 1) * 4 * S::LANES + lane * 4;
+    if (!good) {
         const uint32_t result = shared + S::STATE + (lane & (S::LANES - 1)) * 32;
-        damacy__fse_wide_careful<S>(here, shared, self.column, self.ring, queue, result);
-        damacy__sync_warp();
+        damacy__fse_wide_careful<S>(shared, self.column, self.ring, queue, result);
         const damacy__u32x4 after = damacy__lds128(result);
         w->at = after.x;
         w->ll = after.y;
         w->ml = after.z;
         w->of = after.w;
-        damacy__fse_wide_load<S>(here, loads, w, shared, part);
     }
-    if (here)
-        damacy__sts32(shared + S::POSITION + ((batch + 1) & 1) * 4 * S::LANES + lane * 4,
-                      w->at / S::UNIT);
+    damacy__fse_wide_load<S>(here, loads, w, shared, part);
+    damacy__fse_sts32_if(here, position, w->at);
 }
 
 // What a lane of the second stage saw of its sequences.
@@ -178,11 +176,10 @@ DAMACY__INLINE void damacy__fse_wide_some_values(damacy__fse_seen* seen, uint32_
     }
     DAMACY__UNROLL for (uint32_t i = 0; i < N; i++)
     {
-        q[i].x /= S::UNIT;
         v[i] = damacy__fse_bits_load<S>(q[i].x, self.ring);
-        el[i] = damacy__lds32(shared + S::LL + 4 + q[i].y);
-        em[i] = damacy__lds32(shared + S::ML + 4 + q[i].z);
-        eo[i] = damacy__lds32(shared + S::OF + 4 + q[i].w);
+        el[i] = damacy__lds32(shared + S::LL + q[i].y);
+        em[i] = damacy__lds32(shared + S::ML + q[i].z);
+        eo[i] = damacy__lds32(shared + S::OF + q[i].w);
     }
     DAMACY__UNROLL for (uint32_t i = 0; i < N; i++)
     {
