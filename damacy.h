@@ -797,8 +797,7 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
  * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, and
  * warm ones run per chunk or hold loops that -Og makes as fast if their helpers are
  * DAMACY__ALWAYS_INLINE. gcc takes a quarter of the time so, clang 40 %, and only where they
- * optimise. (glibc's checked open() compiles only where it is optimised: with _FORTIFY_SOURCE cold
- * is warm in gcc.) */
+ * optimise. */
 #if defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && defined(__clang__)
 #define DAMACY__COLD_BEGIN _Pragma("clang optimize off")
 #define DAMACY__COLD_END   _Pragma("clang optimize on")
@@ -807,12 +806,8 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 #elif defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define DAMACY__WARM_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define DAMACY__WARM_END   _Pragma("GCC pop_options")
-#if defined(_FORTIFY_SOURCE)
-#define DAMACY__COLD_BEGIN DAMACY__WARM_BEGIN
-#else
 #define DAMACY__COLD_BEGIN \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\", \"omit-frame-pointer\")")
-#endif
 #define DAMACY__COLD_END DAMACY__WARM_END
 #else
 #define DAMACY__COLD_BEGIN
@@ -944,6 +939,35 @@ static inline uint64_t damacy__now_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
+
+/* ==== src/base/calls.h ==== */
+DAMACY__WARM_BEGIN
+/* Calls to the operating system that glibc checks as it compiles with _FORTIFY_SOURCE, which it can
+ * only where it optimises: cold modules call these instead. As the calls themselves, errno
+ * included. */
+
+/* mode counts where flags create a file. */
+static int damacy__call_open(int folder, const char* path, int flags, mode_t mode)
+{
+    return openat(folder, path, flags, mode);
+}
+
+static ssize_t damacy__call_read(int fd, void* dst, size_t size)
+{
+    return read(fd, dst, size);
+}
+
+static ssize_t damacy__call_read_at(int fd, void* dst, size_t size, uint64_t offset)
+{
+    return pread(fd, dst, size, (off_t)offset);
+}
+
+/* The absolute path of the working directory; false: it has none, or not in size bytes. */
+static bool damacy__call_folder(char* path, size_t size)
+{
+    return getcwd(path, size) != NULL;
+}
+DAMACY__WARM_END
 
 /* ==== src/base/error.h ==== */
 DAMACY__COLD_BEGIN
@@ -7589,7 +7613,7 @@ static int damacy__os_call_open(void* user, int folder, const char* path, int fl
 
     (void)user;
     if (resolve == 0) {
-        fd = openat(folder, path, flags);
+        fd = damacy__call_open(folder, path, flags, 0);
     } else {
 #if defined(SYS_openat2)
         struct {
@@ -7617,7 +7641,7 @@ static int damacy__os_call_stat(void* user, int fd, struct stat* out)
 
 static int64_t damacy__os_call_read(void* user, int fd, void* dst, size_t size, uint64_t offset)
 {
-    const ssize_t n = pread(fd, dst, size, (off_t)offset);
+    const ssize_t n = damacy__call_read_at(fd, dst, size, offset);
 
     (void)user;
     return n >= 0 ? (int64_t)n : -(int64_t)errno;
@@ -9220,7 +9244,7 @@ static damacy_status damacy__store_path(const damacy__store* store, const char* 
         return DAMACY_OK;
     }
     /* Later changes of the working directory must not matter. */
-    if (!getcwd(path, DAMACY__PATH_SIZE)) {
+    if (!damacy__call_folder(path, DAMACY__PATH_SIZE)) {
         return damacy__fail(err, DAMACY_IO, "%.100s: no working directory: %s", uri,
                             damacy__errno_text(errno, cause));
     }
@@ -22895,7 +22919,8 @@ static void damacy__cache_open(damacy__cache* cache, const char* path)
         path = chosen;
     }
     (void)mkdir(path, 0700);
-    cache->folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    cache->folder =
+        damacy__call_open(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
     if (cache->folder < 0) {
         (void)snprintf(cache->note, sizeof cache->note, "kernel cache: off, %.150s: %s", path,
                        strerror(errno));
@@ -22927,7 +22952,7 @@ static void damacy__cache_name(const damacy__cache_key* key, char name[40])
 static bool damacy__cache_read_all(int fd, uint8_t* dst, uint64_t size)
 {
     while (size > 0) {
-        const ssize_t n = read(fd, dst, (size_t)DAMACY__MIN(size, UINT64_C(1) << 20));
+        const ssize_t n = damacy__call_read(fd, dst, (size_t)DAMACY__MIN(size, UINT64_C(1) << 20));
         if (n < 0 && errno == EINTR) {
             continue;
         }
@@ -22970,7 +22995,8 @@ static void damacy__cache_header(const damacy__cache_key* key, const uint8_t* by
 /* Opens an entry for reading; -1 unless it is a private, regular file of a possible size. */
 static int damacy__cache_open_entry(const damacy__cache* cache, const char* name, uint64_t* payload)
 {
-    const int fd = openat(cache->folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    const int fd =
+        damacy__call_open(cache->folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
     struct stat info;
 
     if (fd < 0) {
@@ -23044,7 +23070,8 @@ static bool damacy__cache_store(const damacy__cache* cache, const damacy__cache_
     damacy__cache_header(key, bytes, size, header);
     (void)snprintf(draft, sizeof draft, "%.32s.%ld.%" PRIx64 ".tmp", name, (long)getpid(),
                    damacy__now_ns());
-    fd = openat(cache->folder, draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    fd = damacy__call_open(cache->folder, draft,
+                           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) {
         return false;
     }
@@ -23413,7 +23440,9 @@ static damacy_status damacy__texts_read(damacy__compiler* compiler, const char* 
     char path[512];
     struct stat info;
     const int len = snprintf(path, sizeof path, "%s/%s", compiler->kernel_dir, name);
-    const int fd = len < 0 || (size_t)len >= sizeof path ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = len < 0 || (size_t)len >= sizeof path
+                       ? -1
+                       : damacy__call_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
 
     if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > (1 << 24)) {
         status = damacy__fail(err, DAMACY_IO, "cannot read kernel source %.300s", path);
@@ -28079,7 +28108,7 @@ static void damacy__numa_leave(const damacy__numa* numa);
 /* The text of a small file, without the final newline; 0 or errno. */
 static int damacy__numa_file(const char* path, char text[DAMACY__NUMA_TEXT])
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = damacy__call_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
     size_t len = 0;
     ssize_t n = 0;
     int code = 0;
@@ -28088,7 +28117,7 @@ static int damacy__numa_file(const char* path, char text[DAMACY__NUMA_TEXT])
         return errno;
     }
     while (code == 0 && len + 1 < DAMACY__NUMA_TEXT) {
-        n = read(fd, text + len, DAMACY__NUMA_TEXT - 1 - len);
+        n = damacy__call_read(fd, text + len, DAMACY__NUMA_TEXT - 1 - len);
         if (n == 0) {
             break;
         }

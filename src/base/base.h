@@ -16,8 +16,7 @@
  * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, and
  * warm ones run per chunk or hold loops that -Og makes as fast if their helpers are
  * DAMACY__ALWAYS_INLINE. gcc takes a quarter of the time so, clang 40 %, and only where they
- * optimise. (glibc's checked open() compiles only where it is optimised: with _FORTIFY_SOURCE cold
- * is warm in gcc.) */
+ * optimise. */
 #if defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && defined(__clang__)
 #define DAMACY__COLD_BEGIN _Pragma("clang optimize off")
 #define DAMACY__COLD_END   _Pragma("clang optimize on")
@@ -26,12 +25,8 @@
 #elif defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define DAMACY__WARM_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define DAMACY__WARM_END   _Pragma("GCC pop_options")
-#if defined(_FORTIFY_SOURCE)
-#define DAMACY__COLD_BEGIN DAMACY__WARM_BEGIN
-#else
 #define DAMACY__COLD_BEGIN \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\", \"omit-frame-pointer\")")
-#endif
 #define DAMACY__COLD_END DAMACY__WARM_END
 #else
 #define DAMACY__COLD_BEGIN

@@ -6,6 +6,7 @@
  * against accidents, not attackers. */
 #pragma once
 #include "base/alloc.h"
+#include "base/calls.h"
 
 #define DAMACY__CACHE_MAX_SIZE (UINT64_C(64) << 20) /* bytes of one entry */
 
@@ -83,7 +84,8 @@ static void damacy__cache_open(damacy__cache* cache, const char* path)
         path = chosen;
     }
     (void)mkdir(path, 0700);
-    cache->folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    cache->folder =
+        damacy__call_open(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
     if (cache->folder < 0) {
         (void)snprintf(cache->note, sizeof cache->note, "kernel cache: off, %.150s: %s", path,
                        strerror(errno));
@@ -115,7 +117,7 @@ static void damacy__cache_name(const damacy__cache_key* key, char name[40])
 static bool damacy__cache_read_all(int fd, uint8_t* dst, uint64_t size)
 {
     while (size > 0) {
-        const ssize_t n = read(fd, dst, (size_t)DAMACY__MIN(size, UINT64_C(1) << 20));
+        const ssize_t n = damacy__call_read(fd, dst, (size_t)DAMACY__MIN(size, UINT64_C(1) << 20));
         if (n < 0 && errno == EINTR) {
             continue;
         }
@@ -158,7 +160,8 @@ static void damacy__cache_header(const damacy__cache_key* key, const uint8_t* by
 /* Opens an entry for reading; -1 unless it is a private, regular file of a possible size. */
 static int damacy__cache_open_entry(const damacy__cache* cache, const char* name, uint64_t* payload)
 {
-    const int fd = openat(cache->folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    const int fd =
+        damacy__call_open(cache->folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
     struct stat info;
 
     if (fd < 0) {
@@ -232,7 +235,8 @@ static bool damacy__cache_store(const damacy__cache* cache, const damacy__cache_
     damacy__cache_header(key, bytes, size, header);
     (void)snprintf(draft, sizeof draft, "%.32s.%ld.%" PRIx64 ".tmp", name, (long)getpid(),
                    damacy__now_ns());
-    fd = openat(cache->folder, draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    fd = damacy__call_open(cache->folder, draft,
+                           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) {
         return false;
     }

@@ -5,6 +5,7 @@
  * translates. Needs no GPU. Opening NVRTC takes longer than all else: a note in the cache says
  * which file it was that made the code, and while that file is as it was, it is not opened. */
 #pragma once
+#include "base/calls.h"
 #include "base/sync.h"
 #include "gpu/note.h"
 
@@ -255,7 +256,9 @@ static damacy_status damacy__texts_read(damacy__compiler* compiler, const char* 
     char path[512];
     struct stat info;
     const int len = snprintf(path, sizeof path, "%s/%s", compiler->kernel_dir, name);
-    const int fd = len < 0 || (size_t)len >= sizeof path ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = len < 0 || (size_t)len >= sizeof path
+                       ? -1
+                       : damacy__call_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
 
     if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > (1 << 24)) {
         status = damacy__fail(err, DAMACY_IO, "cannot read kernel source %.300s", path);

@@ -5,6 +5,7 @@
  * stays on the node meanwhile: the threads that it starts and the pages that it touches inherit
  * that. */
 #pragma once
+#include "base/calls.h"
 #include "base/error.h"
 
 enum { DAMACY__NUMA_TEXT = 4096 };
@@ -24,7 +25,7 @@ static void damacy__numa_leave(const damacy__numa* numa);
 /* The text of a small file, without the final newline; 0 or errno. */
 static int damacy__numa_file(const char* path, char text[DAMACY__NUMA_TEXT])
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = damacy__call_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
     size_t len = 0;
     ssize_t n = 0;
     int code = 0;
@@ -33,7 +34,7 @@ static int damacy__numa_file(const char* path, char text[DAMACY__NUMA_TEXT])
         return errno;
     }
     while (code == 0 && len + 1 < DAMACY__NUMA_TEXT) {
-        n = read(fd, text + len, DAMACY__NUMA_TEXT - 1 - len);
+        n = damacy__call_read(fd, text + len, DAMACY__NUMA_TEXT - 1 - len);
         if (n == 0) {
             break;
         }

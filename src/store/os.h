@@ -5,6 +5,7 @@
  * an error. */
 #pragma once
 #include "base/alloc.h"
+#include "base/calls.h"
 
 typedef struct damacy__os {
     void* user;
@@ -39,7 +40,7 @@ static int damacy__os_call_open(void* user, int folder, const char* path, int fl
 
     (void)user;
     if (resolve == 0) {
-        fd = openat(folder, path, flags);
+        fd = damacy__call_open(folder, path, flags, 0);
     } else {
 #if defined(SYS_openat2)
         struct {
@@ -67,7 +68,7 @@ static int damacy__os_call_stat(void* user, int fd, struct stat* out)
 
 static int64_t damacy__os_call_read(void* user, int fd, void* dst, size_t size, uint64_t offset)
 {
-    const ssize_t n = pread(fd, dst, size, (off_t)offset);
+    const ssize_t n = damacy__call_read_at(fd, dst, size, offset);
 
     (void)user;
     return n >= 0 ? (int64_t)n : -(int64_t)errno;

@@ -188,7 +188,7 @@ static damacy_status damacy__store_path(const damacy__store* store, const char* 
         return DAMACY_OK;
     }
     /* Later changes of the working directory must not matter. */
-    if (!getcwd(path, DAMACY__PATH_SIZE)) {
+    if (!damacy__call_folder(path, DAMACY__PATH_SIZE)) {
         return damacy__fail(err, DAMACY_IO, "%.100s: no working directory: %s", uri,
                             damacy__errno_text(errno, cause));
     }

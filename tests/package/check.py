@@ -178,12 +178,12 @@ def layers(tmp):
 # ---- c, cxx ----
 
 
-def program(tmp, name, standard, level):
+def program(tmp, name, standard, *options):
     def check():
         output = pathlib.Path(tmp) / f"{name}-{standard}"
         begin = time.monotonic()
-        need(*flags(name, standard), level, HERE / "app.c", "-o", output)
-        print(f"# {name} -std={standard} {level}: {time.monotonic() - begin:.1f} s")
+        need(*flags(name, standard), *options, HERE / "app.c", "-o", output)
+        print(f"# {name} -std={standard} {' '.join(options)}: {time.monotonic() - begin:.1f} s")
         need(output)
     return check
 
@@ -213,6 +213,7 @@ def c(tmp):
 
     yield "gcc, C11, -O2", program(tmp, "gcc", "c11", "-O2")
     yield "gcc, C17, -O0", program(tmp, "gcc", "c17", "-O0")
+    yield "gcc, C11, -O2, glibc's checks", program(tmp, "gcc", "c11", "-O2", "-D_FORTIFY_SOURCE=3")
     yield "clang, C11, -O2", program(tmp, "clang", "c11", "-O2")
     yield "two files share one implementation", two_units("gcc", False)
     yield "DAMACY_STATIC: each file has its own", two_units("gcc", True)
@@ -228,6 +229,7 @@ def cxx(tmp):
         for standard in ("c++11", "c++14", "c++17", "c++20"):
             level = "-O2" if standard == "c++17" else "-O0"
             yield f"{name}, {standard}, {level}", program(tmp, name, standard, level)
+    yield "g++, C++17, -O2, glibc's checks", program(tmp, "g++", "c++17", "-O2", "-D_FORTIFY_SOURCE=2")
 
 
 # ---- symbols, macros ----
