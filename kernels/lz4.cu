@@ -1,5 +1,6 @@
-// LZ4 blocks, a warp each. See lz4_abi.h and lz4_decode.cuh.
+// LZ4 blocks, a warp each. See lz4_abi.h, lz4_sparse.cuh and lz4_decode.cuh.
 #include "kernels/lz4_decode.cuh"
+#include "kernels/lz4_sparse.cuh"
 
 // Warps that one multiprocessor should hold, for registers to be given out by.
 #ifndef DAMACY__LZ4_WARPS
@@ -21,4 +22,25 @@ extern "C" __global__ __launch_bounds__(32,
         damacy__lz4_job(&wave, &shared, i, threadIdx.x);
         damacy__sync_warp(); // before shared memory is used again
     }
+}
+
+// CTAs that one multiprocessor should hold of the other kernel.
+#ifndef DAMACY__LZ4_PAIRS
+#if defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+#define DAMACY__LZ4_PAIRS 16
+#else
+#define DAMACY__LZ4_PAIRS 8
+#endif
+#endif
+
+// Grid: a CTA, two warps, per two entries of the job table, or fewer. Shared memory: 9.9 KiB.
+extern "C" __global__
+    __launch_bounds__(64, DAMACY__LZ4_PAIRS) void damacy_lz4_sparse(damacy__lz4_wave wave)
+{
+    DAMACY__SHARED(damacy__lz4_pair, pair);
+    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
+    const uint32_t member = threadIdx.x >> 5;
+    for (uint32_t i = 2 * blockIdx.x + member; i < n; i += 2 * gridDim.x)
+        damacy__lz4_sparse_job(&wave, &pair.stages[member], i, damacy__lane());
 }

@@ -1,11 +1,19 @@
 /* Records of the LZ4 block decoder, shared by the host and lz4.cu. A job's source is one LZ4 block,
  * or, with DAMACY__LZ4_SIZE_PREFIX, its decoded size as 32 bits little-endian and then the block.
- * One entry, damacy_lz4, decodes a table of jobs. */
+ * damacy_lz4 decodes a table of jobs. damacy_lz4_sparse may run before it, on the same wave: of
+ * blocks that are hardly compressed it decodes the sequences as long as they are long, which it is
+ * faster at.
+ *
+ * The surprising rule: results of blocks that it leaves in between say where damacy_lz4 goes on. */
 #pragma once
 
 #include "kernels/abi.h"
 
 enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */
+enum {                                    /* damacy__job_result.status between the two kernels: */
+       DAMACY__LZ4_GOES_ON = 0x7fff /* at error_offset of the block, and of the output at `size`,
+                                       counted from the 16-byte boundary at or below it */
+};
 
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
@@ -13,6 +21,6 @@ typedef struct damacy__lz4_wave {
     uint64_t n_jobs;  /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
     uint64_t results; /* damacy__job_result[max_jobs] */
     uint32_t max_jobs;
-    uint32_t zero;
+    uint32_t is_begun; /* 1: damacy_lz4_sparse has run */
 } damacy__lz4_wave;
 static_assert(sizeof(damacy__lz4_wave) == 32, "ABI");

@@ -238,13 +238,12 @@ DAMACY__INLINE uint32_t damacy__lz4_load(damacy__lz4_state* s, damacy__lz4_share
     const uint32_t skew = (uint32_t)(low + at - base), n_units = (skew + size + 15) / 16;
     damacy__u32x4* const units =
         (damacy__u32x4*)(shared->bytes + DAMACY__LZ4_TILE + DAMACY__LZ4_GAP);
-    // a unit at either end may reach out of the block
+    // a unit at either end may reach out of the block: only its bytes inside
     const uint32_t from = base < low ? 1 : 0;
     const uint32_t to = n_units - (base + 16ull * n_units > high ? 1 : 0);
-    if (lane < 2 && (lane == 0 ? from != 0 : to != n_units)) {
-        const uint32_t i = lane == 0 ? 0 : n_units - 1;
-        units[i] = damacy__load_u32x4_within(base + 16 * i, low, high);
-    }
+    const uint32_t edge = lane < 16 ? lane : 16 * (n_units - 1) + lane - 16;
+    if ((lane < 16 ? from != 0 : to != n_units) && base + edge >= low && base + edge < high)
+        ((uint8_t*)units)[edge] = *(const uint8_t*)(uintptr_t)(base + edge);
     const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)base;
 #pragma unroll 8
     for (uint32_t i = from + lane; i < to; i += 32)
@@ -299,14 +298,17 @@ DAMACY__INLINE void damacy__lz4_retile(damacy__lz4_state* s, damacy__lz4_shared*
     damacy__sync_warp();
 }
 
-// All sequences of a block: parts where tokens are close, one by one where they are far apart.
-DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared* shared, uint32_t lane)
+// All sequences of a block from `at` on: parts where tokens are close, one by one where they are
+// far apart.
+DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared* shared, uint32_t at,
+                                    uint32_t lane)
 {
-    int32_t credit = (int32_t)DAMACY__LZ4_SPARSE; // at least one sequence is taken alone
-    if (lane == 0) {
+    // at first one sequence is taken alone, unless it is known already that they are close
+    int32_t credit = at == 0 ? (int32_t)DAMACY__LZ4_SPARSE : 0;
+    if (lane == 0)
         shared->delta[0] = 0; // bytes of batches before are their own source
-    }
-    for (uint32_t at = 0; at < s->size && s->status == DAMACY__JOB_OK;) {
+    damacy__lz4_retile(s, shared, lane);
+    while (at < s->size && s->status == DAMACY__JOB_OK) {
         const uint32_t before = at;
         if (credit > 0) {
             damacy__lz4_flush_all(s, shared, lane);
@@ -325,74 +327,23 @@ DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared* sh
     damacy__lz4_flush_all(s, shared, lane);
 }
 
-// What a job may produce, or the reason why it cannot start. A size in front of the block becomes
-// the one that the job expects.
-DAMACY__INLINE uint32_t damacy__lz4_open(damacy__job* job, const uint8_t** src, uint32_t* size,
-                                         uint32_t* n)
-{
-    const uint64_t prefix = job->flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;
-    const uint64_t capacity =
-        job->dst_capacity < DAMACY__JOB_SIZE_MAX ? job->dst_capacity : DAMACY__JOB_SIZE_MAX;
-    *src = (const uint8_t*)(uintptr_t)job->src + prefix;
-    *n = 0;
-    if (job->flags & DAMACY__JOB_SKIP)
-        return DAMACY__JOB_SKIPPED;
-    if (job->src_size > DAMACY__JOB_SIZE_MAX)
-        return DAMACY__JOB_TOO_LARGE;
-    if (job->src_size <= prefix)
-        return DAMACY__JOB_TRUNCATED;
-    if (prefix) {
-        const uint32_t stored = damacy__load_u32(*src - prefix);
-        if (job->expected_size == DAMACY__SIZE_UNKNOWN)
-            job->expected_size = stored;
-        else if (job->expected_size != stored)
-            return DAMACY__JOB_SIZE_MISMATCH;
-    }
-    *size = (uint32_t)(job->src_size - prefix);
-    if (job->expected_size != DAMACY__SIZE_UNKNOWN && job->expected_size > capacity) {
-        *n = job->expected_size > ~0u ? ~0u : (uint32_t)job->expected_size;
-        return DAMACY__JOB_NO_SPACE;
-    }
-    *n = (uint32_t)(job->expected_size != DAMACY__SIZE_UNKNOWN ? job->expected_size : capacity);
-    return DAMACY__JOB_OK;
-}
-
-// One job, by one warp.
+// One job, by one warp, or the rest of it.
 DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, damacy__lz4_shared* shared,
                                     uint32_t index, uint32_t lane)
 {
+    const damacy__job_result* const result =
+        (const damacy__job_result*)(uintptr_t)wave->results + index;
     damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];
-    const uint32_t prefix = job.flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;
     damacy__lz4_state s;
-    uint32_t n = 0;
-    uint64_t at = 0, size = 0;
-    s.size = 0;
-    s.status = damacy__lz4_open(&job, &s.src, &s.size, &n);
-    if (s.status == DAMACY__JOB_OK) {
-        const bool is_exact = job.expected_size != DAMACY__SIZE_UNKNOWN;
-        s.first = (uint32_t)(job.dst & 15);
-        s.origin = (uint8_t*)(uintptr_t)(job.dst - s.first);
-        s.limit = s.first + n;
-        s.begin = s.flushed = s.part = s.error_at = 0;
-        s.end = s.first;
-        damacy__lz4_run(&s, shared, lane);
-        at = s.status == DAMACY__JOB_OK ? 0 : s.error_at + (uint64_t)prefix;
-        if (s.status == DAMACY__JOB_OK && is_exact && s.end != s.limit) {
-            s.status = DAMACY__JOB_SIZE_MISMATCH;
-            at = job.src_size;
-        } else if (s.status == DAMACY__JOB_NO_SPACE && is_exact) {
-            s.status = DAMACY__JOB_SIZE_MISMATCH;
-        } else if (s.status == DAMACY__JOB_OK) {
-            size = s.end - s.first;
-        }
-    } else if (s.status == DAMACY__JOB_NO_SPACE) {
-        size = n; // the need
+    uint32_t n, at = 0;
+    damacy__lz4_begin(&job, &s, &n);
+    if (wave->is_begun && damacy__lz4_is_sparse(&s)) {
+        if (result->status != DAMACY__LZ4_GOES_ON)
+            return;
+        at = (uint32_t)result->error_offset;
+        s.end = (uint32_t)result->size;
     }
-    if (lane == 0) {
-        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
-        result->size = size;
-        result->error_offset = at;
-        result->zero = 0;
-        result->status = s.status;
-    }
+    if (s.status == DAMACY__JOB_OK)
+        damacy__lz4_run(&s, shared, at, lane);
+    damacy__lz4_finish(wave, index, &s, lane);
 }

@@ -5,6 +5,7 @@
 // to damacy__lz4_one, which writes the same again.
 #pragma once
 
+#include "kernels/bits.cuh"
 #include "kernels/bytes.cuh"
 #include "kernels/lz4_abi.h"
 
@@ -12,6 +13,11 @@
 #define DAMACY__LZ4_SPARSE 64u // bytes of the source from token to token, or more
 #endif
 #define DAMACY__LZ4_CREDIT 1024 // at most; see damacy__lz4_long
+
+#ifndef DAMACY__LZ4_RATIO
+#define DAMACY__LZ4_RATIO \
+    15u // 16ths of its content that a block takes, or more, with long sequences
+#endif
 
 // Output positions count from the 16-byte boundary at or below the first output byte, which is
 // `first`. Bytes below `begin` are in global memory, others below `end` in the tile.
@@ -208,5 +214,89 @@ DAMACY__INLINE void damacy__lz4_long(damacy__lz4_state* s, uint32_t* at, int32_t
         *at = p + used;
         base = p;
         byte = next;
+    }
+}
+
+// What a job may produce, or the reason why it cannot start. A size in front of the block becomes
+// the one that the job expects.
+DAMACY__INLINE uint32_t damacy__lz4_open(damacy__job* job, const uint8_t** src, uint32_t* size,
+                                         uint32_t* n)
+{
+    const uint64_t prefix = job->flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0;
+    const uint64_t capacity =
+        job->dst_capacity < DAMACY__JOB_SIZE_MAX ? job->dst_capacity : DAMACY__JOB_SIZE_MAX;
+    *src = (const uint8_t*)(uintptr_t)job->src + prefix;
+    *n = 0;
+    if (job->flags & DAMACY__JOB_SKIP)
+        return DAMACY__JOB_SKIPPED;
+    if (job->src_size > DAMACY__JOB_SIZE_MAX)
+        return DAMACY__JOB_TOO_LARGE;
+    if (job->src_size <= prefix)
+        return DAMACY__JOB_TRUNCATED;
+    if (prefix) {
+        const uint32_t stored = damacy__load_u32(*src - prefix);
+        if (job->expected_size == DAMACY__SIZE_UNKNOWN)
+            job->expected_size = stored;
+        else if (job->expected_size != stored)
+            return DAMACY__JOB_SIZE_MISMATCH;
+    }
+    *size = (uint32_t)(job->src_size - prefix);
+    if (job->expected_size != DAMACY__SIZE_UNKNOWN && job->expected_size > capacity) {
+        *n = job->expected_size > ~0u ? ~0u : (uint32_t)job->expected_size;
+        return DAMACY__JOB_NO_SPACE;
+    }
+    *n = (uint32_t)(job->expected_size != DAMACY__SIZE_UNKNOWN ? job->expected_size : capacity);
+    return DAMACY__JOB_OK;
+}
+
+// The state of a job; the job is changed by what is in front of its block. *n: what it may produce,
+// or needs if there is no space.
+DAMACY__INLINE void damacy__lz4_begin(damacy__job* job, damacy__lz4_state* s, uint32_t* n)
+{
+    s->status = damacy__lz4_open(job, &s->src, &s->size, n);
+    if (s->status != DAMACY__JOB_OK)
+        s->size = 0;
+    s->first = (uint32_t)(job->dst & 15);
+    s->origin = (uint8_t*)(uintptr_t)(job->dst - s->first);
+    s->limit = s->first + *n;
+    s->begin = s->flushed = s->part = s->error_at = 0;
+    s->end = s->first;
+}
+
+// Whether the sequences of a block may be long: it is hardly smaller than what is in it.
+DAMACY__INLINE bool damacy__lz4_is_sparse(const damacy__lz4_state* s)
+{
+    return s->status == DAMACY__JOB_OK &&
+           16ull * s->size >= (uint64_t)DAMACY__LZ4_RATIO * (s->limit - s->first);
+}
+
+// Writes down what came of a job, which is read again, as its decoding needs the registers.
+DAMACY__INLINE void damacy__lz4_finish(const damacy__lz4_wave* wave, uint32_t index,
+                                       const damacy__lz4_state* s, uint32_t lane)
+{
+    damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];
+    damacy__lz4_state start;
+    uint32_t n, status = s->status;
+    uint64_t size = 0, at = 0;
+    damacy__lz4_begin(&job, &start, &n);
+    const bool is_exact = job.expected_size != DAMACY__SIZE_UNKNOWN;
+    if (start.status != DAMACY__JOB_OK) {
+        size = status == DAMACY__JOB_NO_SPACE ? n : 0; // the need
+    } else if (status != DAMACY__JOB_OK) {
+        at = s->error_at + (uint64_t)(job.flags & DAMACY__LZ4_SIZE_PREFIX ? 4 : 0);
+        if (status == DAMACY__JOB_NO_SPACE && is_exact)
+            status = DAMACY__JOB_SIZE_MISMATCH;
+    } else if (is_exact && s->end != s->limit) {
+        status = DAMACY__JOB_SIZE_MISMATCH;
+        at = job.src_size;
+    } else {
+        size = s->end - s->first;
+    }
+    if (lane == 0) {
+        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
+        result->size = size;
+        result->error_offset = at;
+        result->zero = 0;
+        result->status = status;
     }
 }

@@ -22,6 +22,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/lz4_abi.h", damacy__source_lz4_abi_h},
     {"kernels/lz4_decode.cuh", damacy__source_lz4_decode_cuh},
     {"kernels/lz4_long.cuh", damacy__source_lz4_long_cuh},
+    {"kernels/lz4_sparse.cuh", damacy__source_lz4_sparse_cuh},
     {"kernels/lz4_tokens.cuh", damacy__source_lz4_tokens_cuh},
     {"kernels/shuffle.cuh", damacy__source_shuffle_cuh},
     {"kernels/warp.cuh", damacy__source_warp_cuh},

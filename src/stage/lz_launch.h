@@ -133,6 +133,8 @@ enum { /* of the programs */
        DAMACY__BLOSC_PARSE = 1,
        DAMACY__BLOSC_FINISH = 2,
        DAMACY__BLOSC_UNFILTER = 3,
+       DAMACY__LZ4_ALL = 0,
+       DAMACY__LZ4_SPARSE_FIRST = 1,
        DAMACY__COPY_MOVE = 0,
        DAMACY__COPY_CLEAR_FAILED = 1
 };
@@ -141,7 +143,7 @@ enum { /* of the programs */
 static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
                                               damacy__compiler* compiler, damacy_error* err)
 {
-    static const char* const lz4[] = {"damacy_lz4"};
+    static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse"};
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_finish", "damacy_blosc_unfilter"};
     static const char* const copy[] = {"damacy_copy", "damacy_clear_failed"};
@@ -195,11 +197,14 @@ static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__devic
     return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
 }
 
-/* Decodes the jobs of a table: at most max_jobs, by at most `per` blocks a multiprocessor. */
+/* Decodes the jobs of a table: at most max_jobs, by at most `per` blocks a multiprocessor.
+ * Sequences may be long: the kernel for those goes first. */
 static damacy_status damacy__lz4_launch_on(const damacy__lz_kernels* kernels,
                                            damacy__device* device, const damacy__lz_call* call,
-                                           uint32_t max_jobs, uint64_t per, damacy_error* err)
+                                           uint32_t max_jobs, uint64_t per, bool is_sparse_first,
+                                           damacy_error* err)
 {
+    const uint64_t n_blocks = DAMACY__MIN((uint64_t)max_jobs, per * device->n_multiprocessors);
     damacy__lz4_wave w;
     void* parameters[1];
 
@@ -209,9 +214,13 @@ static damacy_status damacy__lz4_launch_on(const damacy__lz_kernels* kernels,
     w.results = call->results;
     w.max_jobs = max_jobs;
     parameters[0] = &w;
-    return damacy__lz_step(&kernels->lz4.kernels[0], device, call->stream,
-                           DAMACY__MIN((uint64_t)max_jobs, per * device->n_multiprocessors), 32,
-                           parameters, err);
+    if (is_sparse_first) {
+        DAMACY__TRY(damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_SPARSE_FIRST], device,
+                                    call->stream, (n_blocks + 1) / 2, 64, parameters, err));
+        w.is_begun = 1;
+    }
+    return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_ALL], device, call->stream, n_blocks,
+                           32, parameters, err);
 }
 
 /* call->scratch: unused. */
@@ -219,7 +228,7 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
                                         const damacy__lz_call* call, uint32_t max_jobs,
                                         damacy_error* err)
 {
-    return damacy__lz4_launch_on(kernels, device, call, max_jobs, 128, err);
+    return damacy__lz4_launch_on(kernels, device, call, max_jobs, 128, true, err);
 }
 
 /* The wave with addresses of the device. */
@@ -271,7 +280,7 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     lz4.n_jobs = w.n_lz4;
     lz4.results = w.lz4_results;
     lz4.stream = call->stream;
-    return damacy__lz4_launch_on(kernels, device, &lz4, w.max_lz4, 64, err);
+    return damacy__lz4_launch_on(kernels, device, &lz4, w.max_lz4, 64, false, err);
 }
 
 /* After the Zstandard decoder: stored streams, results, filters. */

@@ -1,10 +1,10 @@
-// One wave of kernels/lz4.cu on the CPU.
+// One wave of kernels/lz4.cu on the CPU, by both kernels or one.
 #pragma once
 #include "tests/simt/simt.h"
 #include "kernels/lz4.cu"
 
 static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const uint32_t* n_jobs,
-                    uint32_t max_jobs)
+                    uint32_t max_jobs, bool is_sparse_first = true)
 {
     damacy__lz4_wave wave;
 
@@ -13,5 +13,9 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
     wave.n_jobs = (uint64_t)(uintptr_t)n_jobs;
     wave.results = (uint64_t)(uintptr_t)results;
     wave.max_jobs = max_jobs;
+    if (is_sparse_first) {
+        simt::launch(dim3((max_jobs + 1) / 2), dim3(64), [&] { damacy_lz4_sparse(wave); });
+        wave.is_begun = 1;
+    }
     simt::launch(dim3(max_jobs), dim3(32), [&] { damacy_lz4(wave); });
 }

@@ -1,5 +1,6 @@
 // kernels/lz4.cu on the CPU against liblz4: every block that it accepts must decode to its bytes,
 // and whatever it refuses must be refused, without a byte outside the job's ranges.
+#define DAMACY__LZ4_RATIO 0u // the kernel for long sequences begins with every block
 #include "tests/kernel/lz4_run.h"
 #include "tests/test.h"
 #include <lz4.h>
@@ -35,8 +36,8 @@ struct outcome {
 };
 
 // Decodes one block between two neighbours that must come out right.
-static outcome decode(const bytes& src, uint64_t expected, uint64_t capacity, uint32_t flags,
-                      unsigned skew)
+static outcome decode_one_way(const bytes& src, uint64_t expected, uint64_t capacity,
+                              uint32_t flags, unsigned skew, bool is_sparse_first)
 {
     static const uint8_t good[] = {0x40, 'a', 'b', 'c', 'd'};
     placed in(src.size(), skew % 5), out((size_t)capacity, 16 + skew % 17);
@@ -63,7 +64,7 @@ static outcome decode(const bytes& src, uint64_t expected, uint64_t capacity, ui
     jobs[1].expected_size = expected;
     jobs[1].flags = flags;
 
-    lz4_run(jobs, results, &n, 3);
+    lz4_run(jobs, results, &n, 3, is_sparse_first);
 
     o.result = results[1];
     o.out.assign(out.ptr, out.ptr + capacity);
@@ -74,6 +75,20 @@ static outcome decode(const bytes& src, uint64_t expected, uint64_t capacity, ui
         o.canary = o.canary && results[2 * i].status == DAMACY__JOB_OK &&
                    results[2 * i].size == 4 && memcmp(neighbours[i], "abcd", 4) == 0;
     return o;
+}
+
+// The same with and without the kernel for long sequences in front, which must agree.
+static outcome decode(const bytes& src, uint64_t expected, uint64_t capacity, uint32_t flags,
+                      unsigned skew)
+{
+    const outcome one = decode_one_way(src, expected, capacity, flags, skew, false);
+    const outcome both = decode_one_way(src, expected, capacity, flags, skew, true);
+    CHECK(one.canary);
+    CHECK_EQ(one.result.status, both.result.status);
+    CHECK_EQ(one.result.size, both.result.size);
+    CHECK_EQ(one.result.error_offset, both.result.error_offset);
+    CHECK(one.result.status != DAMACY__JOB_OK || one.out == both.out);
+    return both;
 }
 
 // Bytes of many kinds: noise, runs, text-like, 16-bit counts with noise, periods.
@@ -401,6 +416,46 @@ static void put_sequence(bytes* src, size_t n_literals, size_t offset, size_t n_
     src->push_back((uint8_t)(offset >> 8));
     if (m >= 15)
         put_length(src, m - 15);
+}
+
+// Long sequences, which are walked one after another, and every place of one with long lengths
+// around the end of a part; a match or literals of more than a part; a wrong offset there.
+TEST(long_sequences_go_on_behind_the_end_of_a_part)
+{
+    static const size_t more[][2] = {{14, 4},  {15, 18},   {300, 19},   {255 + 15, 4 + 15 + 255},
+                                     {40, 90}, {900, 600}, {9000, 5000}};
+    uint64_t seed = test_seed();
+    for (size_t i = 0; i < 2 * 7 * 46; i++) {
+        const size_t end = DAMACY__LZ4_TASTE + (i < 7 * 46 ? 0 : DAMACY__LZ4_FILL);
+        const size_t place = end - 40 + i / 7 % 46;
+        bytes src, expected;
+        while (src.size() + 400 < place)
+            put_sequence(&src, 200, 1 + test_random(&seed) % 200, 4 + i % 3, &seed);
+        put_sequence(&src, place - src.size() - 5, 200, 4, &seed); // to place, or a byte beside it
+        put_sequence(&src, more[i % 7][0], i % 4 ? 150 : 3, more[i % 7][1], &seed);
+        put_sequence(&src, 100, 90, 5, &seed);
+        put_sequence(&src, 5 + i % 4, 0, 0, &seed);
+        CHECK(!reference(src, 1u << 20, &expected)); // fewer bytes, which are these
+        const size_t n = expected.size();
+        compare(src, n, (unsigned)i);
+        src[src.size() - 8 - i % 4] = (uint8_t)(i % 2 ? 0 : 255); // of the last offset
+        src[src.size() - 7 - i % 4] = (uint8_t)(i % 2 ? 0 : 255);
+        compare(src, n, (unsigned)i);
+    }
+}
+
+TEST(matches_of_more_than_64_kib_decode_to_their_bytes)
+{
+    uint64_t seed = test_seed();
+    for (size_t n_match : {65535u, 65536u, 65539u, 200000u}) {
+        bytes src, expected;
+        put_sequence(&src, 300, 7, 9, &seed);
+        put_sequence(&src, 200, 5, n_match, &seed);
+        put_sequence(&src, 100, 300, 40, &seed);
+        put_sequence(&src, 6, 0, 0, &seed);
+        CHECK(reference(src, n_match + 655, &expected));
+        compare(src, n_match + 655, 3);
+    }
 }
 
 // Matches of every length and offset, after literals that are long and then short, or in turns.
