@@ -124,7 +124,7 @@ DAMACY__INLINE void damacy__fse_emit_batch(damacy__fse_values<S>* values, uint32
         damacy__fse_state s;
         damacy__fse_state_load(&s, shared + S::STATE + lane * 32);
         first = s.n_records;
-        damacy__fse_emit<S>(&s, values, to, b->n - done, &n);
+        damacy__fse_emit<S>(&s, values, shared, to, b->n - done, &n);
         damacy__fse_state_save(&s, shared + S::STATE + lane * 32);
         // Only a block with more literals than it has could exceed the capacity.
         n = damacy__min(first + n, capacity) - damacy__min(first, capacity);
@@ -395,7 +395,7 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
     r->capacity = b->n ? b->block->record_capacity : 0;
     r->records = b->n ? w.records + 8 * b->block->first_record : 0;
     for (uint32_t k = 0; k < S::BATCH; k++)
-        r->values.offset[k] = r->values.choice[k] = r->values.ll[k] = r->values.ml[k] = 0;
+        r->values.value[k] = r->values.ll[k] = r->values.ml[k] = 0;
     damacy__fse_state_init(&r->state);
     r->sums.start = r->state.start;
     r->sums.literals = r->state.literals;

@@ -74,9 +74,9 @@ DAMACY__INLINE void damacy__fse_state_save(const damacy__fse_state* s, uint32_t 
     damacy__fse_queue_write(at + 16, s->r3, s->n_records, s->symbolic, s->min_offset);
 }
 
-// A batch between the halves. New offset = the repeat offsets that `choice` selects + `offset`.
+// A batch between the halves: offset values and lengths.
 template <class S> struct damacy__fse_values {
-    uint32_t offset[S::BATCH], choice[S::BATCH], ll[S::BATCH], ml[S::BATCH];
+    uint32_t value[S::BATCH], ll[S::BATCH], ml[S::BATCH];
 };
 
 // What fills a batch after the last sequence, so that it moves nothing: literal length code 0,
@@ -104,20 +104,20 @@ DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t share
 {
     const uint32_t constants = shared + S::CONSTANTS;
     const uint32_t column = 4 * (damacy__lane() & (S::LANES - 1)); // of the ring
-    DAMACY__UNROLL for (uint32_t k0 = 0; k0 < S::BATCH; k0 += 4)
+    DAMACY__UNROLL for (uint32_t k0 = 0; k0 < S::BATCH; k0 += 8)
     {
-        damacy__u32x4 q[4]; // position, entries
-        damacy__fse_window v[4];
-        DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++) q[i] =
+        damacy__u32x4 q[8]; // position, entries
+        damacy__fse_window v[8];
+        DAMACY__UNROLL for (uint32_t i = 0; i < 8; i++) q[i] =
             damacy__lds128(queue + (k0 + i) * 16 * S::LANES);
-        DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
+        DAMACY__UNROLL for (uint32_t i = 0; i < 8; i++)
         {
             v[i] = damacy__fse_window_load<S>(shared + S::RING +
                                               ((q[i].x * S::STEP & S::RING_MASK) | column));
             o->ll[k0 + i] = damacy__lds32(constants + damacy__bytes(q[i].y, 0, 0x4442));
             o->ml[k0 + i] = damacy__lds32(constants + 144 + damacy__bytes(q[i].z, 0, 0x4442));
         }
-        DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
+        DAMACY__UNROLL for (uint32_t i = 0; i < 8; i++)
         {
             const uint32_t at = q[i].x, k = k0 + i;
             const uint32_t hi = damacy__funnel_left(v[i].w1, v[i].w0, at);
@@ -129,12 +129,9 @@ DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t share
             const uint32_t value = damacy__funnel_left(hi, 1, of);
             const uint32_t last = damacy__funnel_left(lo << (of & 31), rest, ml);
             const uint32_t literals = o->ll[k] + damacy__funnel_left(last, 0, ll);
-            const uint32_t pair = 16 * damacy__min(value, 4) + (literals ? 0 : 8);
-            const damacy__u32x2 choice = damacy__lds64(constants + 4 * DAMACY__FSE_PAIRS + pair);
             o->ml[k] += damacy__funnel_left(rest, 0, ml);
             o->ll[k] = literals;
-            o->choice[k] = choice.x;
-            o->offset[k] = damacy__max(value, 3) - 3 + choice.y;
+            o->value[k] = value;
             *max_offset = damacy__max(*max_offset, value);
         }
     }
@@ -151,27 +148,36 @@ template <class S> DAMACY__INLINE uint32_t damacy__fse_slots(uint32_t records, u
 }
 
 // Second half: records of the batch, two slots a sequence, at `records` (see damacy__fse_slots),
-// and their number in *n. A record is start + (length - 1) * 2^17 + D * 2^34, so from `start` -
-// 2^17 it is a multiplication of 32 bits to 64. A run without bytes leaves its slot empty. Nothing
-// here asks how many sequences there are: what follows the last one of the block, up to the end of
-// the batch, has no literals, no length and repeat offset 2, so that it moves nothing, leaves slots
-// that are not looked at, and exchanges repeat offsets 1 and 2, which the end of the block undoes.
+// and their number in *n. New offset = the repeat offsets that the choice selects + what is added;
+// that they are looked up here and not before makes the halves equally long. A record is start +
+// (length - 1) * 2^17 + D * 2^34, so from `start` - 2^17 it is a multiplication of 32 bits to 64. A
+// run without bytes leaves its slot empty. Nothing here asks how many sequences there are: what
+// follows the last one of the block, up to the end of the batch, has no literals, no length and
+// repeat offset 2, so that it moves nothing, leaves slots that are not looked at, and exchanges
+// repeat offsets 1 and 2, which the end of the block undoes.
 template <class S>
 DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_values<S>* in,
-                                     uint32_t records, uint32_t left, uint32_t* n)
+                                     uint32_t shared, uint32_t records, uint32_t left, uint32_t* n)
 {
+    const uint32_t pairs = shared + S::CONSTANTS + 4 * DAMACY__FSE_PAIRS;
+    damacy__u32x2 v[S::BATCH]; // choice, what is added
     const bool symbolic = damacy__max(damacy__max(s->r1, s->r2), s->r3) >= DAMACY__ZSTD_D_SYMBOLIC;
     uint32_t n_runs = 0;
 
     DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
-        const uint32_t choice = in->choice[k], ll = in->ll[k], ml = in->ml[k];
+        v[k] = damacy__lds64(pairs + 16 * damacy__min(in->value[k], 4) + (in->ll[k] ? 0 : 8));
+        v[k].y += damacy__max(in->value[k], 3) - 3;
+    }
+    DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
+    {
+        const uint32_t choice = v[k].x, ll = in->ll[k], ml = in->ml[k];
         const uint32_t use1 = damacy__bytes(choice, 0, 0x8888),
                        use2 = damacy__bytes(choice, 0, 0x9999);
         const uint32_t use3 = damacy__bytes(choice, 0, 0xaaaa),
                        still = damacy__bytes(choice, 0, 0xbbbb);
         const uint32_t still3 = still | use2;
-        const uint32_t offset = ((s->r1 & use1) | (s->r2 & use2) | (s->r3 & use3)) + in->offset[k];
+        const uint32_t offset = ((s->r1 & use1) | (s->r2 & use2) | (s->r3 & use3)) + v[k].y;
         const uint32_t match = s->start + ll;
         const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)s->literals << 32 | s->start);
         const uint64_t copy = (uint64_t)ml * 131072u + ((uint64_t)(offset * 4 - 1) << 32 | match);
