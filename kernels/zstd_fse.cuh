@@ -197,16 +197,15 @@ template <class S> struct damacy__fse_role {
     uint32_t capacity;
 };
 
-// The barrier of a batch. Aligned, as warps come to it as one: another looks first whether they do.
+// The end of a batch for a role. A warp comes to the barrier as one, and all of the block's come,
+// so that whoever counts barriers (racecheck does) sees them in step. The barrier is aligned: it
+// counts on the warp being together, which is what the line before it is for.
 #ifdef __CUDACC__
 #define damacy__fse_sync() \
     asm volatile("barrier.sync.aligned 1, %0;" ::"n"(DAMACY__FSE_THREADS) : "memory")
 #else
 #define damacy__fse_sync() damacy__sync_some(1, DAMACY__FSE_THREADS)
 #endif
-
-// The end of a batch for a role. A warp comes to the barrier as one, and all of the block's come,
-// so that whoever counts barriers (racecheck does) sees them in step.
 #define damacy__fse_batch_done() \
     do {                         \
         damacy__sync_warp();     \
@@ -230,7 +229,7 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
         DAMACY__NOUNROLL while (i < n_batches)
         {
             damacy__fse_walk_batch<S>(&r->walk, &inputs, shared, self, b->n, i++);
-            damacy__fse_sync();
+            damacy__fse_batch_done();
         }
         DAMACY__NOUNROLL for (; i < rounds; i++) damacy__fse_batch_done();
     } else if (warp == 1 || warp == 2) {
@@ -297,13 +296,13 @@ DAMACY__INLINE void damacy__fse_wide_pipeline(damacy__fse_role<S>* r, uint32_t s
         DAMACY__NOUNROLL while (i < n_batches)
         {
             damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);
-            damacy__fse_sync();
+            damacy__fse_batch_done();
             if (S::BATCH >= 32)
                 continue;
             if (i >= n_batches) // two a turn: a branch back waits for instructions
                 break;
             damacy__fse_wide_walk<S>(&r->walk, &loads, shared, self, b->n, i++);
-            damacy__fse_sync();
+            damacy__fse_batch_done();
         }
         DAMACY__NOUNROLL for (; i < rounds; i++) damacy__fse_batch_done();
     } else if (warp == 1) {
