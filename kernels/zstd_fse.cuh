@@ -198,18 +198,11 @@ template <class S> struct damacy__fse_role {
 };
 
 // The end of a batch for a role. A warp comes to the barrier as one, and all of the block's come,
-// so that whoever counts barriers (racecheck does) sees them in step. The barrier is aligned: it
-// counts on the warp being together, which is what the line before it is for.
-#ifdef __CUDACC__
-#define damacy__fse_sync() \
-    asm volatile("barrier.sync.aligned 1, %0;" ::"n"(DAMACY__FSE_THREADS) : "memory")
-#else
-#define damacy__fse_sync() damacy__sync_some(1, DAMACY__FSE_THREADS)
-#endif
-#define damacy__fse_batch_done() \
-    do {                         \
-        damacy__sync_warp();     \
-        damacy__fse_sync();      \
+// so that whoever counts barriers (racecheck does) sees them in step.
+#define damacy__fse_batch_done()                   \
+    do {                                           \
+        damacy__sync_warp();                       \
+        damacy__sync_some(1, DAMACY__FSE_THREADS); \
     } while (0)
 
 // The pipeline of a group; n_batches is that of its largest block. All lanes stay to the end, as
