@@ -3,14 +3,10 @@
 // an allocation of its exact size, so that sanitizers see a read past it.
 #include "tests/simt/simt.h"
 #include "kernels/zstd_fse.cuh"
+#include "tests/kernel/zstd_corpus.h"
 #include "tests/test.h"
 #include <algorithm>
 #include <memory>
-#include <string>
-#include <vector>
-#include <zstd.h>
-
-typedef std::vector<uint8_t> bytes;
 
 // ---- scalar reference ---------------------------------------------------------------------------
 
@@ -489,29 +485,13 @@ static bytes compress(const bytes& data, int level)
     return out;
 }
 
-// Files of a corpus archive, or nothing.
+// The frames of a corpus.
 static std::vector<bytes> corpus(const char* name)
 {
-    std::string path = __FILE__;
-    path = path.substr(0, path.rfind('/')) + "/../corpus/" + name;
     std::vector<bytes> out;
-    bytes packed, tar;
-    FILE* f = fopen(path.c_str(), "rb");
-    if (!f)
-        return out;
-    for (int c; (c = fgetc(f)) != EOF;)
-        packed.push_back((uint8_t)c);
-    fclose(f);
-    tar.resize(64u << 20);
-    const size_t size = ZSTD_decompress(tar.data(), tar.size(), packed.data(), packed.size());
-    if (ZSTD_isError(size))
-        return out;
-    for (size_t at = 0; at + 512 <= size && tar[at];) {
-        const size_t n = strtoul((const char*)&tar[at + 124], NULL, 8);
-        if (tar[at + 156] == '0' || tar[at + 156] == 0)
-            out.push_back(bytes(tar.begin() + (long)at + 512, tar.begin() + (long)(at + 512 + n)));
-        at += 512 + (n + 511) / 512 * 512;
-    }
+    for (const corpus_file& file : corpus_load(name))
+        out.push_back(file.content);
+    CHECK(!out.empty());
     return out;
 }
 
@@ -540,16 +520,13 @@ TEST(sequences_of_real_frames_equal_the_reference)
 
 TEST(every_table_mode_of_generated_frames_is_decoded)
 {
-    static const char* const names[] = {"B_cs17_s1.tar.zst", "C_cs14_s1001.tar.zst",
-                                        "D_smallblk_s2001.tar.zst", "A_big_s1.tar.zst"};
+    static const char* const names[] = {"B_cs17_s1", "C_cs14_s1001", "D_smallblk_s2001", "A_big_s1"};
     totals sum = {0, 0, 0};
     uint32_t n_modes[3][4] = {{0}};
     for (uint32_t k = 0; k < 4; k++) {
         std::vector<frame> frames;
         std::vector<damacy__zstd_block> blocks;
         const std::vector<bytes> files = corpus(names[k]);
-        if (files.empty())
-            SKIP("no corpus");
         simt::g.seed = 99 + k;
         for (uint32_t i = 0; i < std::min<size_t>(files.size(), k == 3 ? 4 : 150); i++) {
             frames.emplace_back(files[i], i % 16);
@@ -710,13 +687,13 @@ TEST(hostile_sequences_get_the_verdict_of_the_reference)
 {
     uint64_t seed = test_seed();
     totals sum = {0, 0, 0};
-    const std::vector<bytes> files = corpus("D_smallblk_s2001.tar.zst");
+    const std::vector<bytes> files = corpus("D_smallblk_s2001");
     for (uint32_t round = 0; round < 60; round++) {
         std::vector<frame> frames;
         std::vector<damacy__zstd_block> blocks;
         for (uint32_t i = 0; i < 40; i++) {
             const size_t size = 200 + test_random(&seed) % 3000;
-            frames.emplace_back(files.empty() || i % 2
+            frames.emplace_back(i % 2
                                     ? compress(make_data(i / 2 % 4, size, &seed), 1 + (int)i % 19)
                                     : files[test_random(&seed) % files.size()],
                                 i % 16);
