@@ -789,8 +789,7 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 /* For functions that some builds of the implementation do not use. */
 #define DAMACY__UNUSED __attribute__((unused))
 
-/* For helpers of loops: functions of warm and cold modules are inlined into others only so.
- */
+/* For helpers of loops: functions of warm and cold modules are inlined into others only so. */
 #define DAMACY__ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
@@ -7213,12 +7212,11 @@ static void damacy__unshuffle(uint8_t* dst, const uint8_t* src, size_t size, uin
 {
     enum { DAMACY__STRIPE = 256 };
     const size_t n = size / width;
-    size_t first = 0;
+    size_t first = width == 2   ? damacy__unshuffle_2(dst, src, n)
+                   : width == 4 ? damacy__unshuffle_4(dst, src, n)
+                   : width == 8 ? damacy__unshuffle_8(dst, src, n)
+                                : 0;
 
-    first = width == 2   ? damacy__unshuffle_2(dst, src, n)
-            : width == 4 ? damacy__unshuffle_4(dst, src, n)
-            : width == 8 ? damacy__unshuffle_8(dst, src, n)
-                         : 0;
     for (; first < n; first += DAMACY__STRIPE) {
         const size_t end = DAMACY__MIN(first + DAMACY__STRIPE, n);
         for (uint32_t j = 0; j < width; j++) {
@@ -7232,29 +7230,21 @@ static void damacy__unshuffle(uint8_t* dst, const uint8_t* src, size_t size, uin
     memcpy(dst + n * width, src + n * width, size - n * width);
 }
 
-/* Transposes an 8 x 8 matrix of bits, row r in byte r. */
-DAMACY__ALWAYS_INLINE uint64_t damacy__transpose_bits(uint64_t x)
-{
-    uint64_t t = (x ^ x >> 7) & UINT64_C(0x00aa00aa00aa00aa);
-
-    x ^= t ^ t << 7;
-    t = (x ^ x >> 14) & UINT64_C(0x0000cccc0000cccc);
-    x ^= t ^ t << 14;
-    t = (x ^ x >> 28) & UINT64_C(0x00000000f0f0f0f0);
-    return x ^ t ^ t << 28;
-}
-
-/* damacy__transpose_bits of both halves. */
-DAMACY__ALWAYS_INLINE damacy__words_2 damacy__transpose_bits_2(damacy__words_2 x)
-{
-    damacy__words_2 t = (x ^ x >> 7) & UINT64_C(0x00aa00aa00aa00aa);
-
-    x ^= t ^ t << 7;
-    t = (x ^ x >> 14) & UINT64_C(0x0000cccc0000cccc);
-    x ^= t ^ t << 14;
-    t = (x ^ x >> 28) & UINT64_C(0x00000000f0f0f0f0);
-    return x ^ t ^ t << 28;
-}
+/* Transposes an 8 x 8 matrix of bits, row r in byte r, in each element of 64 bits. */
+#define DAMACY__TRANSPOSE_BITS(name, T)                    \
+    DAMACY__ALWAYS_INLINE T name(T x)                      \
+    {                                                      \
+        T t = (x ^ x >> 7) & UINT64_C(0x00aa00aa00aa00aa); \
+                                                           \
+        x ^= t ^ t << 7;                                   \
+        t = (x ^ x >> 14) & UINT64_C(0x0000cccc0000cccc);  \
+        x ^= t ^ t << 14;                                  \
+        t = (x ^ x >> 28) & UINT64_C(0x00000000f0f0f0f0);  \
+        return x ^ t ^ t << 28;                            \
+    }
+DAMACY__TRANSPOSE_BITS(damacy__transpose_bits, uint64_t)
+DAMACY__TRANSPOSE_BITS(damacy__transpose_bits_2, damacy__words_2)
+#undef DAMACY__TRANSPOSE_BITS
 
 /* 16 bytes of each of 8 planes, which lie `row` bytes apart, to one byte of 128 elements. */
 DAMACY__ALWAYS_INLINE void damacy__unshuffle_bits_128(uint8_t* dst, const uint8_t* planes,
@@ -10112,10 +10102,10 @@ static_assert(sizeof(damacy__blosc_wave) == 144, "ABI");
 
 
 enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */
-enum {                                    /* damacy__job_result.status between the two kernels: */
-       DAMACY__LZ4_GOES_ON = 0x7fff /* at error_offset of the block, and of the output at `size`,
-                                       counted from the 16-byte boundary at or below it */
-};
+
+/* damacy__job_result.status between the two kernels: at error_offset of the block, and of the
+ * output at `size`, counted from the 16-byte boundary at or below it. */
+enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
@@ -12549,10 +12539,10 @@ __extension__ static const char damacy__source_lz4_abi_h[] =
     "#include \"kernels/abi.h\"\n"
     "\n"
     "enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */\n"
-    "enum {                                    /* damacy__job_result.status between the two kernels: */\n"
-    "       DAMACY__LZ4_GOES_ON = 0x7fff /* at error_offset of the block, and of the output at `size`,\n"
-    "                                       counted from the 16-byte boundary at or below it */\n"
-    "};\n"
+    "\n"
+    "/* damacy__job_result.status between the two kernels: at error_offset of the block, and of the\n"
+    " * output at `size`, counted from the 16-byte boundary at or below it. */\n"
+    "enum { DAMACY__LZ4_GOES_ON = 0x7fff };\n"
     "\n"
     "/* The one parameter, passed by value. */\n"
     "typedef struct damacy__lz4_wave {\n"
@@ -12806,12 +12796,8 @@ __extension__ static const char damacy__source_lz4_decode_cuh[] =
     "    const uint32_t skew = (uint32_t)(low + at - base), n_units = (skew + size + 15) / 16;\n"
     "    damacy__u32x4* const units =\n"
     "        (damacy__u32x4*)(shared->bytes + DAMACY__LZ4_TILE + DAMACY__LZ4_GAP);\n"
-    "    // a unit at either end may reach out of the block: only its bytes inside\n"
-    "    const uint32_t from = base < low ? 1 : 0;\n"
-    "    const uint32_t to = n_units - (base + 16ull * n_units > high ? 1 : 0);\n"
-    "    const uint32_t edge = lane < 16 ? lane : 16 * (n_units - 1) + lane - 16;\n"
-    "    if ((lane < 16 ? from != 0 : to != n_units) && base + edge >= low && base + edge < high)\n"
-    "        ((uint8_t*)units)[edge] = *(const uint8_t*)(uintptr_t)(base + edge);\n"
+    "    const damacy__u32x2 inside = damacy__lz4_edges(units, base, n_units, low, high, lane);\n"
+    "    const uint32_t from = inside.x, to = inside.y;\n"
     "    const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)base;\n"
     "#pragma unroll 8\n"
     "    for (uint32_t i = from + lane; i < to; i += 32)\n"
@@ -13137,6 +13123,21 @@ __extension__ static const char damacy__source_lz4_long_cuh[] =
     "    }\n"
     "}\n"
     "\n"
+    "// Of n_units units of 16 bytes from `base` on, those at either end may reach out of [low, high):\n"
+    "// copies only their bytes inside, and returns the first of the others and the one behind the last.\n"
+    "DAMACY__INLINE damacy__u32x2 damacy__lz4_edges(damacy__u32x4* units, uint64_t base,\n"
+    "                                               uint32_t n_units, uint64_t low, uint64_t high,\n"
+    "                                               uint32_t lane)\n"
+    "{\n"
+    "    damacy__u32x2 inside;\n"
+    "    inside.x = base < low ? 1 : 0;\n"
+    "    inside.y = n_units - (base + 16ull * n_units > high ? 1 : 0);\n"
+    "    const uint32_t i = lane < 16 ? lane : 16 * (n_units - 1) + lane - 16;\n"
+    "    if ((lane < 16 ? inside.x != 0 : inside.y != n_units) && base + i >= low && base + i < high)\n"
+    "        ((uint8_t*)units)[i] = *(const uint8_t*)(uintptr_t)(base + i);\n"
+    "    return inside;\n"
+    "}\n"
+    "\n"
     "// What a job may produce, or the reason why it cannot start. A size in front of the block becomes\n"
     "// the one that the job expects.\n"
     "DAMACY__INLINE uint32_t damacy__lz4_open(damacy__job* job, const uint8_t** src, uint32_t* size,\n"
@@ -13233,21 +13234,15 @@ __extension__ static const char damacy__source_lz4_sparse_cuh[] =
     "\n"
     "#include \"kernels/lz4_long.cuh\"\n"
     "\n"
-    "#ifndef DAMACY__LZ4_FAR\n"
-    "#define DAMACY__LZ4_FAR 48u // bytes of the source from token to token, or more, go on here\n"
-    "#endif\n"
-    "#define DAMACY__LZ4_NEAR  24u   // the same, of the 2nd to 8th token, to begin\n"
-    "#define DAMACY__LZ4_TASTE 1024u // bytes of the source that are looked at first, and then\n"
-    "#ifndef DAMACY__LZ4_FILL\n"
-    "#define DAMACY__LZ4_FILL 4096u // bytes of the source at a time\n"
-    "#endif\n"
-    "#ifndef DAMACY__LZ4_UNITS\n"
-    "#define DAMACY__LZ4_UNITS 4u // loads of 16 bytes that a lane has under way\n"
-    "#endif\n"
-    "#define DAMACY__LZ4_LEAD   16u  // bytes before them that may be read, and written to no end\n"
-    "#define DAMACY__LZ4_FUND   4096 // see damacy__lz4_sparse\n"
-    "#define DAMACY__LZ4_SHORT  16u  // bytes of a match that is left to a lane, at most\n"
-    "#define DAMACY__LZ4_WIDEST 512u // of any match that is handled here\n"
+    "#define DAMACY__LZ4_FAR    48u   // bytes of the source from token to token, or more, go on here\n"
+    "#define DAMACY__LZ4_NEAR   24u   // the same, of the 2nd to 8th token, to begin\n"
+    "#define DAMACY__LZ4_TASTE  1024u // bytes of the source that are looked at first, and then\n"
+    "#define DAMACY__LZ4_FILL   4096u // bytes of the source at a time\n"
+    "#define DAMACY__LZ4_UNITS  4u    // loads of 16 bytes that a lane has under way\n"
+    "#define DAMACY__LZ4_LEAD   16u   // bytes before them that may be read, and written to no end\n"
+    "#define DAMACY__LZ4_FUND   4096  // see damacy__lz4_sparse\n"
+    "#define DAMACY__LZ4_SHORT  16u   // bytes of a match that is left to a lane, at most\n"
+    "#define DAMACY__LZ4_WIDEST 512u  // of any match that is handled here\n"
     "\n"
     "// One warp's shared memory.\n"
     "typedef struct damacy__lz4_stage {\n"
@@ -13277,12 +13272,8 @@ __extension__ static const char damacy__source_lz4_sparse_cuh[] =
     "    const uint64_t low = (uint64_t)(uintptr_t)s->src, high = low + s->size;\n"
     "    const uint64_t base = (low + at) & ~15ull;\n"
     "    const uint32_t skew = (uint32_t)(low + at - base), n_units = (skew + size + 15) / 16;\n"
-    "    // a unit at either end may reach out of the block: only its bytes inside\n"
-    "    const uint32_t from = base < low ? 1 : 0;\n"
-    "    const uint32_t to = n_units - (base + 16ull * n_units > high ? 1 : 0);\n"
-    "    const uint32_t i = lane < 16 ? lane : 16 * (n_units - 1) + lane - 16;\n"
-    "    if ((lane < 16 ? from != 0 : to != n_units) && base + i >= low && base + i < high)\n"
-    "        ((uint8_t*)units)[i] = *(const uint8_t*)(uintptr_t)(base + i);\n"
+    "    const damacy__u32x2 inside = damacy__lz4_edges(units, base, n_units, low, high, lane);\n"
+    "    const uint32_t from = inside.x, to = inside.y;\n"
     "    const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)base;\n"
     "    for (uint32_t first = from; first < to; first += 32 * DAMACY__LZ4_UNITS) {\n"
     "        damacy__u32x4 v[DAMACY__LZ4_UNITS];\n"

@@ -10,10 +10,10 @@
 #include "kernels/abi.h"
 
 enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */
-enum {                                    /* damacy__job_result.status between the two kernels: */
-       DAMACY__LZ4_GOES_ON = 0x7fff /* at error_offset of the block, and of the output at `size`,
-                                       counted from the 16-byte boundary at or below it */
-};
+
+/* damacy__job_result.status between the two kernels: at error_offset of the block, and of the
+ * output at `size`, counted from the 16-byte boundary at or below it. */
+enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {

@@ -238,12 +238,8 @@ DAMACY__INLINE uint32_t damacy__lz4_load(damacy__lz4_state* s, damacy__lz4_share
     const uint32_t skew = (uint32_t)(low + at - base), n_units = (skew + size + 15) / 16;
     damacy__u32x4* const units =
         (damacy__u32x4*)(shared->bytes + DAMACY__LZ4_TILE + DAMACY__LZ4_GAP);
-    // a unit at either end may reach out of the block: only its bytes inside
-    const uint32_t from = base < low ? 1 : 0;
-    const uint32_t to = n_units - (base + 16ull * n_units > high ? 1 : 0);
-    const uint32_t edge = lane < 16 ? lane : 16 * (n_units - 1) + lane - 16;
-    if ((lane < 16 ? from != 0 : to != n_units) && base + edge >= low && base + edge < high)
-        ((uint8_t*)units)[edge] = *(const uint8_t*)(uintptr_t)(base + edge);
+    const damacy__u32x2 inside = damacy__lz4_edges(units, base, n_units, low, high, lane);
+    const uint32_t from = inside.x, to = inside.y;
     const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)base;
 #pragma unroll 8
     for (uint32_t i = from + lane; i < to; i += 32)

@@ -217,6 +217,21 @@ DAMACY__INLINE void damacy__lz4_long(damacy__lz4_state* s, uint32_t* at, int32_t
     }
 }
 
+// Of n_units units of 16 bytes from `base` on, those at either end may reach out of [low, high):
+// copies only their bytes inside, and returns the first of the others and the one behind the last.
+DAMACY__INLINE damacy__u32x2 damacy__lz4_edges(damacy__u32x4* units, uint64_t base,
+                                               uint32_t n_units, uint64_t low, uint64_t high,
+                                               uint32_t lane)
+{
+    damacy__u32x2 inside;
+    inside.x = base < low ? 1 : 0;
+    inside.y = n_units - (base + 16ull * n_units > high ? 1 : 0);
+    const uint32_t i = lane < 16 ? lane : 16 * (n_units - 1) + lane - 16;
+    if ((lane < 16 ? inside.x != 0 : inside.y != n_units) && base + i >= low && base + i < high)
+        ((uint8_t*)units)[i] = *(const uint8_t*)(uintptr_t)(base + i);
+    return inside;
+}
+
 // What a job may produce, or the reason why it cannot start. A size in front of the block becomes
 // the one that the job expects.
 DAMACY__INLINE uint32_t damacy__lz4_open(damacy__job* job, const uint8_t** src, uint32_t* size,

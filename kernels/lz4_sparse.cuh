@@ -8,21 +8,15 @@
 
 #include "kernels/lz4_long.cuh"
 
-#ifndef DAMACY__LZ4_FAR
-#define DAMACY__LZ4_FAR 48u // bytes of the source from token to token, or more, go on here
-#endif
-#define DAMACY__LZ4_NEAR  24u   // the same, of the 2nd to 8th token, to begin
-#define DAMACY__LZ4_TASTE 1024u // bytes of the source that are looked at first, and then
-#ifndef DAMACY__LZ4_FILL
-#define DAMACY__LZ4_FILL 4096u // bytes of the source at a time
-#endif
-#ifndef DAMACY__LZ4_UNITS
-#define DAMACY__LZ4_UNITS 4u // loads of 16 bytes that a lane has under way
-#endif
-#define DAMACY__LZ4_LEAD   16u  // bytes before them that may be read, and written to no end
-#define DAMACY__LZ4_FUND   4096 // see damacy__lz4_sparse
-#define DAMACY__LZ4_SHORT  16u  // bytes of a match that is left to a lane, at most
-#define DAMACY__LZ4_WIDEST 512u // of any match that is handled here
+#define DAMACY__LZ4_FAR    48u   // bytes of the source from token to token, or more, go on here
+#define DAMACY__LZ4_NEAR   24u   // the same, of the 2nd to 8th token, to begin
+#define DAMACY__LZ4_TASTE  1024u // bytes of the source that are looked at first, and then
+#define DAMACY__LZ4_FILL   4096u // bytes of the source at a time
+#define DAMACY__LZ4_UNITS  4u    // loads of 16 bytes that a lane has under way
+#define DAMACY__LZ4_LEAD   16u   // bytes before them that may be read, and written to no end
+#define DAMACY__LZ4_FUND   4096  // see damacy__lz4_sparse
+#define DAMACY__LZ4_SHORT  16u   // bytes of a match that is left to a lane, at most
+#define DAMACY__LZ4_WIDEST 512u  // of any match that is handled here
 
 // One warp's shared memory.
 typedef struct damacy__lz4_stage {
@@ -52,12 +46,8 @@ DAMACY__INLINE uint32_t damacy__lz4_fetch(const damacy__lz4_state* s, damacy__u3
     const uint64_t low = (uint64_t)(uintptr_t)s->src, high = low + s->size;
     const uint64_t base = (low + at) & ~15ull;
     const uint32_t skew = (uint32_t)(low + at - base), n_units = (skew + size + 15) / 16;
-    // a unit at either end may reach out of the block: only its bytes inside
-    const uint32_t from = base < low ? 1 : 0;
-    const uint32_t to = n_units - (base + 16ull * n_units > high ? 1 : 0);
-    const uint32_t i = lane < 16 ? lane : 16 * (n_units - 1) + lane - 16;
-    if ((lane < 16 ? from != 0 : to != n_units) && base + i >= low && base + i < high)
-        ((uint8_t*)units)[i] = *(const uint8_t*)(uintptr_t)(base + i);
+    const damacy__u32x2 inside = damacy__lz4_edges(units, base, n_units, low, high, lane);
+    const uint32_t from = inside.x, to = inside.y;
     const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)base;
     for (uint32_t first = from; first < to; first += 32 * DAMACY__LZ4_UNITS) {
         damacy__u32x4 v[DAMACY__LZ4_UNITS];

@@ -8,8 +8,7 @@
 /* For functions that some builds of the implementation do not use. */
 #define DAMACY__UNUSED __attribute__((unused))
 
-/* For helpers of loops: functions of warm and cold modules are inlined into others only so.
- */
+/* For helpers of loops: functions of warm and cold modules are inlined into others only so. */
 #define DAMACY__ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h

@@ -99,12 +99,11 @@ static void damacy__unshuffle(uint8_t* dst, const uint8_t* src, size_t size, uin
 {
     enum { DAMACY__STRIPE = 256 };
     const size_t n = size / width;
-    size_t first = 0;
+    size_t first = width == 2   ? damacy__unshuffle_2(dst, src, n)
+                   : width == 4 ? damacy__unshuffle_4(dst, src, n)
+                   : width == 8 ? damacy__unshuffle_8(dst, src, n)
+                                : 0;
 
-    first = width == 2   ? damacy__unshuffle_2(dst, src, n)
-            : width == 4 ? damacy__unshuffle_4(dst, src, n)
-            : width == 8 ? damacy__unshuffle_8(dst, src, n)
-                         : 0;
     for (; first < n; first += DAMACY__STRIPE) {
         const size_t end = DAMACY__MIN(first + DAMACY__STRIPE, n);
         for (uint32_t j = 0; j < width; j++) {
@@ -118,29 +117,21 @@ static void damacy__unshuffle(uint8_t* dst, const uint8_t* src, size_t size, uin
     memcpy(dst + n * width, src + n * width, size - n * width);
 }
 
-/* Transposes an 8 x 8 matrix of bits, row r in byte r. */
-DAMACY__ALWAYS_INLINE uint64_t damacy__transpose_bits(uint64_t x)
-{
-    uint64_t t = (x ^ x >> 7) & UINT64_C(0x00aa00aa00aa00aa);
-
-    x ^= t ^ t << 7;
-    t = (x ^ x >> 14) & UINT64_C(0x0000cccc0000cccc);
-    x ^= t ^ t << 14;
-    t = (x ^ x >> 28) & UINT64_C(0x00000000f0f0f0f0);
-    return x ^ t ^ t << 28;
-}
-
-/* damacy__transpose_bits of both halves. */
-DAMACY__ALWAYS_INLINE damacy__words_2 damacy__transpose_bits_2(damacy__words_2 x)
-{
-    damacy__words_2 t = (x ^ x >> 7) & UINT64_C(0x00aa00aa00aa00aa);
-
-    x ^= t ^ t << 7;
-    t = (x ^ x >> 14) & UINT64_C(0x0000cccc0000cccc);
-    x ^= t ^ t << 14;
-    t = (x ^ x >> 28) & UINT64_C(0x00000000f0f0f0f0);
-    return x ^ t ^ t << 28;
-}
+/* Transposes an 8 x 8 matrix of bits, row r in byte r, in each element of 64 bits. */
+#define DAMACY__TRANSPOSE_BITS(name, T)                    \
+    DAMACY__ALWAYS_INLINE T name(T x)                      \
+    {                                                      \
+        T t = (x ^ x >> 7) & UINT64_C(0x00aa00aa00aa00aa); \
+                                                           \
+        x ^= t ^ t << 7;                                   \
+        t = (x ^ x >> 14) & UINT64_C(0x0000cccc0000cccc);  \
+        x ^= t ^ t << 14;                                  \
+        t = (x ^ x >> 28) & UINT64_C(0x00000000f0f0f0f0);  \
+        return x ^ t ^ t << 28;                            \
+    }
+DAMACY__TRANSPOSE_BITS(damacy__transpose_bits, uint64_t)
+DAMACY__TRANSPOSE_BITS(damacy__transpose_bits_2, damacy__words_2)
+#undef DAMACY__TRANSPOSE_BITS
 
 /* 16 bytes of each of 8 planes, which lie `row` bytes apart, to one byte of 128 elements. */
 DAMACY__ALWAYS_INLINE void damacy__unshuffle_bits_128(uint8_t* dst, const uint8_t* planes,
