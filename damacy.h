@@ -792,10 +792,10 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 /* For helpers of loops: functions of warm and cold modules are inlined into others only so. */
 #define DAMACY__ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
- * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, and
- * warm ones run per chunk or hold loops that -Og makes as fast if their helpers are
- * DAMACY__ALWAYS_INLINE. gcc takes a quarter of the time so, clang 40 %, and only where they
+/* A fifth of the modules holds the loops over bytes, voxels and copies; the rest need not cost
+ * compile time. In damacy.h (src/modules.txt), cold modules run once per array, sample, read, block
+ * or chunk and are left as they are; warm ones have loops that -Og makes as fast if their helpers
+ * are DAMACY__ALWAYS_INLINE. gcc takes a quarter of the time so, clang 40 %, and only where they
  * optimise. */
 #if defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && defined(__clang__)
 #define DAMACY__COLD_BEGIN _Pragma("clang optimize off")
@@ -5606,7 +5606,7 @@ static damacy_status damacy__libraries_z(damacy__libraries* libraries,
 DAMACY__COLD_END
 
 /* ==== src/codec/zstd_walk.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* The headers of Zstandard frames, blocks, literals and sequences, checked without decoding.
  *
  * What headers can settle is settled here for every decoder, the same way as on the GPU: RFC 8878
@@ -5888,10 +5888,10 @@ static damacy_status damacy__zstd_check(damacy__span src, uint64_t expected, dam
     }
     return DAMACY_OK;
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/codec/zstd_tables.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* The tables of Zstandard's entropy coding: FSE tables and Huffman trees (RFC 8878 section 4), for
  * sources whose headers zstd_walk.h has accepted.
  *
@@ -6241,7 +6241,7 @@ static damacy_status damacy__zstd_tables_read(damacy__zstd_scalar* z, uint32_t m
     }
     return DAMACY_OK;
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/codec/zstd_entropy.h ==== */
 DAMACY__WARM_BEGIN
@@ -7315,7 +7315,7 @@ static void damacy__unshuffle_bits(uint8_t* dst, const uint8_t* src, size_t size
 DAMACY__WARM_END
 
 /* ==== src/codec/blosc.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* blosc chunks (format of c-blosc 1) on the host. Source: Zarr v3 codecs/blosc and c-blosc
  * README_CHUNK_FORMAT.rst.
  *
@@ -7560,7 +7560,7 @@ static damacy_status damacy__blosc_decode(const damacy__blosc_tools* tools,
     }
     return DAMACY_OK;
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/store/os.h ==== */
 DAMACY__COLD_BEGIN
@@ -30064,7 +30064,7 @@ static void damacy__run_read(void* context, uint32_t worker)
 DAMACY__COLD_END
 
 /* ==== src/stage/issue.h ==== */
-DAMACY__WARM_BEGIN
+DAMACY__COLD_BEGIN
 /* A planned batch to tasks, and their start: chunks that are decoded already at once, reads while
  * staging space lasts.
  *
@@ -30264,7 +30264,7 @@ static bool damacy__run_issue(damacy__slot* slot)
     }
     return true;
 }
-DAMACY__WARM_END
+DAMACY__COLD_END
 
 /* ==== src/stage/finish.h ==== */
 DAMACY__COLD_BEGIN

@@ -11,10 +11,10 @@
 /* For helpers of loops: functions of warm and cold modules are inlined into others only so. */
 #define DAMACY__ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* A fifth of the modules does the work per byte; the rest need not cost compile time. In damacy.h
- * (src/modules.txt), cold modules run once per array, sample or read and are left as they are, and
- * warm ones run per chunk or hold loops that -Og makes as fast if their helpers are
- * DAMACY__ALWAYS_INLINE. gcc takes a quarter of the time so, clang 40 %, and only where they
+/* A fifth of the modules holds the loops over bytes, voxels and copies; the rest need not cost
+ * compile time. In damacy.h (src/modules.txt), cold modules run once per array, sample, read, block
+ * or chunk and are left as they are; warm ones have loops that -Og makes as fast if their helpers
+ * are DAMACY__ALWAYS_INLINE. gcc takes a quarter of the time so, clang 40 %, and only where they
  * optimise. */
 #if defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && defined(__clang__)
 #define DAMACY__COLD_BEGIN _Pragma("clang optimize off")

@@ -520,7 +520,8 @@ TEST(sequences_of_real_frames_equal_the_reference)
 
 TEST(every_table_mode_of_generated_frames_is_decoded)
 {
-    static const char* const names[] = {"B_cs17_s1", "C_cs14_s1001", "D_smallblk_s2001", "A_big_s1"};
+    static const char* const names[] = {"B_cs17_s1", "C_cs14_s1001", "D_smallblk_s2001",
+                                        "A_big_s1"};
     totals sum = {0, 0, 0};
     uint32_t n_modes[3][4] = {{0}};
     for (uint32_t k = 0; k < 4; k++) {
@@ -693,9 +694,8 @@ TEST(hostile_sequences_get_the_verdict_of_the_reference)
         std::vector<damacy__zstd_block> blocks;
         for (uint32_t i = 0; i < 40; i++) {
             const size_t size = 200 + test_random(&seed) % 3000;
-            frames.emplace_back(i % 2
-                                    ? compress(make_data(i / 2 % 4, size, &seed), 1 + (int)i % 19)
-                                    : files[test_random(&seed) % files.size()],
+            frames.emplace_back(i % 2 ? compress(make_data(i / 2 % 4, size, &seed), 1 + (int)i % 19)
+                                      : files[test_random(&seed) % files.size()],
                                 i % 16);
             parse(frames.back(), i, &blocks);
         }
