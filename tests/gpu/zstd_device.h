@@ -48,20 +48,22 @@ struct zstd_device {
         }
     }
 
+    // Fails where there is no device; a device on which the kernels cannot be had ends the program.
     damacy_status open()
     {
         damacy__device_config config = {};
         config.max_bytes = 64ull << 30;
         DAMACY__TRY(damacy__driver_load(&driver, &err));
         DAMACY__TRY(damacy__device_open(&device, &driver, &heap, &config, &err));
-        DAMACY__TRY(damacy__device_enter(&device, &err));
+        check(damacy__device_enter(&device, &err));
         read_sources();
-        DAMACY__TRY(damacy__compiler_init(&compiler, &heap, &driver, device.architecture,
-                                          sources.data(), (uint32_t)sources.size(), "", &err));
+        check(damacy__compiler_init(&compiler, &heap, &driver, device.architecture, sources.data(),
+                                    (uint32_t)sources.size(), "", &err));
         compiler.has_line_info = true;
-        DAMACY__TRY(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err));
-        DAMACY__TRY(damacy__zstd_kernels_finish(&kernels, &device, &err));
-        return damacy__stream_open(&device, false, &stream, &err);
+        check(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err));
+        check(damacy__zstd_kernels_finish(&kernels, &device, &err));
+        check(damacy__stream_open(&device, false, &stream, &err));
+        return DAMACY_OK;
     }
 
     void close()
