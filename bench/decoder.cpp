@@ -8,7 +8,7 @@
 //
 // GB/s are 10^9 bytes of output per second: the median of 21 batches after 3, between CUDA events.
 // Buffers are larger than the L2 cache, or several are used in turn. Every output is compared with
-// its content. A "stream" is a sequence of batches on 1 to 4 CUDA streams with scratch of their
+// its content. A "stream" is a sequence of batches on 1 to 6 CUDA streams with scratch of their
 // own, as a pipeline runs them. nvCOMP's column is empty without --nvcomp; libzstd, liblz4 and
 // libblosc are found with dlopen, and rows that need a missing one are left out aloud.
 #define DAMACY_IMPLEMENTATION
@@ -45,7 +45,7 @@ struct bench {
     bool has_nvcomp = false;
     damacy_codec* codecs[4] = {};
     damacy_codec* main = nullptr; // whose driver is used
-    damacy__stream streams[4] = {};
+    damacy__stream streams[6] = {};
     damacy_error err = {};
     std::map<std::string, frames> packed;
     FILE* json = nullptr;
