@@ -740,6 +740,14 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
 
 #define DAMACY_IMPLEMENTATION_DONE
 
+#if defined(__cplusplus) && defined(__GNUC__)
+
+#pragma GCC diagnostic push
+
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* {0}, which C cannot write as {} */
+
+#endif
+
 /* ==== src/base/system.h ==== */
 /* Every system header of the implementation, in one place.
  *
@@ -36787,5 +36795,11 @@ DAMACY_API damacy_status damacy_codec_measure(damacy_codec* codec, const damacy_
     return status == DAMACY_OK ? damacy__codec_limits_of(batch, &totals, limits, err) : status;
 }
 DAMACY__COLD_END
+
+#if defined(__cplusplus) && defined(__GNUC__)
+
+#pragma GCC diagnostic pop
+
+#endif
 
 #endif

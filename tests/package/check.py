@@ -68,7 +68,7 @@ def compiler(name):
 def flags(name, standard):
     """Compiler, language and warnings for one of gcc, clang, g++, clang++."""
     cxx = name.endswith("++")
-    warnings = BOTH + (["-Wno-missing-field-initializers"] if cxx else C_ONLY + GCC_C * (name == "gcc"))
+    warnings = BOTH + ([] if cxx else C_ONLY + GCC_C * (name == "gcc"))
     return [compiler(name), "-x", "c++" if cxx else "c", f"-std={standard}", *warnings, f"-I{ROOT}"]
 
 
