@@ -188,6 +188,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */
 #define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
 #define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
+#define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* hundreds of few long segments */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 

@@ -3,8 +3,8 @@
 //
 // A tile: (1) each record is clipped to the tile and checked; a source that lies before the tile
 // is read from the output itself, through L1, and its first 8 bytes go to the tile in shared
-// memory; (2) what is longer goes there in chunks of 8 bytes, one a thread; (3) matches that read
-// their own tile (zstd_exec_own.cuh); (4) the tile is written 16 bytes a thread.
+// memory; (2) what is longer goes there in chunks of 8 or 16 bytes, one a thread; (3) matches that
+// read their own tile (zstd_exec_own.cuh); (4) the tile is written 16 bytes a thread.
 //
 // Surprising: nothing waits for a byte. Where a source is not there yet, links to it are followed.
 #pragma once
@@ -23,6 +23,7 @@ struct damacy__exec_block {
     uint64_t records, literals; // addresses
     uint32_t begin, end;        // coordinates
     uint32_t n_records, next;   // next: first record of the coming tile
+    uint32_t n_literals;
 };
 
 // Records of a tile, loaded while the one before is finished. `bound`: the record after the last
@@ -67,6 +68,7 @@ DAMACY__INLINE bool damacy__exec_block_next(const damacy__zstd_wave& w, damacy__
         b->begin = f->begin + block->position;
         b->end = b->begin + block->size;
         b->n_records = block->n_records;
+        b->n_literals = block->n_literals;
         b->next = 0;
         return true;
     }
@@ -145,8 +147,8 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
     s->to = to;
 }
 
-// The first 8 bytes of a segment to the tile; the rest to the queue, in chunks that end where 8
-// divides the place.
+// The first 8 bytes of a segment to the tile; the rest to the queue, in chunks whose places 8
+// divides.
 template <class S>
 DAMACY__INLINE void damacy__exec_put(const damacy__exec_segment* s, uint32_t shared)
 {
@@ -155,14 +157,15 @@ DAMACY__INLINE void damacy__exec_put(const damacy__exec_segment* s, uint32_t sha
 
     damacy__exec_scatter(shared + S::BYTES + to, s->words, s->skew, n);
     if (n > 8) {
-        const uint32_t end = to + (uint32_t)n, chunks = (end - begin + 7) / 8;
+        const uint32_t end = to + (uint32_t)n, size = S::CHUNK;
+        const uint32_t chunks = (end - begin + size - 1) / size;
         const uint32_t old = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_CHUNKED,
                                                 1u << 16 | chunks, to >> 16);
         const uint32_t before = old & 0xffff;
-        const uint32_t source = s->source + (begin - to) - 8 * before;
+        const uint32_t source = s->source + (begin - to) - size * before;
         damacy__sts64(shared + S::QUEUE + 8 * (old >> 16),
                       (source & ~DAMACY__EXEC_LITERALS) | (s->source & DAMACY__EXEC_LITERALS),
-                      ((begin - 8 * before) & 0xffff) | end << 16);
+                      ((begin - size * before) & 0xffff) | end << 16);
         damacy__shared_or(shared + S::STARTS + before / 32 * 4, 1u << (before & 31));
     }
 }
@@ -181,6 +184,21 @@ DAMACY__INLINE void damacy__exec_next(uint32_t shared, const damacy__exec_record
             damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_NEXT,
                           b->next + threadIdx.x + (uint32_t)(u * S::THREADS));
     }
+}
+
+// Of long segments: asks for the literals of the next tile, which come from device memory. The
+// first warp does, from the first run of its first records on, which is about where the tile
+// begins.
+template <class S>
+DAMACY__INLINE void damacy__exec_ahead(const damacy__exec_block* b, damacy__u32x2 record)
+{
+    const uint32_t runs = damacy__ballot((int32_t)record.y < 0);
+    const uint32_t first = damacy__shfl(record.y >> 2 & 0x1ffff, runs ? damacy__ctz(runs) : 0);
+    const uint32_t at = first + S::TILE + 128 * threadIdx.x;
+
+    static_assert(S::CHUNK == 8 || S::TILE == 4096, "a line of memory a lane");
+    if (runs && at < b->n_literals)
+        damacy__prefetch_l2((const void*)(uintptr_t)(b->literals + at));
 }
 
 // The records of a tile.
@@ -209,41 +227,114 @@ DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_re
     }
     if (t->is_cut)
         damacy__exec_next<S>(shared, r, b, &v);
+    if (S::CHUNK == 16 && threadIdx.x < 32)
+        damacy__exec_ahead<S>(b, r->record[0]);
 }
 
-// The queue's chunks, one a thread.
+// A chunk: where from, where to, and how many bytes there are from it to the segment's end.
+struct damacy__exec_chunk {
+    uint64_t from;
+    uint32_t to;
+    int32_t n;
+};
+
+// The chunks of a group of 32, one a lane; none behind the last. A warp does.
+template <class S>
+DAMACY__INLINE damacy__exec_chunk damacy__exec_chunk_of(uint32_t shared, uint32_t group,
+                                                        uint32_t n_chunks, uint64_t frame,
+                                                        uint64_t literals)
+{
+    const uint32_t lane = damacy__lane(), chunk = 32 * group + lane;
+    damacy__exec_chunk c;
+    uint32_t entry = 0;
+
+    c.from = 0;
+    c.to = 0;
+    c.n = 0;
+    DAMACY__EXEC_UNROLL for (uint32_t i = lane; i < S::TILE / 256; i += 32) if (i < group) entry +=
+        damacy__popc(damacy__lds32(shared + S::STARTS + 4 * i));
+    entry = damacy__warp_sum(entry);
+    if (chunk < n_chunks) {
+        const uint32_t starts = damacy__lds32(shared + S::STARTS + 4 * group);
+        entry += damacy__popc(starts << (31 - lane)) - 1;
+        const damacy__u32x2 v = damacy__lds64(shared + S::QUEUE + 8 * entry);
+        c.from = (v.x & DAMACY__EXEC_LITERALS ? literals : frame) +
+                 ((v.x + (uint32_t)S::CHUNK * chunk) & ~DAMACY__EXEC_LITERALS);
+        c.to = (v.y + (uint32_t)S::CHUNK * chunk) & 0xffff;
+        c.n = (int32_t)((v.y >> 16) - c.to);
+    }
+    return c;
+}
+
+// The queue's chunks, one a thread, if they are of 8 bytes.
+template <class S>
+DAMACY__INLINE void damacy__exec_chunks_short(uint32_t shared, uint32_t n_chunks, uint64_t frame,
+                                              uint64_t literals)
+{
+    DAMACY__EXEC_NOUNROLL for (uint32_t group = threadIdx.x / 32; 32 * group < n_chunks;
+                               group += S::WARPS)
+    {
+        const damacy__exec_chunk c =
+            damacy__exec_chunk_of<S>(shared, group, n_chunks, frame, literals);
+        if (c.n > 0) {
+            const uint32_t skew = (uint32_t)c.from * 8;
+            const damacy__exec_words words = damacy__exec_gather(c.from, c.n);
+            const uint32_t v0 = damacy__funnel_right(words.w0, words.w1, skew);
+            const uint32_t v1 = damacy__funnel_right(words.w1, words.w2, skew);
+            if (c.n >= 8)
+                damacy__sts64(shared + S::BYTES + c.to, v0, v1);
+            else
+                damacy__exec_store8(shared + S::BYTES + c.to, v0, v1, c.n);
+        }
+        damacy__sync_warp();
+    }
+}
+
+// The same of 16 bytes, two groups at a time.
+template <class S>
+DAMACY__INLINE void damacy__exec_chunks_long(uint32_t shared, uint32_t n_chunks, uint64_t frame,
+                                             uint64_t literals)
+{
+    damacy__exec_chunk c[2];
+    damacy__exec_words low[2], high[2];
+
+    DAMACY__EXEC_NOUNROLL for (uint32_t group = threadIdx.x / 32; 32 * group < n_chunks;
+                               group += 2 * S::WARPS)
+    {
+        DAMACY__EXEC_UNROLL for (uint32_t k = 0; k < 2; k++)
+        {
+            c[k] =
+                damacy__exec_chunk_of<S>(shared, group + k * S::WARPS, n_chunks, frame, literals);
+            low[k] = damacy__exec_gather(c[k].from, c[k].n);
+            high[k] = damacy__exec_gather_next(c[k].from + 8, c[k].n - 8);
+        }
+        DAMACY__EXEC_UNROLL for (uint32_t k = 0; k < 2; k++)
+        {
+            const uint32_t skew = (uint32_t)c[k].from * 8, to = shared + S::BYTES + c[k].to;
+            const int32_t n = c[k].n;
+            const uint32_t v0 = damacy__funnel_right(low[k].w0, low[k].w1, skew);
+            const uint32_t v1 = damacy__funnel_right(low[k].w1, low[k].w2, skew);
+            const uint32_t v2 = damacy__funnel_right(low[k].w2, high[k].w1, skew);
+            const uint32_t v3 = damacy__funnel_right(high[k].w1, high[k].w2, skew);
+            if (n >= 8)
+                damacy__sts64(to, v0, v1);
+            if (n >= 16)
+                damacy__sts64(to + 8, v2, v3);
+            else if (n > 0)
+                damacy__exec_store8(to + (n & 8), n & 8 ? v2 : v0, n & 8 ? v3 : v1, n & 7);
+        }
+        damacy__sync_warp();
+    }
+}
+
 template <class S>
 DAMACY__INLINE void damacy__exec_chunks(uint32_t shared, uint32_t n_chunks, uint64_t frame,
                                         uint64_t literals)
 {
-    const uint32_t lane = damacy__lane();
-
-    DAMACY__EXEC_NOUNROLL for (uint32_t group = threadIdx.x / 32; 32 * group < n_chunks;
-                               group += S::WARPS)
-    {
-        const uint32_t chunk = 32 * group + lane;
-        uint32_t entry = 0;
-        DAMACY__EXEC_UNROLL for (uint32_t i = lane; i < S::TILE / 256; i += 32) if (i < group)
-            entry += damacy__popc(damacy__lds32(shared + S::STARTS + 4 * i));
-        entry = damacy__warp_sum(entry);
-        if (chunk < n_chunks) {
-            const uint32_t starts = damacy__lds32(shared + S::STARTS + 4 * group);
-            entry += damacy__popc(starts << (31 - lane)) - 1;
-            const damacy__u32x2 v = damacy__lds64(shared + S::QUEUE + 8 * entry);
-            const uint64_t from = (v.x & DAMACY__EXEC_LITERALS ? literals : frame) +
-                                  ((v.x + 8 * chunk) & ~DAMACY__EXEC_LITERALS);
-            const uint32_t to = (v.y + 8 * chunk) & 0xffff, skew = (uint32_t)from * 8;
-            const int32_t n = (int32_t)((v.y >> 16) - to);
-            const damacy__exec_words words = damacy__exec_gather(from, n);
-            const uint32_t v0 = damacy__funnel_right(words.w0, words.w1, skew);
-            const uint32_t v1 = damacy__funnel_right(words.w1, words.w2, skew);
-            if (n >= 8)
-                damacy__sts64(shared + S::BYTES + to, v0, v1);
-            else
-                damacy__exec_store8(shared + S::BYTES + to, v0, v1, n);
-        }
-        damacy__sync_warp();
-    }
+    if (S::CHUNK == 8)
+        damacy__exec_chunks_short<S>(shared, n_chunks, frame, literals);
+    else
+        damacy__exec_chunks_long<S>(shared, n_chunks, frame, literals);
 }
 
 // Writes the whole units of the tile; what is left of the last one too if nothing follows it. Bytes
@@ -429,11 +520,11 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
 
 // A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to
 // this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED bytes. Grid: any; best one CTA a frame.
-template <int THREADS, int SEGMENTS, int TILE>
+template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8>
 static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t variant,
                                             uint8_t* shared)
 {
-    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE> shape;
+    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK> shape;
     const uint32_t n = damacy__zstd_counts(w)->n_execute, base = DAMACY__EXEC_BASE(shared);
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {

@@ -138,6 +138,20 @@ DAMACY__INLINE damacy__exec_words damacy__exec_gather(uint64_t from, int32_t n)
     return w;
 }
 
+// The words after the first of those.
+DAMACY__INLINE damacy__exec_words damacy__exec_gather_next(uint64_t from, int32_t n)
+{
+    const uint64_t at = from & ~3ull;
+    const int32_t end = (int32_t)(from & 3) + n;
+    damacy__exec_words w;
+    w.w0 = w.w1 = w.w2 = 0;
+    if (end > 4)
+        w.w1 = damacy__exec_word(at + 4);
+    if (end > 8)
+        w.w2 = damacy__exec_word(at + 8);
+    return w;
+}
+
 // Up to 8 bytes after the first `skew` modulo 32 bits of w.
 DAMACY__INLINE void damacy__exec_scatter(uint32_t to, damacy__exec_words w, uint32_t skew,
                                          int32_t n)
@@ -181,19 +195,29 @@ DAMACY__INLINE bool damacy__exec_is_wide(const damacy__zstd_wave& w)
                                     : (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;
 }
 
+// Whether the frame with most records has few. All frames go by it: shapes of hundreds of frames
+// run one after another.
+DAMACY__INLINE bool damacy__exec_is_sparse(const damacy__zstd_wave& w)
+{
+    const uint32_t first = ((const uint32_t*)(uintptr_t)w.execute_list)[0];
+
+    return damacy__exec_density(damacy__zstd_frames(w)[first]) <= 64;
+}
+
 // The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points
 // measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each
 // unless more than 200 records per KB of output keep them waiting, then one that the device holds
-// all of at once; above, by that density, where more than 170 mean short segments.
+// all of at once; above, by that density, where more than 170 mean short segments, and up to 64
+// long ones.
 DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)
 {
     const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
     const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
     const uint32_t n = damacy__zstd_counts(w)->n_execute;
     const uint32_t launched =
-        (w.flags &
-         (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
-          DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_RELAY)) |
+        (w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
+                    DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
+                    DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY)) |
         (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
     const uint32_t density = damacy__exec_density(f);
     uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;
@@ -208,7 +232,8 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
     else if (n > 1000 && density > 170)
         best = DAMACY__ZSTD_EXECUTE_128X4_3K;
     else if (n > 600 && density <= 170)
-        best = DAMACY__ZSTD_EXECUTE_128X4;
+        best = n <= 1000 && damacy__exec_is_sparse(w) ? DAMACY__ZSTD_EXECUTE_128X2
+                                                      : DAMACY__ZSTD_EXECUTE_128X4;
     if (!(best & launched))
         best = launched & (0u - launched); // the first that there is
     return best;

@@ -48,8 +48,8 @@ enum { /* of the program back */
        DAMACY__ZSTD_CUT = 5,
        DAMACY__ZSTD_RELAY = 6,
        DAMACY__ZSTD_RELAY_WIDE = 7,
-       DAMACY__ZSTD_TILE = 8, /* four shapes, in the order of their flags */
-       DAMACY__ZSTD_TILES = 4
+       DAMACY__ZSTD_TILE = 8, /* shapes, in the order of damacy__zstd_tile_of */
+       DAMACY__ZSTD_TILES = 5
 };
 
 /* A shape of execution. */
@@ -66,6 +66,7 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
         {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168)},
         {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096)},
         {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072)},
+        {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096)},
     };
 
     return tiles[index];
@@ -123,7 +124,8 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
         "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_few",
         "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_cut",
         "damacy_zstd_relay",         "damacy_zstd_relay_wide",    "damacy_zstd_execute_1024x3",
-        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_128x4_3k"};
+        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_128x4_3k",
+        "damacy_zstd_execute_128x2"};
     damacy__program_spec spec = {0};
     damacy_status status;
 

@@ -231,8 +231,9 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
                      : run->n_jobs > 200 ? DAMACY__ZSTD_EXECUTE_256X4
                                          : damacy__zstd_choose_few(run);
         if (run->n_jobs > 600 && !run->call->is_alone) { /* two would run one after another */
-            o->execute |=
-                run->n_jobs > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_128X4;
+            o->execute |= run->n_jobs > 1000
+                              ? DAMACY__ZSTD_EXECUTE_128X4_3K
+                              : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
         }
         if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;

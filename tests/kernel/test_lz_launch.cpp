@@ -53,6 +53,7 @@ SIMT_KERNEL(damacy_zstd_execute_1024x3);
 SIMT_KERNEL(damacy_zstd_execute_256x4);
 SIMT_KERNEL(damacy_zstd_execute_128x4);
 SIMT_KERNEL(damacy_zstd_execute_128x4_3k);
+SIMT_KERNEL(damacy_zstd_execute_128x2);
 
 typedef std::vector<uint8_t> bytes;
 

@@ -110,6 +110,8 @@ TEST(zstd_decodes_the_generated_frames)
     valid_set("A_big_s1", 21, true, o, full ? 1 : 10);
     o.flags = DAMACY__ZSTD_EXECUTE_WIDE;
     valid_set("C_cs14_s1001", 300, true, o, full ? 1 : 9);
+    o.flags = DAMACY__ZSTD_EXECUTE_128X2;
+    valid_set("C_cs14_s1001", 300, true, o, full ? 1 : 9);
     o.flags = DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
     valid_set("A_big_s1", 21, false, o, full ? 1 : 10);
     o.flags = DAMACY__ZSTD_EXECUTE_RELAY;

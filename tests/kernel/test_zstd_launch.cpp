@@ -34,6 +34,7 @@ SIMT_KERNEL(damacy_zstd_execute_1024x3);
 SIMT_KERNEL(damacy_zstd_execute_256x4);
 SIMT_KERNEL(damacy_zstd_execute_128x4);
 SIMT_KERNEL(damacy_zstd_execute_128x4_3k);
+SIMT_KERNEL(damacy_zstd_execute_128x2);
 
 static damacy__driver driver;
 static damacy__alloc heap;
@@ -194,13 +195,14 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
                                    DAMACY__ZSTD_EXECUTE_256X4,
                                    DAMACY__ZSTD_EXECUTE_128X4,
                                    DAMACY__ZSTD_EXECUTE_128X4_3K,
+                                   DAMACY__ZSTD_EXECUTE_128X2,
                                    DAMACY__ZSTD_EXECUTE_RELAY,
                                    DAMACY__ZSTD_EXECUTE_WIDE,
                                    DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE};
     open_all(3);
     CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
     CHECK_EQ(damacy__zstd_kernels_finish(&kernels, &device, &err), DAMACY_OK);
-    for (uint32_t i = 0; i < 9; i++) {
+    for (uint32_t i = 0; i < 10; i++) {
         wave w;
         w.open(some("C_cs14_s1001", i * 6, 6), i < 2);
         w.call.options.literals = i % 4;

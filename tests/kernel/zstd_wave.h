@@ -187,6 +187,10 @@ static inline void wave_execute(const damacy__zstd_wave& w)
         simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072),
                      [&] { damacy_zstd_execute_128x4_3k(w); });
     }
+    if (w.flags & DAMACY__ZSTD_EXECUTE_128X2) {
+        simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096),
+                     [&] { damacy_zstd_execute_128x2(w); });
+    }
 }
 
 // Decodes the jobs as one wave. Returns what an invariant between stages says, or "".

@@ -110,6 +110,7 @@ static void enroll_kernels()
     KERNEL(damacy_zstd_execute_256x4);
     KERNEL(damacy_zstd_execute_128x4);
     KERNEL(damacy_zstd_execute_128x4_3k);
+    KERNEL(damacy_zstd_execute_128x2);
 }
 
 static codec_machine open_codec(damacy_codec_kind kind)

@@ -90,6 +90,7 @@ static void enroll_kernels()
     KERNEL(damacy_zstd_execute_256x4);
     KERNEL(damacy_zstd_execute_128x4);
     KERNEL(damacy_zstd_execute_128x4_3k);
+    KERNEL(damacy_zstd_execute_128x2);
     KERNEL(damacy_zstd_link);
     KERNEL(damacy_zstd_jump);
 }
