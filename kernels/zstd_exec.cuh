@@ -155,7 +155,7 @@ DAMACY__INLINE void damacy__exec_put(const damacy__exec_segment* s, uint32_t sha
     const int32_t n = s->n;
     const uint32_t to = (uint32_t)s->to, begin = (to + 8) & ~7u;
 
-    damacy__exec_scatter(shared + S::BYTES + to, s->words, s->skew, n);
+    damacy__exec_scatter<S::HAS_PAIRS>(shared + S::BYTES + to, s->words, s->skew, n);
     if (n > 8) {
         const uint32_t end = to + (uint32_t)n, size = S::CHUNK;
         const uint32_t chunks = (end - begin + size - 1) / size;
@@ -284,7 +284,7 @@ DAMACY__INLINE void damacy__exec_chunks_short(uint32_t shared, uint32_t n_chunks
             if (c.n >= 8)
                 damacy__sts64(shared + S::BYTES + c.to, v0, v1);
             else
-                damacy__exec_store8(shared + S::BYTES + c.to, v0, v1, c.n);
+                damacy__exec_store8<S::HAS_PAIRS>(shared + S::BYTES + c.to, v0, v1, c.n);
         }
         damacy__sync_warp();
     }
@@ -321,7 +321,8 @@ DAMACY__INLINE void damacy__exec_chunks_long(uint32_t shared, uint32_t n_chunks,
             if (n >= 16)
                 damacy__sts64(to + 8, v2, v3);
             else if (n > 0)
-                damacy__exec_store8(to + (n & 8), n & 8 ? v2 : v0, n & 8 ? v3 : v1, n & 7);
+                damacy__exec_store8<S::HAS_PAIRS>(to + (n & 8), n & 8 ? v2 : v0, n & 8 ? v3 : v1,
+                                                  n & 7);
         }
         damacy__sync_warp();
     }

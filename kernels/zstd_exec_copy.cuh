@@ -92,10 +92,40 @@ DAMACY__INLINE uint32_t damacy__exec_ones(uint32_t n)
 #endif
 }
 
+// As damacy__exec_store8, two bytes at a time where they share half a word.
+DAMACY__INLINE void damacy__exec_store_pairs(uint32_t to, uint32_t lo, uint32_t hi, int32_t n)
+{
+    const uint32_t odd = to & 1;
+    const int32_t left = (n < 8 ? n : 8) - (int32_t)odd; // from the first even place on
+    const uint32_t v0 = damacy__funnel_right(lo, hi, 8 * odd), v1 = hi >> (8 * odd);
+
+    if (odd && n > 0)
+        damacy__sts8(to, lo);
+    to += odd;
+    if (left >= 2)
+        damacy__sts16(to, v0);
+    if (left >= 4)
+        damacy__sts16(to + 2, v0 >> 16);
+    if (left >= 6)
+        damacy__sts16(to + 4, v1);
+    if (left >= 8)
+        damacy__sts16(to + 6, v1 >> 16);
+    if (left > 0 && (left & 1)) {
+        const uint32_t last = (uint32_t)left - 1;
+        damacy__sts8(to + last, (last & 4 ? v1 : v0) >> (last & 2 ? 16 : 0));
+    }
+}
+
 // Lowest n bytes (0 to 8, more count as 8) of hi:lo to shared memory; their neighbours belong to
-// other lanes.
+// other lanes. PAIRS: fewer stores but more instructions, which pays where few frames wait for each
+// other's tiles.
+template <bool PAIRS>
 DAMACY__INLINE void damacy__exec_store8(uint32_t to, uint32_t lo, uint32_t hi, int32_t n)
 {
+    if (PAIRS) {
+        damacy__exec_store_pairs(to, lo, hi, n);
+        return;
+    }
     const uint32_t wanted = damacy__exec_ones((uint32_t)n);
 
     if (wanted & 1)
@@ -153,11 +183,12 @@ DAMACY__INLINE damacy__exec_words damacy__exec_gather_next(uint64_t from, int32_
 }
 
 // Up to 8 bytes after the first `skew` modulo 32 bits of w.
+template <bool PAIRS>
 DAMACY__INLINE void damacy__exec_scatter(uint32_t to, damacy__exec_words w, uint32_t skew,
                                          int32_t n)
 {
-    damacy__exec_store8(to, damacy__funnel_right(w.w0, w.w1, skew),
-                        damacy__funnel_right(w.w1, w.w2, skew), n);
+    damacy__exec_store8<PAIRS>(to, damacy__funnel_right(w.w0, w.w1, skew),
+                               damacy__funnel_right(w.w1, w.w2, skew), n);
 }
 
 // ---- which variant takes a frame

@@ -11,11 +11,13 @@
 template <int THREADS_, int SEGMENTS_, int TILE_>
 struct damacy__relay_shape : damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> {
     typedef damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> base;
-    static constexpr bool IS_RELAY = true, IS_WIDE = THREADS_ == DAMACY__ZSTD_WIDE_THREADS;
+    static constexpr bool HAS_PAIRS = true, IS_RELAY = true,
+                          IS_WIDE = THREADS_ == DAMACY__ZSTD_WIDE_THREADS;
     // The last warp looks after the next tile and the one before, while the others work on.
     static constexpr int32_t WORKERS = THREADS_ - 32;
     struct work : base { // the shape of what they do
         static constexpr int32_t THREADS = WORKERS, WARPS = WORKERS / 32;
+        static constexpr bool HAS_PAIRS = true;
     };
     // Two mailboxes: the tile at hand and the next.
     static constexpr uint32_t MAIL = (base::SIZE + 127) / 128 * 128, RELAY_SIZE = MAIL + 128;

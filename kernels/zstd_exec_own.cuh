@@ -18,6 +18,7 @@ template <int THREADS_, int SEGMENTS_, int TILE_, int CHUNK_ = 8> struct damacy_
     static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;
     static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;
     static constexpr int32_t CHUNK = CHUNK_;                         // bytes, see damacy__exec_put
+    static constexpr bool HAS_PAIRS = false;                         // see damacy__exec_store8
     static constexpr bool IS_RELAY = false;                          // see zstd_exec_relay.cuh
     static constexpr bool IS_DEALT = THREADS == 128 && TILE == 4096; // see damacy__exec_own
     static constexpr uint32_t LINKS = TILE + 16;
@@ -134,7 +135,7 @@ template <class S> DAMACY__INLINE bool damacy__exec_copy_own(uint32_t shared, da
     }
     DAMACY__EXEC_NOUNROLL for (int32_t n = m.n;;)
     {
-        damacy__exec_store8(to, (uint32_t)v, (uint32_t)(v >> 32), n);
+        damacy__exec_store8<S::HAS_PAIRS>(to, (uint32_t)v, (uint32_t)(v >> 32), n);
         n -= step;
         if (n <= 0)
             return true;

@@ -247,7 +247,8 @@ DAMACY__INLINE void damacy__relay_early(uint32_t shared, uint32_t n_early,
             const int32_t n = k + lane < all ? (int32_t)((place >> 16) - 8 * piece) : 0;
             const uint64_t from = frame + (to + ahead - offset);
             const damacy__exec_words words = damacy__exec_gather(from, n);
-            damacy__exec_scatter(shared + S::BYTES + to, words, (uint32_t)from * 8, n);
+            damacy__exec_scatter<S::HAS_PAIRS>(shared + S::BYTES + to, words, (uint32_t)from * 8,
+                                               n);
         }
     }
 }
