@@ -60,7 +60,7 @@ extern "C" __global__ __launch_bounds__(64) void damacy_zstd_trees(damacy__zstd_
     damacy__zstd_trees_decode(w, shared.warps[threadIdx.x / 32]);
 }
 
-// One block of 1024 threads.
+// One or two blocks of 1024 threads.
 extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_order(damacy__zstd_wave w)
 {
     DAMACY__SHARED(damacy__zstd_order_shared, shared);

@@ -152,12 +152,10 @@ static_assert(sizeof(damacy__zstd_tree) == 160, "ABI");
 /* What count found in a job, and where allocate has put it. A job that is broken or does not fit
  * has no frames, blocks, trees, literals and records. */
 typedef struct damacy__zstd_span {
-    uint64_t n_literal_bytes, first_literal_byte; /* multiples of 32 */
-    uint64_t n_records, first_record;             /* multiples of 16 */
-    uint32_t n_frames, first_frame;
-    uint32_t n_blocks, first_block;
-    uint32_t n_trees, first_tree;
-    uint32_t zero[2];
+    uint64_t n_literal_bytes, n_records; /* multiples of 32 and of 16 */
+    uint32_t n_frames, n_blocks, n_trees, zero;
+    uint64_t first_literal_byte, first_record; /* likewise */
+    uint32_t first_frame, first_block, first_tree, zero2;
 } damacy__zstd_span;
 static_assert(sizeof(damacy__zstd_span) == 64, "ABI");
 

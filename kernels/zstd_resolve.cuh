@@ -39,14 +39,16 @@ DAMACY__INLINE void damacy__zstd_totals_subtract(damacy__zstd_totals& a,
     a.n_trees -= b.n_trees;
 }
 
-DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_of(const damacy__zstd_span& s)
+// Of a job, in as few accesses as there can be: a single multiprocessor makes them for all jobs.
+DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_load(const damacy__zstd_span* s)
 {
+    const damacy__u32x4 a = ((const damacy__u32x4*)s)[0], b = ((const damacy__u32x4*)s)[1];
     damacy__zstd_totals t;
-    t.n_literal_bytes = s.n_literal_bytes;
-    t.n_records = s.n_records;
-    t.n_frames = s.n_frames;
-    t.n_blocks = s.n_blocks;
-    t.n_trees = s.n_trees;
+    t.n_literal_bytes = a.x | (uint64_t)a.y << 32;
+    t.n_records = a.z | (uint64_t)a.w << 32;
+    t.n_frames = b.x;
+    t.n_blocks = b.y;
+    t.n_trees = b.z;
     return t;
 }
 
@@ -74,15 +76,22 @@ DAMACY__INLINE bool damacy__zstd_totals_fit(const damacy__zstd_wave& w,
            t.n_blocks <= w.max_blocks && t.n_trees <= w.max_blocks;
 }
 
-// Places a job whose share comes after `at`.
-DAMACY__INLINE void damacy__zstd_span_place(const damacy__zstd_wave& w, damacy__zstd_span& s,
-                                            const damacy__zstd_totals& at)
+// Places a job whose share, with n_records, comes after `at`.
+DAMACY__INLINE void damacy__zstd_span_place(const damacy__zstd_wave& w, damacy__zstd_span* s,
+                                            uint64_t n_records, const damacy__zstd_totals& at)
 {
-    s.first_literal_byte = at.n_literal_bytes;
-    s.first_record = w.max_records - at.n_records - s.n_records;
-    s.first_frame = at.n_frames;
-    s.first_block = at.n_blocks;
-    s.first_tree = at.n_trees;
+    const uint64_t first_record = w.max_records - at.n_records - n_records;
+    damacy__u32x4 a, b;
+    a.x = (uint32_t)at.n_literal_bytes;
+    a.y = (uint32_t)(at.n_literal_bytes >> 32);
+    a.z = (uint32_t)first_record;
+    a.w = (uint32_t)(first_record >> 32);
+    b.x = at.n_frames;
+    b.y = at.n_blocks;
+    b.z = at.n_trees;
+    b.w = 0;
+    ((damacy__u32x4*)s)[2] = a;
+    ((damacy__u32x4*)s)[3] = b;
 }
 
 // Places jobs [first, first + n) one by one from `base`: a job that does not fit takes no room.
@@ -91,18 +100,18 @@ static __device__ void damacy__zstd_allocate_each(const damacy__zstd_wave& w, ui
                                                   uint32_t& n_refused)
 {
     for (uint32_t i = first; i < first + n; i++) {
-        damacy__zstd_span s = damacy__zstd_spans(w)[i];
+        damacy__zstd_span* const s = damacy__zstd_spans(w) + i;
+        const damacy__zstd_totals own = damacy__zstd_totals_load(s);
         damacy__zstd_totals next = base;
-        damacy__zstd_totals_add(next, damacy__zstd_totals_of(s));
+        damacy__zstd_totals_add(next, own);
         if (damacy__zstd_totals_fit(w, next)) {
-            damacy__zstd_span_place(w, s, base);
+            damacy__zstd_span_place(w, s, own.n_records, base);
             base = next;
         } else {
-            s = damacy__zstd_span{};
+            *s = damacy__zstd_span{};
             damacy__zstd_errors(w)[i] = DAMACY__JOB_NEED_SCRATCH;
             n_refused++;
         }
-        damacy__zstd_spans(w)[i] = s;
     }
 }
 
@@ -129,19 +138,25 @@ static __device__ void damacy__zstd_allocate_warps(const damacy__zstd_wave& w,
 static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
                                              damacy__zstd_allocate_shared& shared)
 {
+    constexpr uint32_t PER = 4; // jobs of a thread at once
     const uint32_t n = damacy__zstd_n_jobs(w), tid = threadIdx.x, warp = tid / 32;
+    const uint32_t per = damacy__min((n + blockDim.x - 1) / blockDim.x, PER);
 
     if (tid == 0) {
         shared.base = damacy__zstd_totals{};
         shared.n_refused = 0;
     }
-    for (uint32_t first = 0; first < n; first += blockDim.x) {
-        const uint32_t i = first + tid;
-        damacy__zstd_span s = {};
-        if (i < n)
-            s = damacy__zstd_spans(w)[i];
-        const damacy__zstd_totals mine = damacy__zstd_totals_of(s);
-        damacy__zstd_totals at = damacy__zstd_totals_scan(mine);
+    for (uint32_t first = 0; first < n; first += PER * blockDim.x) {
+        damacy__zstd_totals mine = {}, at, own[PER];
+#pragma unroll
+        for (uint32_t k = 0; k < PER; k++) {
+            const uint32_t i = first + 32 * (per * warp + k) + damacy__lane();
+            own[k] = damacy__zstd_totals{};
+            if (k < per && i < n)
+                own[k] = damacy__zstd_totals_load(damacy__zstd_spans(w) + i);
+            damacy__zstd_totals_add(mine, own[k]);
+        }
+        at = damacy__zstd_totals_scan(mine);
         if (damacy__lane() == 31)
             shared.warps[warp] = at;
         damacy__sync_block();
@@ -151,12 +166,17 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
         if (shared.fits) {
             damacy__zstd_totals_add(at, shared.warps[warp]);
             damacy__zstd_totals_subtract(at, mine);
-            damacy__zstd_span_place(w, s, at);
-            if (i < n)
-                damacy__zstd_spans(w)[i] = s;
+#pragma unroll
+            for (uint32_t k = 0; k < PER; k++) {
+                const uint32_t i = first + 32 * (per * warp + k) + damacy__lane();
+                if (k >= per || i >= n)
+                    break;
+                damacy__zstd_span_place(w, damacy__zstd_spans(w) + i, own[k].n_records, at);
+                damacy__zstd_totals_add(at, own[k]);
+            }
         } else if (tid == 0) {
-            damacy__zstd_allocate_each(w, first, damacy__min(blockDim.x, n - first), shared.base,
-                                       shared.n_refused);
+            damacy__zstd_allocate_each(w, first, damacy__min(PER * blockDim.x, n - first),
+                                       shared.base, shared.n_refused);
         }
         damacy__sync_block(); // the sums are written again
     }
@@ -172,10 +192,11 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
     }
 }
 
-// ---- order: one block of 1024 threads -----------------------------------------------------------
+// ---- order: one or two blocks of 1024 threads ---------------------------------------------------
 
 #define DAMACY__ZSTD_BUCKETS          80u
 #define DAMACY__ZSTD_SEQUENCE_BUCKETS 1024u
+#define DAMACY__ZSTD_ORDER_AHEAD      8u // items of a thread at once
 
 enum { // lists
     DAMACY__ZSTD_LIST_SEQUENCES = 0,
@@ -311,27 +332,41 @@ DAMACY__INLINE uint32_t* damacy__zstd_order_list(const damacy__zstd_wave& w, uin
     return (uint32_t*)(uintptr_t)at;
 }
 
-// Item i, a block or a frame behind them, is counted or, with WRITE, put into its list.
-template <bool WRITE>
-DAMACY__INLINE void damacy__zstd_order_item(const damacy__zstd_wave& w,
-                                            damacy__zstd_order_shared& shared, uint32_t i,
-                                            uint32_t n_blocks, bool is_early)
+// The keys of items i, i + step, ..., blocks or frames behind them, all asked for at once.
+DAMACY__INLINE void damacy__zstd_order_keys(const damacy__zstd_wave& w, uint32_t i, uint32_t n,
+                                            uint32_t n_blocks, bool is_early,
+                                            damacy__zstd_order_key* keys)
 {
-    const uint32_t index = i < n_blocks ? i : i - n_blocks;
-    const damacy__zstd_order_key key =
-        i >= n_blocks ? damacy__zstd_order_frame(damacy__zstd_frames(w)[index])
-        : w.flags & DAMACY__ZSTD_FLAG_LITERALS
-            ? damacy__zstd_order_literals(w, damacy__zstd_blocks(w)[index], is_early)
-            : damacy__zstd_order_sequences(damacy__zstd_blocks(w)[index]);
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__ZSTD_ORDER_AHEAD; k++, i += blockDim.x) {
+        keys[k].list = DAMACY__ZSTD_LISTS;
+        keys[k].bucket = 0;
+        if (i < n)
+            keys[k] = i >= n_blocks ? damacy__zstd_order_frame(damacy__zstd_frames(w)[i - n_blocks])
+                      : w.flags & DAMACY__ZSTD_FLAG_LITERALS
+                          ? damacy__zstd_order_literals(w, damacy__zstd_blocks(w)[i], is_early)
+                          : damacy__zstd_order_sequences(damacy__zstd_blocks(w)[i]);
+    }
+}
 
-    if (key.list == DAMACY__ZSTD_LISTS)
-        return;
-    const uint32_t at = damacy__atomic_add(key.list == DAMACY__ZSTD_LIST_SEQUENCES
-                                               ? &shared.sequences[key.bucket]
-                                               : &shared.cursor[key.list][key.bucket],
-                                           1);
-    if (WRITE)
-        damacy__zstd_order_list(w, key.list)[at] = index;
+// Those items are counted or, with WRITE, put into their lists.
+template <bool WRITE>
+DAMACY__INLINE void damacy__zstd_order_items(const damacy__zstd_wave& w,
+                                             damacy__zstd_order_shared& shared, uint32_t i,
+                                             uint32_t n_blocks, const damacy__zstd_order_key* keys)
+{
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__ZSTD_ORDER_AHEAD; k++, i += blockDim.x) {
+        const damacy__zstd_order_key key = keys[k];
+        if (key.list == DAMACY__ZSTD_LISTS)
+            continue;
+        const uint32_t at = damacy__atomic_add(key.list == DAMACY__ZSTD_LIST_SEQUENCES
+                                                   ? &shared.sequences[key.bucket]
+                                                   : &shared.cursor[key.list][key.bucket],
+                                               1);
+        if (WRITE)
+            damacy__zstd_order_list(w, key.list)[at] = i < n_blocks ? i : i - n_blocks;
+    }
 }
 
 // Waits until the sequence stage has begun, though not for ever: it may be queued behind.
@@ -357,32 +392,43 @@ DAMACY__INLINE bool damacy__zstd_order_is_early(const damacy__zstd_wave& w)
 }
 
 // The lists. Early literals are to have what sequences leave, so theirs come after those have
-// begun.
+// begun. Of two blocks of threads each makes a list, unless it is those of literals.
 static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,
                                           damacy__zstd_order_shared& shared)
 {
     const uint32_t n_blocks = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x, warp = tid / 32;
     const bool literals = w.flags & DAMACY__ZSTD_FLAG_LITERALS;
-    const uint32_t n = n_blocks + (literals ? 0 : damacy__zstd_counts(w)->n_frames);
+    const bool is_first = blockIdx.x == 0, is_last = literals || gridDim.x == 1 || !is_first;
+    const uint32_t begin = is_first ? tid : n_blocks + tid;
+    const uint32_t n = n_blocks + (literals || !is_last ? 0 : damacy__zstd_counts(w)->n_frames);
     const bool is_early = literals && damacy__zstd_order_is_early(w);
+    const uint32_t step = DAMACY__ZSTD_ORDER_AHEAD * blockDim.x;
+    damacy__zstd_order_key keys[DAMACY__ZSTD_ORDER_AHEAD];
     uint32_t* const cursor = (uint32_t*)&shared;
 
+    if (blockIdx.x > 1 || (literals && !is_first))
+        return;
     if (is_early && tid == 0)
         damacy__zstd_order_after_fse(w);
     for (uint32_t i = tid; i < sizeof shared / 4; i += blockDim.x)
         cursor[i] = 0;
     damacy__sync_block();
-    for (uint32_t i = tid; i < n; i += blockDim.x)
-        damacy__zstd_order_item<false>(w, shared, i, n_blocks, is_early);
+    for (uint32_t i = begin; i < n; i += step) {
+        damacy__zstd_order_keys(w, i, n, n_blocks, is_early, keys);
+        damacy__zstd_order_items<false>(w, shared, i, n_blocks, keys);
+    }
     damacy__sync_block();
-    if (warp == DAMACY__ZSTD_LIST_SEQUENCES && !literals)
+    if (warp == DAMACY__ZSTD_LIST_SEQUENCES && !literals && is_first)
         damacy__zstd_order_sequence_places(w, shared.sequences);
-    else if (warp != DAMACY__ZSTD_LIST_SEQUENCES && warp < DAMACY__ZSTD_LISTS &&
+    else if (warp != DAMACY__ZSTD_LIST_SEQUENCES && warp < DAMACY__ZSTD_LISTS && is_last &&
              literals == (warp >= DAMACY__ZSTD_LIST_EARLY))
         damacy__zstd_order_places(w, shared.cursor[warp], warp);
     damacy__sync_block();
-    for (uint32_t i = tid; i < n; i += blockDim.x)
-        damacy__zstd_order_item<true>(w, shared, i, n_blocks, is_early);
+    for (uint32_t i = begin; i < n; i += step) {
+        if (n - begin > step) // else they are there
+            damacy__zstd_order_keys(w, i, n, n_blocks, is_early, keys);
+        damacy__zstd_order_items<true>(w, shared, i, n_blocks, keys);
+    }
 }
 
 // ---- resolve: a warp per job --------------------------------------------------------------------

@@ -271,7 +271,7 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 2, 1024, 0, err));
     DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES], pairs, 64, 0, err));
     DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_TREES], pairs, 64, 0, err));
     DAMACY__TRY(damacy__zstd_join_side(run, 1, err));

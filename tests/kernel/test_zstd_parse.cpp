@@ -181,4 +181,75 @@ TEST(a_warp_reports_the_error_that_a_thread_reports)
     CHECK(n_kinds >= 4);
 }
 
+// More jobs than a thread of allocate takes at once, more blocks and frames than one of order does.
+TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
+{
+    enum { N = 4200 };
+    uint64_t seed = test_seed();
+    const bytes src = pack(words(300, &seed), 3);
+    const uint32_t n = N;
+    for (const uint32_t max_blocks : {(uint32_t)N, 3000u}) {
+        std::vector<damacy__job> jobs(N);
+        std::vector<damacy__job_result> results(N);
+        std::vector<uint64_t> errors(N);
+        std::vector<damacy__zstd_span> spans(N);
+        std::vector<damacy__zstd_frame> frames(max_blocks);
+        std::vector<damacy__zstd_block> blocks(max_blocks);
+        std::vector<damacy__zstd_tree> trees(max_blocks);
+        std::vector<uint32_t> order(max_blocks), list(max_blocks);
+        std::vector<bool> is_taken(max_blocks);
+        damacy__zstd_counters counters;
+        damacy__zstd_wave w = {};
+        for (damacy__job& j : jobs) {
+            j = damacy__job{};
+            j.src = (uint64_t)(uintptr_t)src.data();
+            j.src_size = src.size();
+            j.dst_capacity = j.expected_size = 300;
+        }
+        w.jobs = at(jobs);
+        w.n_jobs = (uint64_t)(uintptr_t)&n;
+        w.results = at(results);
+        w.errors = at(errors);
+        w.spans = at(spans);
+        w.counters = (uint64_t)(uintptr_t)&counters;
+        w.frames = at(frames);
+        w.blocks = at(blocks);
+        w.trees = at(trees);
+        w.sequence_order = at(order);
+        w.execute_list = at(list);
+        w.literals = w.records = 1u << 20;
+        w.max_jobs = N;
+        w.max_frames = w.max_blocks = max_blocks;
+        w.max_records = 1u << 24;
+        simt::launch(dim3(4), dim3(64), 0, [&] { damacy_zstd_count(w); });
+        simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
+        simt::launch(dim3(4), dim3(64), 0, [&] { damacy_zstd_fill(w); });
+        simt::launch(dim3(max_blocks == N ? 2 : 1), dim3(1024), 0, [&] { damacy_zstd_order(w); });
+        CHECK_EQ(counters.n_blocks, max_blocks);
+        CHECK_EQ(counters.n_frames, max_blocks);
+        CHECK_EQ(counters.n_refused, N - max_blocks);
+        CHECK_EQ(counters.n_sequence_blocks, max_blocks);
+        CHECK_EQ(counters.n_execute, max_blocks);
+        CHECK_EQ(counters.n_records, max_blocks * spans[0].n_records);
+        std::sort(order.begin(), order.end());
+        std::sort(list.begin(), list.end());
+        for (uint32_t i = 0; i < N; i++) {
+            CHECK_EQ(errors[i],
+                     i < max_blocks ? DAMACY__ZSTD_NO_ERROR : (uint64_t)DAMACY__JOB_NEED_SCRATCH);
+            if (i >= max_blocks) {
+                CHECK_EQ(spans[i].n_blocks, 0);
+                continue;
+            }
+            CHECK_EQ(order[i], i);
+            CHECK_EQ(list[i], i);
+            const uint32_t place = spans[i].first_block;
+            CHECK(place < max_blocks && !is_taken[place]);
+            is_taken[place] = true;
+            CHECK_EQ(spans[i].first_frame, place);
+            CHECK_EQ(spans[i].first_literal_byte, place * spans[0].n_literal_bytes);
+            CHECK_EQ(spans[i].first_record, w.max_records - (place + 1) * spans[0].n_records);
+        }
+    }
+}
+
 TEST_MAIN

@@ -266,7 +266,7 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     simt::launch(walkers, dim3(64), 0, [&] { damacy_zstd_count(w); });
     simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
     simt::launch(walkers, dim3(64), 0, [&] { damacy_zstd_fill(w); });
-    simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_order(w); });
+    simt::launch(wave_grid(3), dim3(1024), 0, [&] { damacy_zstd_order(w); });
     if (o.seed % 2) // neither waits for the other
         wrong = wave_early(w, o.literals, o.seed % 4 == 1);
     simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_tables(w); });
