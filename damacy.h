@@ -1884,7 +1884,7 @@ typedef struct damacy__job {
         dst_capacity; /* bytes that may be written at dst; more than the maximum is the maximum */
     uint64_t expected_size; /* output bytes demanded exactly, or DAMACY__SIZE_UNKNOWN */
     uint32_t flags;         /* DAMACY__JOB_* flags */
-    uint32_t tag;           /* the caller's; kernels do not read it */
+    uint32_t tag;           /* the caller's; kernels read it of JOB_SHUFFLED (blosc_abi.h) alone */
 } damacy__job;
 static_assert(sizeof(damacy__job) == 48, "ABI");
 
@@ -9701,8 +9701,9 @@ DAMACY__COLD_END
  *   fse       sequences -> records, block sizes, outgoing repeat offsets
  *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
  *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
- *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets
- *   execute   records -> output
+ *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;
+ *             moves of a blosc wave
+ *   execute   records -> output; of blosc blocks, their byte shuffle undone
  *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets
  *   finish    frame checksums, results
  *
@@ -9945,12 +9946,15 @@ typedef struct damacy__zstd_wave {
     uint64_t links;       /* scratch of execute for few large frames, or 0 */
     uint64_t max_records; /* what that scratch could hold of records alone; a multiple of 16 */
     uint32_t first_job;   /* of the table that n_jobs counts; jobs and results begin there */
-    uint32_t zero;
+    uint32_t max_moves;
     uint64_t links_size;
+    uint64_t chunks;  /* damacy__blosc_chunk[]: those of jobs with JOB_SHUFFLED, by tag; or 0 */
+    uint64_t moves;   /* place: damacy__move[max_moves] that the caller wants made, or 0 */
+    uint64_t n_moves; /* const uint32_t */
     uint32_t max_jobs, max_frames, max_blocks;
     uint32_t flags;
 } damacy__zstd_wave;
-static_assert(sizeof(damacy__zstd_wave) == 176, "ABI");
+static_assert(sizeof(damacy__zstd_wave) == 200, "ABI");
 
 /* ==== kernels/assemble_work.h ==== */
 /* Work of the assemble kernel, made by the host from damacy__copy records (stage/assemble_launch.h)
@@ -10012,15 +10016,15 @@ typedef struct damacy__assemble_wave {
 static_assert(sizeof(damacy__assemble_wave) == 56, "ABI");
 
 /* ==== kernels/blosc_abi.h ==== */
-/* Records of the blosc1 decoder, shared by the host, blosc.cu and copy.cu.
+/* Records of the blosc1 decoder, shared by the host, blosc.cu and the Zstandard decoder.
  *
  * A wave turns a table of containers into jobs of other decoders. In this order, on one stream:
  *
- *   begin     zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and
- * first_zstd parse     warp per chunk, 32 a CTA: checks the container, appends its streams to the
- * three tables (the LZ4 and Zstandard decoders on their tables, damacy_copy on the table of copies)
- *   finish    warp per chunk: the status of a chunk is that of its first stream that failed
- *   unfilter  undoes byte and bit shuffle, scratch -> output
+ * - begin zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and first_zstd;
+ * - parse, a warp per chunk, 32 a CTA, checks the container and appends its streams to the three
+ *   tables: those of the LZ4 and Zstandard decoders, and moves, which the latter makes beside;
+ * - unfilter undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of
+ *   Zstandard frames has undone; the status of a chunk is that of its first stream that failed.
  *
  * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing
  * and gets NEED_SCRATCH, so every count stays within its table. */
@@ -10030,7 +10034,7 @@ static_assert(sizeof(damacy__assemble_wave) == 56, "ABI");
 typedef struct damacy__move {
     uint64_t src;
     uint64_t dst;
-    uint64_t size; /* parse makes none above MOVE_MAX, for balance; damacy_copy takes any size */
+    uint64_t size; /* parse makes none above MOVE_MAX, for balance */
 } damacy__move;
 static_assert(sizeof(damacy__move) == 24, "ABI");
 #define DAMACY__MOVE_MAX 65536u
@@ -10053,6 +10057,7 @@ enum { /* damacy__blosc_chunk.filter */
 /* What parse found in a chunk. */
 typedef struct damacy__blosc_chunk {
     uint64_t image;      /* where its streams go: the output, or scratch when there is a filter */
+    uint64_t dst;        /* the output */
     uint32_t size;       /* decoded bytes */
     uint32_t block_size; /* decoded bytes of every block but perhaps the last */
     uint32_t type_size;
@@ -10063,9 +10068,13 @@ typedef struct damacy__blosc_chunk {
     uint32_t n_jobs;
     uint32_t status; /* DAMACY__JOB_OK, or why there are no jobs */
     uint32_t error_offset;
-    uint32_t zero;
+    uint32_t n_filtered; /* jobs with JOB_SHUFFLED that are in the output, unshuffled */
 } damacy__blosc_chunk;
-static_assert(sizeof(damacy__blosc_chunk) == 48, "ABI");
+static_assert(sizeof(damacy__blosc_chunk) == 56, "ABI");
+
+/* damacy__job.flags of a Zstandard job: the stream is a whole block with byte shuffle, as are those
+ * of all jobs of chunk `tag`. Who executes it may undo the shuffle as well. */
+enum { DAMACY__JOB_SHUFFLED = 0x200 };
 
 typedef struct damacy__blosc_counters {
     uint64_t n_scratch_bytes; /* used of the scratch, multiples of 256 */
@@ -10165,9 +10174,10 @@ typedef struct damacy__codec_frames {
     uint32_t n;
     uint32_t flags; /* of every job */
     uint32_t kind;
-    uint32_t zero;
+    uint32_t n_zeroed; /* gather: words that it sets to 0 */
+    uint64_t zeroed;   /* uint32_t[n_zeroed] */
 } damacy__codec_frames;
-static_assert(sizeof(damacy__codec_frames) == 112, "ABI");
+static_assert(sizeof(damacy__codec_frames) == 120, "ABI");
 
 /* ==== kernels/abi.h ==== */
 __extension__ static const char damacy__source_abi_h[] =
@@ -10209,7 +10219,7 @@ __extension__ static const char damacy__source_abi_h[] =
     "        dst_capacity; /* bytes that may be written at dst; more than the maximum is the maximum */\n"
     "    uint64_t expected_size; /* output bytes demanded exactly, or DAMACY__SIZE_UNKNOWN */\n"
     "    uint32_t flags;         /* DAMACY__JOB_* flags */\n"
-    "    uint32_t tag;           /* the caller's; kernels do not read it */\n"
+    "    uint32_t tag;           /* the caller's; kernels read it of JOB_SHUFFLED (blosc_abi.h) alone */\n"
     "} damacy__job;\n"
     "static_assert(sizeof(damacy__job) == 48, \"ABI\");\n"
     "\n"
@@ -11302,6 +11312,34 @@ __extension__ static const char damacy__source_blosc_cu[] =
     "        *(uint32_t*)(uintptr_t)wave.n_zstd = wave.first_zstd;\n"
     "}\n"
     "\n"
+    "// Flags for the jobs of a chunk.\n"
+    "DAMACY__INLINE uint32_t damacy__blosc_job_flags(const damacy__job* job, const damacy__container* c,\n"
+    "                                                const damacy__blosc_share* s)\n"
+    "{\n"
+    "    const bool is_whole = c->codec == DAMACY__BLOSC_JOBS_ZSTD && !c->is_split &&\n"
+    "                          c->filter == DAMACY__BLOSC_FILTER_BYTES && s->n_moves == 0;\n"
+    "    return (job->flags & DAMACY__JOB_NO_CHECKSUM) | (is_whole ? (uint32_t)DAMACY__JOB_SHUFFLED : 0);\n"
+    "}\n"
+    "\n"
+    "// Writes what was found. One lane calls it.\n"
+    "DAMACY__INLINE void damacy__blosc_tell(damacy__blosc_chunk* chunk, const damacy__container* c,\n"
+    "                                       const damacy__blosc_share* s, uint64_t dst, uint64_t error)\n"
+    "{\n"
+    "    const bool failed = error != DAMACY__BLOSC_NO_ERROR;\n"
+    "    chunk->image = s->image;\n"
+    "    chunk->dst = dst;\n"
+    "    chunk->size = c->size;\n"
+    "    chunk->block_size = c->block_size;\n"
+    "    chunk->type_size = c->type_size;\n"
+    "    chunk->filter = c->filter;\n"
+    "    chunk->codec = c->codec;\n"
+    "    chunk->first_job = s->first_job;\n"
+    "    chunk->n_jobs = failed ? 0 : s->n_jobs;\n"
+    "    chunk->status = failed ? (uint32_t)(error & 255) : (uint32_t)DAMACY__JOB_OK;\n"
+    "    chunk->error_offset = failed ? (uint32_t)(error >> 8) : 0;\n"
+    "    chunk->n_filtered = 0;\n"
+    "}\n"
+    "\n"
     "// Warp per chunk, a group a CTA.\n"
     "extern \"C\" __global__\n"
     "    __launch_bounds__(32 * DAMACY__BLOSC_GROUP) void damacy_blosc_parse(damacy__blosc_wave wave)\n"
@@ -11347,120 +11385,112 @@ __extension__ static const char damacy__source_blosc_cu[] =
     "        share.first_job = damacy__shfl(share.first_job, 0);\n"
     "        share.first_move = damacy__shfl(share.first_move, 0);\n"
     "        if (damacy__all(fits))\n"
-    "            damacy__blosc_write(&wave, &c, &share, job->flags & DAMACY__JOB_NO_CHECKSUM, index,\n"
+    "            damacy__blosc_write(&wave, &c, &share, damacy__blosc_job_flags(job, &c, &share), index,\n"
     "                                lane);\n"
     "        else\n"
     "            error = damacy__blosc_error(0, DAMACY__JOB_NEED_SCRATCH);\n"
     "    }\n"
-    "    if (lane == 0) {\n"
-    "        damacy__blosc_chunk* const chunk = (damacy__blosc_chunk*)(uintptr_t)wave.chunks + index;\n"
-    "        const bool failed = error != DAMACY__BLOSC_NO_ERROR;\n"
-    "        chunk->image = share.image;\n"
-    "        chunk->size = c.size;\n"
-    "        chunk->block_size = c.block_size;\n"
-    "        chunk->type_size = c.type_size;\n"
-    "        chunk->filter = c.filter;\n"
-    "        chunk->codec = c.codec;\n"
-    "        chunk->first_job = share.first_job;\n"
-    "        chunk->n_jobs = failed ? 0 : share.n_jobs;\n"
-    "        chunk->status = failed ? (uint32_t)(error & 255) : (uint32_t)DAMACY__JOB_OK;\n"
-    "        chunk->error_offset = failed ? (uint32_t)(error >> 8) : 0;\n"
-    "        chunk->zero = 0;\n"
-    "    }\n"
+    "    if (lane == 0)\n"
+    "        damacy__blosc_tell((damacy__blosc_chunk*)(uintptr_t)wave.chunks + index, &c, &share,\n"
+    "                           job->dst, error);\n"
     "}\n"
     "\n"
-    "// Warp per chunk, four a CTA: the chunk's result from those of its streams.\n"
-    "extern \"C\" __global__ __launch_bounds__(128) void damacy_blosc_finish(damacy__blosc_wave wave)\n"
+    "// The minimum over a CTA of 256 threads, for all.\n"
+    "typedef struct damacy__blosc_warps {\n"
+    "    uint64_t least[8];\n"
+    "} damacy__blosc_warps;\n"
+    "\n"
+    "DAMACY__INLINE uint64_t damacy__blosc_least_of_all(uint64_t v, damacy__blosc_warps* shared)\n"
     "{\n"
-    "    const uint32_t lane = damacy__lane(), index = blockIdx.x * 4 + (threadIdx.x >> 5);\n"
-    "    if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
-    "        return;\n"
-    "    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];\n"
-    "    const bool is_zstd = chunk.codec == DAMACY__BLOSC_JOBS_ZSTD;\n"
+    "    v = damacy__blosc_least(v);\n"
+    "    if (damacy__lane() == 0)\n"
+    "        shared->least[threadIdx.x >> 5] = v;\n"
+    "    damacy__sync_block();\n"
+    "    for (uint32_t i = 0; i < 8; i++)\n"
+    "        v = shared->least[i] < v ? shared->least[i] : v;\n"
+    "    return v;\n"
+    "}\n"
+    "\n"
+    "// The status of a chunk, from those of its streams, and, for one CTA of it, its result.\n"
+    "DAMACY__INLINE uint32_t damacy__blosc_finish(const damacy__blosc_wave* wave,\n"
+    "                                             const damacy__blosc_chunk* chunk, uint32_t index,\n"
+    "                                             bool is_told, damacy__blosc_warps* shared)\n"
+    "{\n"
+    "    const bool is_zstd = chunk->codec == DAMACY__BLOSC_JOBS_ZSTD;\n"
     "    const damacy__job_result* const results =\n"
-    "        (const damacy__job_result*)(uintptr_t)(is_zstd ? wave.zstd_results : wave.lz4_results) +\n"
-    "        chunk.first_job;\n"
+    "        (const damacy__job_result*)(uintptr_t)(is_zstd ? wave->zstd_results : wave->lz4_results) +\n"
+    "        chunk->first_job;\n"
     "    uint64_t first = DAMACY__BLOSC_NO_ERROR;\n"
-    "    for (uint32_t i = lane; i < chunk.n_jobs; i += 32)\n"
+    "    for (uint32_t i = threadIdx.x; i < chunk->n_jobs; i += blockDim.x)\n"
     "        if (results[i].status != DAMACY__JOB_OK && i < first)\n"
     "            first = i;\n"
-    "    first = damacy__blosc_least(first);\n"
-    "    if (lane == 0) {\n"
-    "        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave.jobs + index;\n"
-    "        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave.results + index;\n"
-    "        uint32_t status = chunk.status;\n"
-    "        uint64_t at = chunk.error_offset;\n"
-    "        if (first != DAMACY__BLOSC_NO_ERROR) {\n"
-    "            const damacy__job* const job =\n"
-    "                (const damacy__job*)(uintptr_t)(is_zstd ? wave.zstd_jobs : wave.lz4_jobs) +\n"
-    "                chunk.first_job + first;\n"
-    "            status = results[first].status;\n"
-    "            at = job->src - source->src + results[first].error_offset;\n"
-    "        }\n"
-    "        result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk.size : 0;\n"
-    "        result->error_offset = at;\n"
-    "        result->zero = 0;\n"
-    "        result->status = status;\n"
+    "    first = damacy__blosc_least_of_all(first, shared);\n"
+    "    uint32_t status = chunk->status;\n"
+    "    uint64_t at = chunk->error_offset;\n"
+    "    if (first != DAMACY__BLOSC_NO_ERROR)\n"
+    "        status = results[first].status;\n"
+    "    if (!is_told || threadIdx.x != 0)\n"
+    "        return status;\n"
+    "    if (first != DAMACY__BLOSC_NO_ERROR) {\n"
+    "        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave->jobs + index;\n"
+    "        const damacy__job* const job =\n"
+    "            (const damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs) +\n"
+    "            chunk->first_job + first;\n"
+    "        at = job->src - source->src + results[first].error_offset;\n"
     "    }\n"
+    "    damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;\n"
+    "    result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk->size : 0;\n"
+    "    result->error_offset = at;\n"
+    "    result->zero = 0;\n"
+    "    result->status = status;\n"
+    "    return status;\n"
     "}\n"
     "\n"
-    "// wave.parts CTAs per chunk, each taking every parts-th piece of about 16 KiB. Reads are coalesced\n"
-    "// in every plane, writes are 16 bytes a thread. No shared memory.\n"
+    "// wave.parts CTAs per chunk, of which the first writes its result. Each takes every parts-th piece\n"
+    "// of about 16 KiB. Reads are coalesced in every plane, writes are 16 bytes a thread.\n"
     "extern \"C\" __global__ __launch_bounds__(256, 5) void damacy_blosc_unfilter(damacy__blosc_wave wave)\n"
     "{\n"
-    "    const uint32_t index = blockIdx.x / wave.parts;\n"
-    "    if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))\n"
+    "    DAMACY__SHARED(damacy__blosc_warps, shared);\n"
+    "    const uint32_t index = blockIdx.x / wave.parts, part = blockIdx.x % wave.parts;\n"
+    "    if (index >= wave.max_jobs)\n"
     "        return;\n"
     "    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];\n"
-    "    if (chunk.filter == DAMACY__BLOSC_FILTER_NONE || chunk.size == 0 ||\n"
-    "        ((const damacy__job_result*)(uintptr_t)wave.results)[index].status != DAMACY__JOB_OK)\n"
+    "    if (index >= *(const uint32_t*)(uintptr_t)wave.n_jobs)\n"
     "        return;\n"
-    "    uint8_t* const out = (uint8_t*)(uintptr_t)((const damacy__job*)(uintptr_t)wave.jobs)[index].dst;\n"
+    "    const bool is_done = chunk.filter == DAMACY__BLOSC_FILTER_NONE || chunk.size == 0 ||\n"
+    "                         (chunk.n_jobs && chunk.n_filtered == chunk.n_jobs);\n"
+    "    if (part && is_done)\n"
+    "        return;\n"
+    "    if (damacy__blosc_finish(&wave, &chunk, index, part == 0, &shared) != DAMACY__JOB_OK || is_done)\n"
+    "        return;\n"
     "    const uint32_t width = chunk.type_size;\n"
     "    const uint32_t piece = damacy__piece_elements(width, DAMACY__BLOSC_PIECE); // elements\n"
     "    const uint32_t n_pieces = (chunk.block_size - 1) / (piece * width) + 1;    // of a block\n"
     "    const uint32_t n_blocks = (chunk.size - 1) / chunk.block_size + 1;\n"
-    "    for (uint64_t i = blockIdx.x % wave.parts; i < (uint64_t)n_pieces * n_blocks; i += wave.parts) {\n"
+    "    for (uint64_t i = part; i < (uint64_t)n_pieces * n_blocks; i += wave.parts) {\n"
     "        const uint32_t start = (uint32_t)(i / n_pieces) * chunk.block_size;\n"
     "        damacy__filtered f;\n"
     "        f.src = (const uint8_t*)(uintptr_t)chunk.image + start;\n"
-    "        f.dst = out + start;\n"
+    "        f.dst = (uint8_t*)(uintptr_t)chunk.dst + start;\n"
     "        f.size = damacy__min(chunk.size - start, chunk.block_size);\n"
     "        f.width = width;\n"
     "        f.n = f.size / width;\n"
-    "        const uint32_t begin = (uint32_t)(i % n_pieces) * piece;\n"
-    "        if ((uint64_t)begin * width >= f.size)\n"
-    "            continue;\n"
-    "        const uint32_t end = damacy__min(f.n, begin + piece);\n"
-    "        const bool is_bits = chunk.filter == DAMACY__BLOSC_FILTER_BITS;\n"
-    "        const bool is_plain = is_bits && (f.n == 0 || f.n % 8 != 0);\n"
-    "        if (!is_plain && begin < end) {\n"
-    "            if (is_bits)\n"
-    "                damacy__unbitshuffle_piece(&f, begin, end);\n"
-    "            else\n"
-    "                damacy__unshuffle_piece(&f, begin, end);\n"
-    "        }\n"
-    "        // what was not shuffled: all of a plain block, or the bytes after the last element\n"
-    "        const uint32_t from = is_plain ? begin * width : end * width;\n"
-    "        const uint32_t to = is_plain && f.size - from > piece * width ? from + piece * width\n"
-    "                            : end == f.n || is_plain                  ? f.size\n"
-    "                                                                      : from;\n"
-    "        if (from < to)\n"
-    "            damacy__copy_group(f.dst + from, f.src + from, to - from, threadIdx.x, blockDim.x);\n"
+    "        damacy__unfilter_piece<2>(&f, chunk.filter == DAMACY__BLOSC_FILTER_BITS,\n"
+    "                                  (uint32_t)(i % n_pieces) * piece, piece);\n"
     "    }\n"
     "}\n";
 
 /* ==== kernels/blosc_abi.h ==== */
 __extension__ static const char damacy__source_blosc_abi_h[] =
-    "/* Records of the blosc1 decoder, shared by the host, blosc.cu and copy.cu.\n"
+    "/* Records of the blosc1 decoder, shared by the host, blosc.cu and the Zstandard decoder.\n"
     " *\n"
     " * A wave turns a table of containers into jobs of other decoders. In this order, on one stream:\n"
     " *\n"
-    " *   begin     zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and\n"
-    " * first_zstd parse     warp per chunk, 32 a CTA: checks the container, appends its streams to the\n"
-    " * three tables (the LZ4 and Zstandard decoders on their tables, damacy_copy on the table of copies)\n"
-    " *   finish    warp per chunk: the status of a chunk is that of its first stream that failed\n"
-    " *   unfilter  undoes byte and bit shuffle, scratch -> output\n"
+    " * - begin zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and first_zstd;\n"
+    " * - parse, a warp per chunk, 32 a CTA, checks the container and appends its streams to the three\n"
+    " *   tables: those of the LZ4 and Zstandard decoders, and moves, which the latter makes beside;\n"
+    " * - unfilter undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of\n"
+    " *   Zstandard frames has undone; the status of a chunk is that of its first stream that failed.\n"
     " *\n"
     " * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing\n"
     " * and gets NEED_SCRATCH, so every count stays within its table. */\n"
@@ -11472,7 +11502,7 @@ __extension__ static const char damacy__source_blosc_abi_h[] =
     "typedef struct damacy__move {\n"
     "    uint64_t src;\n"
     "    uint64_t dst;\n"
-    "    uint64_t size; /* parse makes none above MOVE_MAX, for balance; damacy_copy takes any size */\n"
+    "    uint64_t size; /* parse makes none above MOVE_MAX, for balance */\n"
     "} damacy__move;\n"
     "static_assert(sizeof(damacy__move) == 24, \"ABI\");\n"
     "#define DAMACY__MOVE_MAX 65536u\n"
@@ -11495,6 +11525,7 @@ __extension__ static const char damacy__source_blosc_abi_h[] =
     "/* What parse found in a chunk. */\n"
     "typedef struct damacy__blosc_chunk {\n"
     "    uint64_t image;      /* where its streams go: the output, or scratch when there is a filter */\n"
+    "    uint64_t dst;        /* the output */\n"
     "    uint32_t size;       /* decoded bytes */\n"
     "    uint32_t block_size; /* decoded bytes of every block but perhaps the last */\n"
     "    uint32_t type_size;\n"
@@ -11505,9 +11536,13 @@ __extension__ static const char damacy__source_blosc_abi_h[] =
     "    uint32_t n_jobs;\n"
     "    uint32_t status; /* DAMACY__JOB_OK, or why there are no jobs */\n"
     "    uint32_t error_offset;\n"
-    "    uint32_t zero;\n"
+    "    uint32_t n_filtered; /* jobs with JOB_SHUFFLED that are in the output, unshuffled */\n"
     "} damacy__blosc_chunk;\n"
-    "static_assert(sizeof(damacy__blosc_chunk) == 48, \"ABI\");\n"
+    "static_assert(sizeof(damacy__blosc_chunk) == 56, \"ABI\");\n"
+    "\n"
+    "/* damacy__job.flags of a Zstandard job: the stream is a whole block with byte shuffle, as are those\n"
+    " * of all jobs of chunk `tag`. Who executes it may undo the shuffle as well. */\n"
+    "enum { DAMACY__JOB_SHUFFLED = 0x200 };\n"
     "\n"
     "typedef struct damacy__blosc_counters {\n"
     "    uint64_t n_scratch_bytes; /* used of the scratch, multiples of 256 */\n"
@@ -12047,7 +12082,11 @@ __extension__ static const char damacy__source_codec_cu[] =
     "        ((damacy__job*)(uintptr_t)f.jobs)[i] = job;\n"
     "        ((damacy__job_result*)(uintptr_t)f.results)[i] = result;\n"
     "    }\n"
-    "    if (blockIdx.x == 0 && threadIdx.x == 0)\n"
+    "    if (blockIdx.x != 0)\n"
+    "        return;\n"
+    "    for (uint32_t i = threadIdx.x; i < f.n_zeroed; i += blockDim.x)\n"
+    "        ((uint32_t*)(uintptr_t)f.zeroed)[i] = 0;\n"
+    "    if (threadIdx.x == 0)\n"
     "        *(uint32_t*)(uintptr_t)f.n_jobs = n;\n"
     "}\n"
     "\n"
@@ -12281,28 +12320,15 @@ __extension__ static const char damacy__source_codec_abi_h[] =
     "    uint32_t n;\n"
     "    uint32_t flags; /* of every job */\n"
     "    uint32_t kind;\n"
-    "    uint32_t zero;\n"
+    "    uint32_t n_zeroed; /* gather: words that it sets to 0 */\n"
+    "    uint64_t zeroed;   /* uint32_t[n_zeroed] */\n"
     "} damacy__codec_frames;\n"
-    "static_assert(sizeof(damacy__codec_frames) == 112, \"ABI\");\n";
+    "static_assert(sizeof(damacy__codec_frames) == 120, \"ABI\");\n";
 
 /* ==== kernels/copy.cu ==== */
 __extension__ static const char damacy__source_copy_cu[] =
-    "// Moves bytes between device addresses at any alignment: stored streams and chunks without a codec.\n"
-    "// Also clears the output of chunks that failed, so that nothing of an earlier chunk shows.\n"
-    "#include \"kernels/bytes.cuh\"\n"
-    "#include \"kernels/blosc_abi.h\"\n"
-    "\n"
-    "// A CTA per move, over a grid of any size. *n above max counts as max.\n"
-    "extern \"C\" __global__ __launch_bounds__(256) void damacy_copy(uint64_t moves, uint64_t n,\n"
-    "                                                              uint32_t max)\n"
-    "{\n"
-    "    const uint32_t count = damacy__min(*(const uint32_t*)(uintptr_t)n, max);\n"
-    "    for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {\n"
-    "        const damacy__move move = ((const damacy__move*)(uintptr_t)moves)[i];\n"
-    "        damacy__copy_group((uint8_t*)(uintptr_t)move.dst, (const uint8_t*)(uintptr_t)move.src,\n"
-    "                           move.size, threadIdx.x, blockDim.x);\n"
-    "    }\n"
-    "}\n"
+    "// Clears the output of chunks that failed, so that nothing of an earlier chunk shows.\n"
+    "#include \"kernels/warp.cuh\"\n"
     "\n"
     "// A CTA per job, over a grid of any size: zeroes the expected output of jobs whose status is not\n"
     "// OK.\n"
@@ -13762,16 +13788,18 @@ __extension__ static const char damacy__source_shuffle_cuh[] =
     "} damacy__filtered;\n"
     "\n"
     "// Eight bytes at p, inside the block.\n"
+    "template <bool IS_ALIGNED = false>\n"
     "DAMACY__INLINE damacy__u32x2 damacy__plane8(const damacy__filtered* f, const uint8_t* p)\n"
     "{\n"
-    "    if (((uintptr_t)p & 7) == 0)\n"
+    "    if (IS_ALIGNED || ((uintptr_t)p & 7) == 0)\n"
     "        return *(const damacy__u32x2*)p;\n"
     "    return damacy__gather8(p, 8, f->src, f->src + f->size);\n"
     "}\n"
     "\n"
+    "template <bool IS_ALIGNED = false>\n"
     "DAMACY__INLINE uint32_t damacy__plane4(const damacy__filtered* f, const uint8_t* p)\n"
     "{\n"
-    "    if (((uintptr_t)p & 3) == 0)\n"
+    "    if (IS_ALIGNED || ((uintptr_t)p & 3) == 0)\n"
     "        return *(const uint32_t*)p;\n"
     "    return damacy__gather8(p, 4, f->src, f->src + f->size).x;\n"
     "}\n"
@@ -13798,33 +13826,71 @@ __extension__ static const char damacy__source_shuffle_cuh[] =
     "    return r;\n"
     "}\n"
     "\n"
-    "// Elements [begin, end), multiples of 8 but for the block's last, to a 16-byte aligned dst.\n"
+    "// Elements [begin, end), multiples of 8 but for the block's last, to a 16-byte aligned dst. AHEAD\n"
+    "// times 8 of a thread are asked for before the first are stored.\n"
+    "template <uint32_t AHEAD, bool IS_ALIGNED>\n"
+    "DAMACY__INLINE uint32_t damacy__unshuffle2_some(const damacy__filtered* f, uint32_t first,\n"
+    "                                                uint32_t whole)\n"
+    "{\n"
+    "    const uint32_t step = 8 * blockDim.x;\n"
+    "    for (; first < whole && AHEAD * step - step < whole - first; first += AHEAD * step) {\n"
+    "        damacy__u32x2 a[AHEAD], b[AHEAD];\n"
+    "#pragma unroll\n"
+    "        for (uint32_t k = 0; k < AHEAD; k++) {\n"
+    "            a[k] = damacy__plane8<IS_ALIGNED>(f, f->src + first + k * step);\n"
+    "            b[k] = damacy__plane8<IS_ALIGNED>(f, f->src + f->n + first + k * step);\n"
+    "        }\n"
+    "#pragma unroll\n"
+    "        for (uint32_t k = 0; k < AHEAD; k++) {\n"
+    "            const damacy__u32x2 low = damacy__zip(a[k].x, b[k].x);\n"
+    "            const damacy__u32x2 high = damacy__zip(a[k].y, b[k].y);\n"
+    "            damacy__u32x4 v;\n"
+    "            v.x = low.x;\n"
+    "            v.y = low.y;\n"
+    "            v.z = high.x;\n"
+    "            v.w = high.y;\n"
+    "            *(damacy__u32x4*)(f->dst + 2 * (uint64_t)(first + k * step)) = v;\n"
+    "        }\n"
+    "    }\n"
+    "    return first;\n"
+    "}\n"
+    "template <uint32_t AHEAD, bool IS_ALIGNED>\n"
     "DAMACY__INLINE void damacy__unshuffle2(const damacy__filtered* f, uint32_t begin, uint32_t end)\n"
     "{\n"
-    "#pragma unroll 4\n"
-    "    for (uint32_t i = begin + 8 * threadIdx.x; i < (end & ~7u); i += 8 * blockDim.x) {\n"
-    "        const damacy__u32x2 a = damacy__plane8(f, f->src + i);\n"
-    "        const damacy__u32x2 b = damacy__plane8(f, f->src + f->n + i);\n"
-    "        const damacy__u32x2 low = damacy__zip(a.x, b.x), high = damacy__zip(a.y, b.y);\n"
-    "        damacy__u32x4 v;\n"
-    "        v.x = low.x;\n"
-    "        v.y = low.y;\n"
-    "        v.z = high.x;\n"
-    "        v.w = high.y;\n"
-    "        *(damacy__u32x4*)(f->dst + 2 * (uint64_t)i) = v;\n"
-    "    }\n"
+    "    const uint32_t first = begin + 8 * threadIdx.x, whole = end & ~7u;\n"
+    "    damacy__unshuffle2_some<1, IS_ALIGNED>(\n"
+    "        f, damacy__unshuffle2_some<AHEAD, IS_ALIGNED>(f, first, whole), whole);\n"
     "}\n"
     "\n"
+    "template <uint32_t AHEAD, bool IS_ALIGNED>\n"
+    "DAMACY__INLINE uint32_t damacy__unshuffle4_some(const damacy__filtered* f, uint32_t first,\n"
+    "                                                uint32_t whole)\n"
+    "{\n"
+    "    const uint32_t step = 4 * blockDim.x;\n"
+    "    const uint64_t n = f->n;\n"
+    "    for (; first < whole && AHEAD * step - step < whole - first; first += AHEAD * step) {\n"
+    "        damacy__u32x4 v[AHEAD];\n"
+    "#pragma unroll\n"
+    "        for (uint32_t k = 0; k < AHEAD; k++) {\n"
+    "            const uint8_t* p = f->src + first + k * step;\n"
+    "            v[k].x = damacy__plane4<IS_ALIGNED>(f, p);\n"
+    "            v[k].y = damacy__plane4<IS_ALIGNED>(f, p + n);\n"
+    "            v[k].z = damacy__plane4<IS_ALIGNED>(f, p + 2 * n);\n"
+    "            v[k].w = damacy__plane4<IS_ALIGNED>(f, p + 3 * n);\n"
+    "        }\n"
+    "#pragma unroll\n"
+    "        for (uint32_t k = 0; k < AHEAD; k++)\n"
+    "            *(damacy__u32x4*)(f->dst + 4 * (uint64_t)(first + k * step)) =\n"
+    "                damacy__transpose4(v[k].x, v[k].y, v[k].z, v[k].w);\n"
+    "    }\n"
+    "    return first;\n"
+    "}\n"
+    "template <uint32_t AHEAD, bool IS_ALIGNED>\n"
     "DAMACY__INLINE void damacy__unshuffle4(const damacy__filtered* f, uint32_t begin, uint32_t end)\n"
     "{\n"
-    "#pragma unroll 4\n"
-    "    for (uint32_t i = begin + 4 * threadIdx.x; i < (end & ~3u); i += 4 * blockDim.x) {\n"
-    "        const uint8_t* p = f->src + i;\n"
-    "        const uint64_t n = f->n;\n"
-    "        *(damacy__u32x4*)(f->dst + 4 * (uint64_t)i) =\n"
-    "            damacy__transpose4(damacy__plane4(f, p), damacy__plane4(f, p + n),\n"
-    "                               damacy__plane4(f, p + 2 * n), damacy__plane4(f, p + 3 * n));\n"
-    "    }\n"
+    "    const uint32_t first = begin + 4 * threadIdx.x, whole = end & ~3u;\n"
+    "    damacy__unshuffle4_some<1, IS_ALIGNED>(\n"
+    "        f, damacy__unshuffle4_some<AHEAD, IS_ALIGNED>(f, first, whole), whole);\n"
     "}\n"
     "\n"
     "DAMACY__INLINE void damacy__unshuffle8(const damacy__filtered* f, uint32_t begin, uint32_t end)\n"
@@ -14045,17 +14111,17 @@ __extension__ static const char damacy__source_shuffle_cuh[] =
     "    return n ? n : 64;\n"
     "}\n"
     "\n"
-    "// Undoes the byte shuffle of piece `piece` of a block; the block's rest goes with whoever reaches\n"
-    "// it.\n"
+    "// Undoes the byte shuffle of elements [begin, end) of a block.\n"
+    "template <uint32_t AHEAD>\n"
     "DAMACY__INLINE void damacy__unshuffle_piece(const damacy__filtered* f, uint32_t begin, uint32_t end)\n"
     "{\n"
     "    const bool aligned = ((uintptr_t)f->dst & 15) == 0;\n"
     "    uint32_t done = begin;\n"
     "    if (aligned && f->width == 2) {\n"
-    "        damacy__unshuffle2(f, begin, end);\n"
+    "        damacy__unshuffle2<AHEAD, false>(f, begin, end);\n"
     "        done = end & ~7u;\n"
     "    } else if (aligned && f->width == 4) {\n"
-    "        damacy__unshuffle4(f, begin, end);\n"
+    "        damacy__unshuffle4<AHEAD, false>(f, begin, end);\n"
     "        done = end & ~3u;\n"
     "    } else if (aligned && f->width == 8) {\n"
     "        damacy__unshuffle8(f, begin, end);\n"
@@ -14077,6 +14143,44 @@ __extension__ static const char damacy__source_shuffle_cuh[] =
     "        damacy__unbitshuffle<4>(f, begin, end);\n"
     "    else\n"
     "        damacy__unbitshuffle_any(f, begin, end);\n"
+    "}\n"
+    "\n"
+    "// Undoes the filter of `piece` elements from `begin` on. The block's rest, and all of one whose\n"
+    "// bits no filter could shuffle, is copied by whoever reaches it.\n"
+    "template <uint32_t AHEAD>\n"
+    "DAMACY__INLINE void damacy__unfilter_piece(const damacy__filtered* f, bool is_bits, uint32_t begin,\n"
+    "                                           uint32_t piece)\n"
+    "{\n"
+    "    if ((uint64_t)begin * f->width >= f->size)\n"
+    "        return;\n"
+    "    const uint32_t end = damacy__min(f->n, begin + piece);\n"
+    "    const bool is_plain = is_bits && (f->n == 0 || f->n % 8 != 0);\n"
+    "    if (!is_plain && begin < end) {\n"
+    "        if (is_bits)\n"
+    "            damacy__unbitshuffle_piece(f, begin, end);\n"
+    "        else\n"
+    "            damacy__unshuffle_piece<AHEAD>(f, begin, end);\n"
+    "    }\n"
+    "    const uint32_t from = is_plain ? begin * f->width : end * f->width;\n"
+    "    const uint32_t to = is_plain && f->size - from > piece * f->width ? from + piece * f->width\n"
+    "                        : end == f->n || is_plain                     ? f->size\n"
+    "                                                                      : from;\n"
+    "    if (from < to)\n"
+    "        damacy__copy_group(f->dst + from, f->src + from, to - from, threadIdx.x, blockDim.x);\n"
+    "}\n"
+    "\n"
+    "// Undoes the byte shuffle of a whole block if it is one of the usual ones; else false.\n"
+    "DAMACY__INLINE bool damacy__unshuffle_simple(const damacy__filtered* f)\n"
+    "{\n"
+    "    if ((((uintptr_t)f->dst | (uintptr_t)f->src | f->n) & 15) || f->size != f->n * f->width)\n"
+    "        return false;\n"
+    "    if (f->width == 2)\n"
+    "        damacy__unshuffle2<8, true>(f, 0, f->n);\n"
+    "    else if (f->width == 4)\n"
+    "        damacy__unshuffle4<4, true>(f, 0, f->n);\n"
+    "    else\n"
+    "        return false;\n"
+    "    return true;\n"
     "}\n";
 
 /* ==== kernels/warp.cuh ==== */
@@ -14659,8 +14763,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " *   fse       sequences -> records, block sizes, outgoing repeat offsets\n"
     " *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes\n"
     " *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output\n"
-    " *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets\n"
-    " *   execute   records -> output\n"
+    " *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;\n"
+    " *             moves of a blosc wave\n"
+    " *   execute   records -> output; of blosc blocks, their byte shuffle undone\n"
     " *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets\n"
     " *   finish    frame checksums, results\n"
     " *\n"
@@ -14905,12 +15010,15 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint64_t links;       /* scratch of execute for few large frames, or 0 */\n"
     "    uint64_t max_records; /* what that scratch could hold of records alone; a multiple of 16 */\n"
     "    uint32_t first_job;   /* of the table that n_jobs counts; jobs and results begin there */\n"
-    "    uint32_t zero;\n"
+    "    uint32_t max_moves;\n"
     "    uint64_t links_size;\n"
+    "    uint64_t chunks;  /* damacy__blosc_chunk[]: those of jobs with JOB_SHUFFLED, by tag; or 0 */\n"
+    "    uint64_t moves;   /* place: damacy__move[max_moves] that the caller wants made, or 0 */\n"
+    "    uint64_t n_moves; /* const uint32_t */\n"
     "    uint32_t max_jobs, max_frames, max_blocks;\n"
     "    uint32_t flags;\n"
     "} damacy__zstd_wave;\n"
-    "static_assert(sizeof(damacy__zstd_wave) == 176, \"ABI\");\n";
+    "static_assert(sizeof(damacy__zstd_wave) == 200, \"ABI\");\n";
 
 /* ==== kernels/zstd_checksum.cuh ==== */
 __extension__ static const char damacy__source_zstd_checksum_cuh[] =
@@ -15142,6 +15250,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "// Surprising: nothing waits for a byte. Where a source is not there yet, links to it are followed.\n"
     "#pragma once\n"
     "\n"
+    "#include \"kernels/zstd_exec_filter.cuh\"\n"
     "#include \"kernels/zstd_exec_own.cuh\"\n"
     "\n"
     "// The frame, in coordinates that count from the 16-byte boundary at or before its first byte.\n"
@@ -15654,7 +15763,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "\n"
     "// A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to\n"
     "// this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED bytes. Grid: any; best one CTA a frame.\n"
-    "template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8>\n"
+    "template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_FILTERED = false>\n"
     "static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t variant,\n"
     "                                            uint8_t* shared)\n"
     "{\n"
@@ -15675,6 +15784,8 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "            damacy__zstd_fail(w, block, block.sequence_src, DAMACY__JOB_BAD_OFFSET);\n"
     "        }\n"
     "        damacy__sync_block();\n"
+    "        if (IS_FILTERED && bad == DAMACY__ZSTD_NONE)\n"
+    "            damacy__exec_unfilter(w, frame);\n"
     "    }\n"
     "}\n";
 
@@ -15961,6 +16072,37 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    return f.dst == 0 ||\n"
     "           (damacy__zstd_errors(w)[f.job] != DAMACY__ZSTD_NO_ERROR &&\n"
     "            (damacy__zstd_spans(w)[f.job].n_frames == 1 || f.size >= DAMACY__ZSTD_D_SYMBOLIC));\n"
+    "}\n";
+
+/* ==== kernels/zstd_exec_filter.cuh ==== */
+__extension__ static const char damacy__source_zstd_exec_filter_cuh[] =
+    "// The byte shuffle of a blosc block of which a frame is all: from scratch to the output, by the CTA\n"
+    "// that has executed the frame, while others still execute theirs. The surprising rule: it need not\n"
+    "// be done; damacy_blosc_unfilter does it for chunks that are not complete.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/blosc_abi.h\"\n"
+    "#include \"kernels/shuffle.cuh\"\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "\n"
+    "// The whole CTA calls it, after a barrier, of a frame that it has executed. Checks nothing that\n"
+    "// parse has checked.\n"
+    "DAMACY__INLINE void damacy__exec_unfilter(const damacy__zstd_wave& w, uint32_t frame)\n"
+    "{\n"
+    "    const damacy__zstd_frame& from = damacy__zstd_frames(w)[frame];\n"
+    "    const damacy__job& job = damacy__zstd_jobs(w)[from.job];\n"
+    "    damacy__blosc_chunk* const chunk = (damacy__blosc_chunk*)(uintptr_t)w.chunks + job.tag;\n"
+    "    damacy__filtered f;\n"
+    "\n"
+    "    if (!(job.flags & DAMACY__JOB_SHUFFLED) || damacy__zstd_spans(w)[from.job].n_frames != 1)\n"
+    "        return;\n"
+    "    f.src = (const uint8_t*)(uintptr_t)job.dst;\n"
+    "    f.dst = (uint8_t*)(uintptr_t)(chunk->dst + (job.dst - chunk->image));\n"
+    "    f.size = from.size;\n"
+    "    f.width = chunk->type_size;\n"
+    "    f.n = f.size / f.width;\n"
+    "    if (damacy__unshuffle_simple(&f) && threadIdx.x == 0)\n"
+    "        (void)damacy__atomic_add(&chunk->n_filtered, 1);\n"
     "}\n";
 
 /* ==== kernels/zstd_exec_own.cuh ==== */
@@ -16468,6 +16610,25 @@ __extension__ static const char damacy__source_zstd_exec_link_cuh[] =
     "                                f.size);\n"
     "    }\n"
     "}\n";
+
+/* ==== kernels/zstd_filtered.cu ==== */
+__extension__ static const char damacy__source_zstd_filtered_cu[] =
+    "// Execution of Zstandard frames that are blosc blocks, whose byte shuffle it undoes: entries of\n"
+    "// zstd_sequences.cu with that at their end, a program of their own as they would slow others down.\n"
+    "#include \"kernels/zstd_exec.cuh\"\n"
+    "\n"
+    "#define DAMACY__FILTERED_ENTRY(name, threads, segments, tile, chunk, per_multiprocessor, variant) \\\n"
+    "    extern \"C\" __global__ __launch_bounds__(threads, per_multiprocessor) void name(               \\\n"
+    "        damacy__zstd_wave w)                                                                      \\\n"
+    "    {                                                                                             \\\n"
+    "        DAMACY__DYNAMIC_SHARED(shared);                                                           \\\n"
+    "        damacy__zstd_execute<threads, segments, tile, chunk, true>(w, variant, shared);           \\\n"
+    "    }\n"
+    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x4, 256, 4, 7168, 8, 4, DAMACY__ZSTD_EXECUTE_256X4)\n"
+    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x4, 128, 4, 4096, 8, 8, DAMACY__ZSTD_EXECUTE_128X4)\n"
+    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x4_3k, 128, 4, 3072, 8, 8,\n"
+    "                       DAMACY__ZSTD_EXECUTE_128X4_3K)\n"
+    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x2, 128, 2, 4096, 16, 8, DAMACY__ZSTD_EXECUTE_128X2)\n";
 
 /* ==== kernels/zstd_exec_cut.cuh ==== */
 __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
@@ -20680,9 +20841,11 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
 /* ==== kernels/zstd_place.cuh ==== */
 __extension__ static const char damacy__source_zstd_place_cuh[] =
     "// What needs no entropy decoding: raw and RLE blocks go to the output, RLE literals to scratch, and\n"
-    "// symbolic repeat offsets become plain ones. A block of threads per zstd block.\n"
+    "// symbolic repeat offsets become plain ones. A block of threads per zstd block, and then per move\n"
+    "// of stored streams.\n"
     "#pragma once\n"
     "\n"
+    "#include \"kernels/blosc_abi.h\"\n"
     "#include \"kernels/zstd_common.cuh\"\n"
     "\n"
     "// Copies n bytes between any addresses with 16-byte stores and 4-byte loads that stay inside the\n"
@@ -20778,6 +20941,13 @@ __extension__ static const char damacy__source_zstd_place_cuh[] =
     "                                   b.n_literals);\n"
     "            damacy__zstd_place_offsets(w, b);\n"
     "        }\n"
+    "    }\n"
+    "    if (w.moves == 0)\n"
+    "        return;\n"
+    "    const uint32_t n_moves = damacy__min(*(const uint32_t*)(uintptr_t)w.n_moves, w.max_moves);\n"
+    "    for (uint32_t i = blockIdx.x; i < n_moves; i += gridDim.x) {\n"
+    "        const damacy__move move = ((const damacy__move*)(uintptr_t)w.moves)[i];\n"
+    "        damacy__copy_block(move.dst, move.src, (uint32_t)move.size);\n"
     "    }\n"
     "}\n";
 
@@ -30592,6 +30762,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_common.cuh", damacy__source_zstd_common_cuh},
     {"kernels/zstd_exec.cuh", damacy__source_zstd_exec_cuh},
     {"kernels/zstd_exec_copy.cuh", damacy__source_zstd_exec_copy_cuh},
+    {"kernels/zstd_exec_filter.cuh", damacy__source_zstd_exec_filter_cuh},
     {"kernels/zstd_exec_own.cuh", damacy__source_zstd_exec_own_cuh},
     {"kernels/zstd_exec_link.cuh", damacy__source_zstd_exec_link_cuh},
     {"kernels/zstd_exec_cut.cuh", damacy__source_zstd_exec_cut_cuh},
@@ -30603,6 +30774,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_fse_walk.cuh", damacy__source_zstd_fse_walk_cuh},
     {"kernels/zstd_fse_wide.cuh", damacy__source_zstd_fse_wide_cuh},
     {"kernels/zstd_huffman.cuh", damacy__source_zstd_huffman_cuh},
+    {"kernels/zstd_filtered.cu", damacy__source_zstd_filtered_cu},
     {"kernels/zstd_header.cuh", damacy__source_zstd_header_cuh},
     {"kernels/zstd_parse.cuh", damacy__source_zstd_parse_cuh},
     {"kernels/zstd_place.cuh", damacy__source_zstd_place_cuh},
@@ -31029,6 +31201,10 @@ typedef struct damacy__zstd_call {
     uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
     damacy__stream stream;
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
+    /* jobs of blosc chunks: their wave with addresses of the device, whose moves are made as well,
+       and shapes of execution that undo byte shuffle, from EXECUTE_256X4 on; or NULL both */
+    const damacy__blosc_wave* blosc;
+    const damacy__kernel* filtered;
     bool has_company; /* other waves run at the same time: takes no more of the device than helps */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
                                    the last part */
@@ -31061,6 +31237,12 @@ static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
     w.jobs = call->jobs;
     w.n_jobs = call->n_jobs;
     w.results = call->results;
+    if (call->blosc) {
+        w.chunks = call->blosc->chunks;
+        w.moves = call->blosc->moves;
+        w.n_moves = call->blosc->counters + offsetof(damacy__blosc_counters, n_moves);
+        w.max_moves = call->blosc->max_moves;
+    }
     w.errors += call->scratch;
     w.spans += call->scratch;
     w.counters += call->scratch;
@@ -31403,16 +31585,19 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
-        const damacy__kernel* kernel = &back[DAMACY__ZSTD_TILE + i];
+        /* blocks of blosc may be many more than is likely, and then a round of them is long */
+        const uint64_t grid = run->call->blosc ? 4ull * run->n_jobs : run->n_jobs;
+        const damacy__kernel* const filtered =
+            i > 0 && run->call->blosc ? run->call->filtered : NULL;
+        const damacy__kernel* kernel = filtered ? &filtered[i - 1] : &back[DAMACY__ZSTD_TILE + i];
         if (!(run->options.execute & tile.flag)) {
             continue;
         }
         if (n_tiles++ == 0 || run->n_jobs <= 1000) {
-            DAMACY__TRY(
-                damacy__zstd_step(run, kernel, run->n_jobs, tile.threads, tile.shared, err));
+            DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
-            DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, run->n_jobs,
-                                                 tile.threads, tile.shared, err));
+            DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, grid, tile.threads,
+                                                 tile.shared, err));
         }
     }
     for (uint32_t i = 0; i < 2; i++) { /* last: it takes what is left */
@@ -31487,6 +31672,9 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
     run.wave.first_job = first_job;
     run.wave.jobs += first_job * sizeof(damacy__job);
     run.wave.results += first_job * sizeof(damacy__job_result);
+    if (first_job) {
+        run.wave.moves = 0; /* made with the first part */
+    }
     run.options = call->options;
     run.n_jobs = DAMACY__MIN(left, layout->wave.max_jobs);
     if (likely > run.n_jobs) {
@@ -31555,11 +31743,12 @@ typedef struct damacy__lz_call {
     uint64_t results; /* device address of damacy__job_result[] */
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
+    bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
 } damacy__lz_call;
 
 /* Zero: none. One thread at a time launches; waves on several streams are fine. */
 typedef struct damacy__lz_kernels {
-    damacy__program lz4, blosc, copy, crc32c;
+    damacy__program lz4, blosc, filtered, copy, crc32c;
 } damacy__lz_kernels;
 
 static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out);
@@ -31579,9 +31768,6 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
                                                 damacy__device* device,
                                                 const damacy__blosc_layout* layout,
                                                 const damacy__lz_call* call, damacy_error* err);
-static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                         const damacy__lz_call* call, uint32_t max_moves,
-                                         damacy_error* err);
 DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels,
                                                          damacy__device* device,
                                                          const damacy__lz_call* call,
@@ -31651,12 +31837,10 @@ static uint32_t damacy__blosc_likely(uint32_t n_chunks, uint64_t size)
 enum { /* of the programs */
        DAMACY__BLOSC_BEGIN = 0,
        DAMACY__BLOSC_PARSE = 1,
-       DAMACY__BLOSC_FINISH = 2,
-       DAMACY__BLOSC_UNFILTER = 3,
+       DAMACY__BLOSC_UNFILTER = 2,
        DAMACY__LZ4_ALL = 0,
        DAMACY__LZ4_SPARSE_FIRST = 1,
-       DAMACY__COPY_MOVE = 0,
-       DAMACY__COPY_CLEAR_FAILED = 1
+       DAMACY__COPY_CLEAR_FAILED = 0
 };
 
 /* Begins to compile. On failure there is nothing to deinit. */
@@ -31665,19 +31849,23 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
 {
     static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse"};
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
-                                        "damacy_blosc_finish", "damacy_blosc_unfilter"};
-    static const char* const copy[] = {"damacy_copy", "damacy_clear_failed"};
+                                        "damacy_blosc_unfilter"};
+    static const char* const filtered[] = {
+        "damacy_zstd_filtered_256x4", "damacy_zstd_filtered_128x4", "damacy_zstd_filtered_128x4_3k",
+        "damacy_zstd_filtered_128x2"};
+    static const char* const copy[] = {"damacy_clear_failed"};
     static const char* const crc32c[] = {"damacy_crc32c"};
-    const damacy__program_spec specs[4] = {
+    const damacy__program_spec specs[5] = {
         {"kernels/lz4.cu", lz4, DAMACY__COUNT(lz4), NULL, 0},
         {"kernels/blosc.cu", blosc, DAMACY__COUNT(blosc), NULL, 0},
+        {"kernels/zstd_filtered.cu", filtered, DAMACY__COUNT(filtered), NULL, 0},
         {"kernels/copy.cu", copy, DAMACY__COUNT(copy), NULL, 0},
         {"kernels/crc32c.cu", crc32c, DAMACY__COUNT(crc32c), NULL, 0}};
-    damacy__program* const programs[4] = {&kernels->lz4, &kernels->blosc, &kernels->copy,
-                                          &kernels->crc32c};
+    damacy__program* const programs[5] = {&kernels->lz4, &kernels->blosc, &kernels->filtered,
+                                          &kernels->copy, &kernels->crc32c};
 
     memset(kernels, 0, sizeof *kernels);
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < DAMACY__COUNT(programs); i++) {
         const damacy_status status = damacy__program_start(programs[i], compiler, &specs[i], err);
         if (status != DAMACY_OK) {
             damacy__lz_kernels_deinit(kernels, NULL);
@@ -31693,6 +31881,7 @@ static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, dama
 {
     DAMACY__TRY(damacy__program_finish(&kernels->lz4, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->blosc, device, err));
+    DAMACY__TRY(damacy__program_finish(&kernels->filtered, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->copy, device, err));
     return damacy__program_finish(&kernels->crc32c, device, err);
 }
@@ -31702,6 +31891,7 @@ static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__devic
 {
     damacy__program_deinit(&kernels->crc32c, device);
     damacy__program_deinit(&kernels->copy, device);
+    damacy__program_deinit(&kernels->filtered, device);
     damacy__program_deinit(&kernels->blosc, device);
     damacy__program_deinit(&kernels->lz4, device);
 }
@@ -31792,8 +31982,10 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
 
     memset(&lz4, 0, sizeof lz4);
     parameters[0] = &w;
-    DAMACY__TRY(
-        damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, parameters, err));
+    if (!call->is_begun) {
+        DAMACY__TRY(
+            damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, parameters, err));
+    }
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
                                 damacy__div_up(w.max_jobs, 32), 1024, parameters, err));
     lz4.jobs = w.lz4_jobs;
@@ -31803,7 +31995,7 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     return damacy__lz4_launch_on(kernels, device, &lz4, w.max_lz4, 64, false, err);
 }
 
-/* After the Zstandard decoder: stored streams, results, filters. */
+/* After the Zstandard decoder: stored streams, results, filters that are left. */
 static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
                                                 damacy__device* device,
                                                 const damacy__blosc_layout* layout,
@@ -31811,15 +32003,9 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 {
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
-    damacy__lz_call moves = *call;
     void* parameters[1];
 
     parameters[0] = &w;
-    moves.jobs = w.moves;
-    moves.n_jobs = w.counters + offsetof(damacy__blosc_counters, n_moves);
-    DAMACY__TRY(damacy__move_launch(kernels, device, &moves, w.max_moves, err));
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_FINISH], device, call->stream,
-                                damacy__div_up(w.max_jobs, 4), 128, parameters, err));
     return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call->stream,
                            (uint64_t)w.max_jobs * w.parts, 256, parameters, err);
 }
@@ -31828,23 +32014,6 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 static uint64_t damacy__lz_blocks(const damacy__device* device, uint32_t max)
 {
     return DAMACY__MIN((uint64_t)max, 16ull * device->n_multiprocessors);
-}
-
-/* Copies; call->jobs is the device address of damacy__move[max_moves]. results and scratch: unused.
- */
-static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                         const damacy__lz_call* call, uint32_t max_moves,
-                                         damacy_error* err)
-{
-    uint64_t moves = call->jobs;
-    uint64_t n = call->n_jobs;
-    void* parameters[3];
-
-    parameters[0] = &moves;
-    parameters[1] = &n;
-    parameters[2] = &max_moves;
-    return damacy__lz_step(&kernels->copy.kernels[DAMACY__COPY_MOVE], device, call->stream,
-                           damacy__lz_blocks(device, max_moves), 256, parameters, err);
 }
 
 /* Zeroes the outputs of jobs that failed. */
@@ -33052,7 +33221,8 @@ static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const
 
 /* Decodes the first max_jobs of a table of Zstandard jobs. */
 static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uint64_t jobs,
-                                       uint64_t n_jobs, uint64_t results, uint32_t likely,
+                                       uint64_t n_jobs, uint64_t results,
+                                       const damacy__blosc_wave* blosc, uint32_t likely,
                                        damacy_error* err)
 {
     damacy__zstd_call call;
@@ -33062,6 +33232,8 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.n_jobs = n_jobs;
     call.results = results;
     call.scratch = gpu->scratch;
+    call.blosc = blosc;
+    call.filtered = gpu->lz.filtered.kernels;
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
     call.stream = wave->stream;
@@ -33073,6 +33245,7 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
 {
     const uint64_t scratch = gpu->scratch + gpu->zstd_layout.size;
     damacy__blosc_layout layout = gpu->blosc_layout;
+    damacy__blosc_wave on_device;
     damacy__lz_call call;
 
     layout.wave.first_zstd = wave->n_zstd;
@@ -33088,9 +33261,9 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
                                            wave->n_zstd * sizeof(damacy__job), wave->stream, err));
     }
     DAMACY__TRY(damacy__blosc_launch_open(&gpu->lz, &gpu->device, &layout, &call, err));
+    on_device = damacy__blosc_wave_at(&layout, &call);
     DAMACY__TRY(damacy__wave_zstd(
-        gpu, wave, scratch + layout.wave.zstd_jobs, scratch + layout.wave.n_zstd,
-        scratch + layout.wave.zstd_results,
+        gpu, wave, on_device.zstd_jobs, on_device.n_zstd, on_device.zstd_results, &on_device,
         wave->n_zstd + damacy__blosc_likely(wave->n_blosc, wave->output_zstd), err));
     DAMACY__TRY(damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err));
     if (wave->n_zstd == 0) {
@@ -33130,9 +33303,9 @@ static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, d
                                          wave->n_blosc * sizeof(damacy__job_result), wave->stream,
                                          err));
     } else if (wave->n_zstd) {
-        DAMACY__TRY(damacy__wave_zstd(gpu, wave, wave->tables + gpu->tables.zstd_jobs,
-                                      wave->tables + gpu->tables.n_zstd,
-                                      wave->tables + gpu->tables.zstd_results, wave->n_zstd, err));
+        DAMACY__TRY(damacy__wave_zstd(
+            gpu, wave, wave->tables + gpu->tables.zstd_jobs, wave->tables + gpu->tables.n_zstd,
+            wave->tables + gpu->tables.zstd_results, NULL, wave->n_zstd, err));
     }
     if (wave->n_zstd == 0) {
         return DAMACY_OK;
@@ -36533,7 +36706,8 @@ static damacy_status damacy__codec_step(const damacy__codec_call* call, uint32_t
 
 static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
                                                const damacy__zstd_layout* layout, uint64_t jobs,
-                                               uint64_t n_jobs, uint64_t results, uint64_t scratch,
+                                               uint64_t n_jobs, uint64_t results,
+                                               const damacy__blosc_wave* blosc, uint64_t scratch,
                                                uint32_t likely, damacy_error* err)
 {
     damacy__zstd_call zstd;
@@ -36543,6 +36717,8 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.n_jobs = n_jobs;
     zstd.results = results;
     zstd.scratch = scratch;
+    zstd.blosc = blosc;
+    zstd.filtered = call->kernels->lz.filtered.kernels;
     zstd.likely_jobs = likely;
     zstd.likely_size = call->likely_size;
     zstd.stream = call->stream;
@@ -36556,20 +36732,21 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
                                                 uint64_t scratch, damacy_error* err)
 {
     const damacy__lz_kernels* lz = &call->kernels->lz;
-    const uint64_t at = scratch + layout->blosc_at;
-    const damacy__blosc_wave* wave = &layout->blosc.wave;
+    damacy__blosc_wave wave;
     damacy__lz_call blosc;
 
     memset(&blosc, 0, sizeof blosc);
     blosc.jobs = call->frames.jobs;
     blosc.n_jobs = call->frames.n_jobs;
     blosc.results = call->frames.results;
-    blosc.scratch = at;
+    blosc.scratch = scratch + layout->blosc_at;
+    blosc.is_begun = true;
     blosc.stream = call->stream;
+    wave = damacy__blosc_wave_at(&layout->blosc, &blosc);
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
-    DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, at + wave->zstd_jobs,
-                                          at + wave->n_zstd, at + wave->zstd_results,
-                                          scratch + layout->work, call->likely_streams, err));
+    DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, wave.zstd_jobs, wave.n_zstd,
+                                          wave.zstd_results, &wave, scratch + layout->work,
+                                          call->likely_streams, err));
     return damacy__blosc_launch_close(lz, call->device, &layout->blosc, &blosc, err);
 }
 
@@ -36584,12 +36761,17 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
     c.frames.jobs = scratch + l.jobs;
     c.frames.n_jobs = scratch + l.n_jobs;
     c.frames.results = scratch + l.results;
+    if (c.kind == DAMACY_CODEC_BLOSC) {
+        c.frames.zeroed = scratch + l.blosc_at + l.blosc.wave.counters;
+        c.frames.n_zeroed = (uint32_t)((l.blosc.wave.n_zstd - l.blosc.wave.counters) / 4 + 1);
+    }
     DAMACY__TRY(damacy__codec_step(&c, DAMACY__CODEC_GATHER, err));
     if (c.kind == DAMACY_CODEC_ZSTD) {
         l.zstd.max_jobs = c.frames.n; /* parts and grids of this batch, not of the largest */
         l.zstd.wave.max_jobs = DAMACY__MIN(l.zstd.wave.max_jobs, c.frames.n);
         DAMACY__TRY(damacy__codec_launch_zstd(&c, &l.zstd, c.frames.jobs, c.frames.n_jobs,
-                                              c.frames.results, scratch + l.work, c.frames.n, err));
+                                              c.frames.results, NULL, scratch + l.work, c.frames.n,
+                                              err));
     } else if (c.kind == DAMACY_CODEC_BLOSC) {
         l.blosc.wave.max_jobs = c.frames.n;
         DAMACY__TRY(damacy__codec_launch_blosc(&c, &l, scratch, err));

@@ -421,6 +421,34 @@ extern "C" __global__ __launch_bounds__(32) void damacy_blosc_begin(damacy__blos
         *(uint32_t*)(uintptr_t)wave.n_zstd = wave.first_zstd;
 }
 
+// Flags for the jobs of a chunk.
+DAMACY__INLINE uint32_t damacy__blosc_job_flags(const damacy__job* job, const damacy__container* c,
+                                                const damacy__blosc_share* s)
+{
+    const bool is_whole = c->codec == DAMACY__BLOSC_JOBS_ZSTD && !c->is_split &&
+                          c->filter == DAMACY__BLOSC_FILTER_BYTES && s->n_moves == 0;
+    return (job->flags & DAMACY__JOB_NO_CHECKSUM) | (is_whole ? (uint32_t)DAMACY__JOB_SHUFFLED : 0);
+}
+
+// Writes what was found. One lane calls it.
+DAMACY__INLINE void damacy__blosc_tell(damacy__blosc_chunk* chunk, const damacy__container* c,
+                                       const damacy__blosc_share* s, uint64_t dst, uint64_t error)
+{
+    const bool failed = error != DAMACY__BLOSC_NO_ERROR;
+    chunk->image = s->image;
+    chunk->dst = dst;
+    chunk->size = c->size;
+    chunk->block_size = c->block_size;
+    chunk->type_size = c->type_size;
+    chunk->filter = c->filter;
+    chunk->codec = c->codec;
+    chunk->first_job = s->first_job;
+    chunk->n_jobs = failed ? 0 : s->n_jobs;
+    chunk->status = failed ? (uint32_t)(error & 255) : (uint32_t)DAMACY__JOB_OK;
+    chunk->error_offset = failed ? (uint32_t)(error >> 8) : 0;
+    chunk->n_filtered = 0;
+}
+
 // Warp per chunk, a group a CTA.
 extern "C" __global__
     __launch_bounds__(32 * DAMACY__BLOSC_GROUP) void damacy_blosc_parse(damacy__blosc_wave wave)
@@ -466,105 +494,97 @@ extern "C" __global__
         share.first_job = damacy__shfl(share.first_job, 0);
         share.first_move = damacy__shfl(share.first_move, 0);
         if (damacy__all(fits))
-            damacy__blosc_write(&wave, &c, &share, job->flags & DAMACY__JOB_NO_CHECKSUM, index,
+            damacy__blosc_write(&wave, &c, &share, damacy__blosc_job_flags(job, &c, &share), index,
                                 lane);
         else
             error = damacy__blosc_error(0, DAMACY__JOB_NEED_SCRATCH);
     }
-    if (lane == 0) {
-        damacy__blosc_chunk* const chunk = (damacy__blosc_chunk*)(uintptr_t)wave.chunks + index;
-        const bool failed = error != DAMACY__BLOSC_NO_ERROR;
-        chunk->image = share.image;
-        chunk->size = c.size;
-        chunk->block_size = c.block_size;
-        chunk->type_size = c.type_size;
-        chunk->filter = c.filter;
-        chunk->codec = c.codec;
-        chunk->first_job = share.first_job;
-        chunk->n_jobs = failed ? 0 : share.n_jobs;
-        chunk->status = failed ? (uint32_t)(error & 255) : (uint32_t)DAMACY__JOB_OK;
-        chunk->error_offset = failed ? (uint32_t)(error >> 8) : 0;
-        chunk->zero = 0;
-    }
+    if (lane == 0)
+        damacy__blosc_tell((damacy__blosc_chunk*)(uintptr_t)wave.chunks + index, &c, &share,
+                           job->dst, error);
 }
 
-// Warp per chunk, four a CTA: the chunk's result from those of its streams.
-extern "C" __global__ __launch_bounds__(128) void damacy_blosc_finish(damacy__blosc_wave wave)
+// The minimum over a CTA of 256 threads, for all.
+typedef struct damacy__blosc_warps {
+    uint64_t least[8];
+} damacy__blosc_warps;
+
+DAMACY__INLINE uint64_t damacy__blosc_least_of_all(uint64_t v, damacy__blosc_warps* shared)
 {
-    const uint32_t lane = damacy__lane(), index = blockIdx.x * 4 + (threadIdx.x >> 5);
-    if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))
-        return;
-    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];
-    const bool is_zstd = chunk.codec == DAMACY__BLOSC_JOBS_ZSTD;
+    v = damacy__blosc_least(v);
+    if (damacy__lane() == 0)
+        shared->least[threadIdx.x >> 5] = v;
+    damacy__sync_block();
+    for (uint32_t i = 0; i < 8; i++)
+        v = shared->least[i] < v ? shared->least[i] : v;
+    return v;
+}
+
+// The status of a chunk, from those of its streams, and, for one CTA of it, its result.
+DAMACY__INLINE uint32_t damacy__blosc_finish(const damacy__blosc_wave* wave,
+                                             const damacy__blosc_chunk* chunk, uint32_t index,
+                                             bool is_told, damacy__blosc_warps* shared)
+{
+    const bool is_zstd = chunk->codec == DAMACY__BLOSC_JOBS_ZSTD;
     const damacy__job_result* const results =
-        (const damacy__job_result*)(uintptr_t)(is_zstd ? wave.zstd_results : wave.lz4_results) +
-        chunk.first_job;
+        (const damacy__job_result*)(uintptr_t)(is_zstd ? wave->zstd_results : wave->lz4_results) +
+        chunk->first_job;
     uint64_t first = DAMACY__BLOSC_NO_ERROR;
-    for (uint32_t i = lane; i < chunk.n_jobs; i += 32)
+    for (uint32_t i = threadIdx.x; i < chunk->n_jobs; i += blockDim.x)
         if (results[i].status != DAMACY__JOB_OK && i < first)
             first = i;
-    first = damacy__blosc_least(first);
-    if (lane == 0) {
-        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave.jobs + index;
-        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave.results + index;
-        uint32_t status = chunk.status;
-        uint64_t at = chunk.error_offset;
-        if (first != DAMACY__BLOSC_NO_ERROR) {
-            const damacy__job* const job =
-                (const damacy__job*)(uintptr_t)(is_zstd ? wave.zstd_jobs : wave.lz4_jobs) +
-                chunk.first_job + first;
-            status = results[first].status;
-            at = job->src - source->src + results[first].error_offset;
-        }
-        result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk.size : 0;
-        result->error_offset = at;
-        result->zero = 0;
-        result->status = status;
+    first = damacy__blosc_least_of_all(first, shared);
+    uint32_t status = chunk->status;
+    uint64_t at = chunk->error_offset;
+    if (first != DAMACY__BLOSC_NO_ERROR)
+        status = results[first].status;
+    if (!is_told || threadIdx.x != 0)
+        return status;
+    if (first != DAMACY__BLOSC_NO_ERROR) {
+        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave->jobs + index;
+        const damacy__job* const job =
+            (const damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs) +
+            chunk->first_job + first;
+        at = job->src - source->src + results[first].error_offset;
     }
+    damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
+    result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk->size : 0;
+    result->error_offset = at;
+    result->zero = 0;
+    result->status = status;
+    return status;
 }
 
-// wave.parts CTAs per chunk, each taking every parts-th piece of about 16 KiB. Reads are coalesced
-// in every plane, writes are 16 bytes a thread. No shared memory.
+// wave.parts CTAs per chunk, of which the first writes its result. Each takes every parts-th piece
+// of about 16 KiB. Reads are coalesced in every plane, writes are 16 bytes a thread.
 extern "C" __global__ __launch_bounds__(256, 5) void damacy_blosc_unfilter(damacy__blosc_wave wave)
 {
-    const uint32_t index = blockIdx.x / wave.parts;
-    if (index >= damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs))
+    DAMACY__SHARED(damacy__blosc_warps, shared);
+    const uint32_t index = blockIdx.x / wave.parts, part = blockIdx.x % wave.parts;
+    if (index >= wave.max_jobs)
         return;
     const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];
-    if (chunk.filter == DAMACY__BLOSC_FILTER_NONE || chunk.size == 0 ||
-        ((const damacy__job_result*)(uintptr_t)wave.results)[index].status != DAMACY__JOB_OK)
+    if (index >= *(const uint32_t*)(uintptr_t)wave.n_jobs)
         return;
-    uint8_t* const out = (uint8_t*)(uintptr_t)((const damacy__job*)(uintptr_t)wave.jobs)[index].dst;
+    const bool is_done = chunk.filter == DAMACY__BLOSC_FILTER_NONE || chunk.size == 0 ||
+                         (chunk.n_jobs && chunk.n_filtered == chunk.n_jobs);
+    if (part && is_done)
+        return;
+    if (damacy__blosc_finish(&wave, &chunk, index, part == 0, &shared) != DAMACY__JOB_OK || is_done)
+        return;
     const uint32_t width = chunk.type_size;
     const uint32_t piece = damacy__piece_elements(width, DAMACY__BLOSC_PIECE); // elements
     const uint32_t n_pieces = (chunk.block_size - 1) / (piece * width) + 1;    // of a block
     const uint32_t n_blocks = (chunk.size - 1) / chunk.block_size + 1;
-    for (uint64_t i = blockIdx.x % wave.parts; i < (uint64_t)n_pieces * n_blocks; i += wave.parts) {
+    for (uint64_t i = part; i < (uint64_t)n_pieces * n_blocks; i += wave.parts) {
         const uint32_t start = (uint32_t)(i / n_pieces) * chunk.block_size;
         damacy__filtered f;
         f.src = (const uint8_t*)(uintptr_t)chunk.image + start;
-        f.dst = out + start;
+        f.dst = (uint8_t*)(uintptr_t)chunk.dst + start;
         f.size = damacy__min(chunk.size - start, chunk.block_size);
         f.width = width;
         f.n = f.size / width;
-        const uint32_t begin = (uint32_t)(i % n_pieces) * piece;
-        if ((uint64_t)begin * width >= f.size)
-            continue;
-        const uint32_t end = damacy__min(f.n, begin + piece);
-        const bool is_bits = chunk.filter == DAMACY__BLOSC_FILTER_BITS;
-        const bool is_plain = is_bits && (f.n == 0 || f.n % 8 != 0);
-        if (!is_plain && begin < end) {
-            if (is_bits)
-                damacy__unbitshuffle_piece(&f, begin, end);
-            else
-                damacy__unshuffle_piece(&f, begin, end);
-        }
-        // what was not shuffled: all of a plain block, or the bytes after the last element
-        const uint32_t from = is_plain ? begin * width : end * width;
-        const uint32_t to = is_plain && f.size - from > piece * width ? from + piece * width
-                            : end == f.n || is_plain                  ? f.size
-                                                                      : from;
-        if (from < to)
-            damacy__copy_group(f.dst + from, f.src + from, to - from, threadIdx.x, blockDim.x);
+        damacy__unfilter_piece<2>(&f, chunk.filter == DAMACY__BLOSC_FILTER_BITS,
+                                  (uint32_t)(i % n_pieces) * piece, piece);
     }
 }

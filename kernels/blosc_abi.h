@@ -1,12 +1,12 @@
-/* Records of the blosc1 decoder, shared by the host, blosc.cu and copy.cu.
+/* Records of the blosc1 decoder, shared by the host, blosc.cu and the Zstandard decoder.
  *
  * A wave turns a table of containers into jobs of other decoders. In this order, on one stream:
  *
- *   begin     zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and
- * first_zstd parse     warp per chunk, 32 a CTA: checks the container, appends its streams to the
- * three tables (the LZ4 and Zstandard decoders on their tables, damacy_copy on the table of copies)
- *   finish    warp per chunk: the status of a chunk is that of its first stream that failed
- *   unfilter  undoes byte and bit shuffle, scratch -> output
+ * - begin zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and first_zstd;
+ * - parse, a warp per chunk, 32 a CTA, checks the container and appends its streams to the three
+ *   tables: those of the LZ4 and Zstandard decoders, and moves, which the latter makes beside;
+ * - unfilter undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of
+ *   Zstandard frames has undone; the status of a chunk is that of its first stream that failed.
  *
  * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing
  * and gets NEED_SCRATCH, so every count stays within its table. */
@@ -18,7 +18,7 @@
 typedef struct damacy__move {
     uint64_t src;
     uint64_t dst;
-    uint64_t size; /* parse makes none above MOVE_MAX, for balance; damacy_copy takes any size */
+    uint64_t size; /* parse makes none above MOVE_MAX, for balance */
 } damacy__move;
 static_assert(sizeof(damacy__move) == 24, "ABI");
 #define DAMACY__MOVE_MAX 65536u
@@ -41,6 +41,7 @@ enum { /* damacy__blosc_chunk.filter */
 /* What parse found in a chunk. */
 typedef struct damacy__blosc_chunk {
     uint64_t image;      /* where its streams go: the output, or scratch when there is a filter */
+    uint64_t dst;        /* the output */
     uint32_t size;       /* decoded bytes */
     uint32_t block_size; /* decoded bytes of every block but perhaps the last */
     uint32_t type_size;
@@ -51,9 +52,13 @@ typedef struct damacy__blosc_chunk {
     uint32_t n_jobs;
     uint32_t status; /* DAMACY__JOB_OK, or why there are no jobs */
     uint32_t error_offset;
-    uint32_t zero;
+    uint32_t n_filtered; /* jobs with JOB_SHUFFLED that are in the output, unshuffled */
 } damacy__blosc_chunk;
-static_assert(sizeof(damacy__blosc_chunk) == 48, "ABI");
+static_assert(sizeof(damacy__blosc_chunk) == 56, "ABI");
+
+/* damacy__job.flags of a Zstandard job: the stream is a whole block with byte shuffle, as are those
+ * of all jobs of chunk `tag`. Who executes it may undo the shuffle as well. */
+enum { DAMACY__JOB_SHUFFLED = 0x200 };
 
 typedef struct damacy__blosc_counters {
     uint64_t n_scratch_bytes; /* used of the scratch, multiples of 256 */

@@ -36,7 +36,11 @@ extern "C" __global__ __launch_bounds__(256) void damacy_frames_gather(damacy__c
         ((damacy__job*)(uintptr_t)f.jobs)[i] = job;
         ((damacy__job_result*)(uintptr_t)f.results)[i] = result;
     }
-    if (blockIdx.x == 0 && threadIdx.x == 0)
+    if (blockIdx.x != 0)
+        return;
+    for (uint32_t i = threadIdx.x; i < f.n_zeroed; i += blockDim.x)
+        ((uint32_t*)(uintptr_t)f.zeroed)[i] = 0;
+    if (threadIdx.x == 0)
         *(uint32_t*)(uintptr_t)f.n_jobs = n;
 }
 

@@ -40,6 +40,7 @@ typedef struct damacy__codec_frames {
     uint32_t n;
     uint32_t flags; /* of every job */
     uint32_t kind;
-    uint32_t zero;
+    uint32_t n_zeroed; /* gather: words that it sets to 0 */
+    uint64_t zeroed;   /* uint32_t[n_zeroed] */
 } damacy__codec_frames;
-static_assert(sizeof(damacy__codec_frames) == 112, "ABI");
+static_assert(sizeof(damacy__codec_frames) == 120, "ABI");

@@ -1,19 +1,5 @@
-// Moves bytes between device addresses at any alignment: stored streams and chunks without a codec.
-// Also clears the output of chunks that failed, so that nothing of an earlier chunk shows.
-#include "kernels/bytes.cuh"
-#include "kernels/blosc_abi.h"
-
-// A CTA per move, over a grid of any size. *n above max counts as max.
-extern "C" __global__ __launch_bounds__(256) void damacy_copy(uint64_t moves, uint64_t n,
-                                                              uint32_t max)
-{
-    const uint32_t count = damacy__min(*(const uint32_t*)(uintptr_t)n, max);
-    for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {
-        const damacy__move move = ((const damacy__move*)(uintptr_t)moves)[i];
-        damacy__copy_group((uint8_t*)(uintptr_t)move.dst, (const uint8_t*)(uintptr_t)move.src,
-                           move.size, threadIdx.x, blockDim.x);
-    }
-}
+// Clears the output of chunks that failed, so that nothing of an earlier chunk shows.
+#include "kernels/warp.cuh"
 
 // A CTA per job, over a grid of any size: zeroes the expected output of jobs whose status is not
 // OK.

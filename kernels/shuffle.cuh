@@ -15,16 +15,18 @@ typedef struct damacy__filtered {
 } damacy__filtered;
 
 // Eight bytes at p, inside the block.
+template <bool IS_ALIGNED = false>
 DAMACY__INLINE damacy__u32x2 damacy__plane8(const damacy__filtered* f, const uint8_t* p)
 {
-    if (((uintptr_t)p & 7) == 0)
+    if (IS_ALIGNED || ((uintptr_t)p & 7) == 0)
         return *(const damacy__u32x2*)p;
     return damacy__gather8(p, 8, f->src, f->src + f->size);
 }
 
+template <bool IS_ALIGNED = false>
 DAMACY__INLINE uint32_t damacy__plane4(const damacy__filtered* f, const uint8_t* p)
 {
-    if (((uintptr_t)p & 3) == 0)
+    if (IS_ALIGNED || ((uintptr_t)p & 3) == 0)
         return *(const uint32_t*)p;
     return damacy__gather8(p, 4, f->src, f->src + f->size).x;
 }
@@ -51,33 +53,71 @@ DAMACY__INLINE damacy__u32x4 damacy__transpose4(uint32_t a, uint32_t b, uint32_t
     return r;
 }
 
-// Elements [begin, end), multiples of 8 but for the block's last, to a 16-byte aligned dst.
+// Elements [begin, end), multiples of 8 but for the block's last, to a 16-byte aligned dst. AHEAD
+// times 8 of a thread are asked for before the first are stored.
+template <uint32_t AHEAD, bool IS_ALIGNED>
+DAMACY__INLINE uint32_t damacy__unshuffle2_some(const damacy__filtered* f, uint32_t first,
+                                                uint32_t whole)
+{
+    const uint32_t step = 8 * blockDim.x;
+    for (; first < whole && AHEAD * step - step < whole - first; first += AHEAD * step) {
+        damacy__u32x2 a[AHEAD], b[AHEAD];
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            a[k] = damacy__plane8<IS_ALIGNED>(f, f->src + first + k * step);
+            b[k] = damacy__plane8<IS_ALIGNED>(f, f->src + f->n + first + k * step);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            const damacy__u32x2 low = damacy__zip(a[k].x, b[k].x);
+            const damacy__u32x2 high = damacy__zip(a[k].y, b[k].y);
+            damacy__u32x4 v;
+            v.x = low.x;
+            v.y = low.y;
+            v.z = high.x;
+            v.w = high.y;
+            *(damacy__u32x4*)(f->dst + 2 * (uint64_t)(first + k * step)) = v;
+        }
+    }
+    return first;
+}
+template <uint32_t AHEAD, bool IS_ALIGNED>
 DAMACY__INLINE void damacy__unshuffle2(const damacy__filtered* f, uint32_t begin, uint32_t end)
 {
-#pragma unroll 4
-    for (uint32_t i = begin + 8 * threadIdx.x; i < (end & ~7u); i += 8 * blockDim.x) {
-        const damacy__u32x2 a = damacy__plane8(f, f->src + i);
-        const damacy__u32x2 b = damacy__plane8(f, f->src + f->n + i);
-        const damacy__u32x2 low = damacy__zip(a.x, b.x), high = damacy__zip(a.y, b.y);
-        damacy__u32x4 v;
-        v.x = low.x;
-        v.y = low.y;
-        v.z = high.x;
-        v.w = high.y;
-        *(damacy__u32x4*)(f->dst + 2 * (uint64_t)i) = v;
-    }
+    const uint32_t first = begin + 8 * threadIdx.x, whole = end & ~7u;
+    damacy__unshuffle2_some<1, IS_ALIGNED>(
+        f, damacy__unshuffle2_some<AHEAD, IS_ALIGNED>(f, first, whole), whole);
 }
 
+template <uint32_t AHEAD, bool IS_ALIGNED>
+DAMACY__INLINE uint32_t damacy__unshuffle4_some(const damacy__filtered* f, uint32_t first,
+                                                uint32_t whole)
+{
+    const uint32_t step = 4 * blockDim.x;
+    const uint64_t n = f->n;
+    for (; first < whole && AHEAD * step - step < whole - first; first += AHEAD * step) {
+        damacy__u32x4 v[AHEAD];
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            const uint8_t* p = f->src + first + k * step;
+            v[k].x = damacy__plane4<IS_ALIGNED>(f, p);
+            v[k].y = damacy__plane4<IS_ALIGNED>(f, p + n);
+            v[k].z = damacy__plane4<IS_ALIGNED>(f, p + 2 * n);
+            v[k].w = damacy__plane4<IS_ALIGNED>(f, p + 3 * n);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++)
+            *(damacy__u32x4*)(f->dst + 4 * (uint64_t)(first + k * step)) =
+                damacy__transpose4(v[k].x, v[k].y, v[k].z, v[k].w);
+    }
+    return first;
+}
+template <uint32_t AHEAD, bool IS_ALIGNED>
 DAMACY__INLINE void damacy__unshuffle4(const damacy__filtered* f, uint32_t begin, uint32_t end)
 {
-#pragma unroll 4
-    for (uint32_t i = begin + 4 * threadIdx.x; i < (end & ~3u); i += 4 * blockDim.x) {
-        const uint8_t* p = f->src + i;
-        const uint64_t n = f->n;
-        *(damacy__u32x4*)(f->dst + 4 * (uint64_t)i) =
-            damacy__transpose4(damacy__plane4(f, p), damacy__plane4(f, p + n),
-                               damacy__plane4(f, p + 2 * n), damacy__plane4(f, p + 3 * n));
-    }
+    const uint32_t first = begin + 4 * threadIdx.x, whole = end & ~3u;
+    damacy__unshuffle4_some<1, IS_ALIGNED>(
+        f, damacy__unshuffle4_some<AHEAD, IS_ALIGNED>(f, first, whole), whole);
 }
 
 DAMACY__INLINE void damacy__unshuffle8(const damacy__filtered* f, uint32_t begin, uint32_t end)
@@ -298,17 +338,17 @@ DAMACY__INLINE uint32_t damacy__piece_elements(uint32_t width, uint32_t bytes)
     return n ? n : 64;
 }
 
-// Undoes the byte shuffle of piece `piece` of a block; the block's rest goes with whoever reaches
-// it.
+// Undoes the byte shuffle of elements [begin, end) of a block.
+template <uint32_t AHEAD>
 DAMACY__INLINE void damacy__unshuffle_piece(const damacy__filtered* f, uint32_t begin, uint32_t end)
 {
     const bool aligned = ((uintptr_t)f->dst & 15) == 0;
     uint32_t done = begin;
     if (aligned && f->width == 2) {
-        damacy__unshuffle2(f, begin, end);
+        damacy__unshuffle2<AHEAD, false>(f, begin, end);
         done = end & ~7u;
     } else if (aligned && f->width == 4) {
-        damacy__unshuffle4(f, begin, end);
+        damacy__unshuffle4<AHEAD, false>(f, begin, end);
         done = end & ~3u;
     } else if (aligned && f->width == 8) {
         damacy__unshuffle8(f, begin, end);
@@ -330,4 +370,42 @@ DAMACY__INLINE void damacy__unbitshuffle_piece(const damacy__filtered* f, uint32
         damacy__unbitshuffle<4>(f, begin, end);
     else
         damacy__unbitshuffle_any(f, begin, end);
+}
+
+// Undoes the filter of `piece` elements from `begin` on. The block's rest, and all of one whose
+// bits no filter could shuffle, is copied by whoever reaches it.
+template <uint32_t AHEAD>
+DAMACY__INLINE void damacy__unfilter_piece(const damacy__filtered* f, bool is_bits, uint32_t begin,
+                                           uint32_t piece)
+{
+    if ((uint64_t)begin * f->width >= f->size)
+        return;
+    const uint32_t end = damacy__min(f->n, begin + piece);
+    const bool is_plain = is_bits && (f->n == 0 || f->n % 8 != 0);
+    if (!is_plain && begin < end) {
+        if (is_bits)
+            damacy__unbitshuffle_piece(f, begin, end);
+        else
+            damacy__unshuffle_piece<AHEAD>(f, begin, end);
+    }
+    const uint32_t from = is_plain ? begin * f->width : end * f->width;
+    const uint32_t to = is_plain && f->size - from > piece * f->width ? from + piece * f->width
+                        : end == f->n || is_plain                     ? f->size
+                                                                      : from;
+    if (from < to)
+        damacy__copy_group(f->dst + from, f->src + from, to - from, threadIdx.x, blockDim.x);
+}
+
+// Undoes the byte shuffle of a whole block if it is one of the usual ones; else false.
+DAMACY__INLINE bool damacy__unshuffle_simple(const damacy__filtered* f)
+{
+    if ((((uintptr_t)f->dst | (uintptr_t)f->src | f->n) & 15) || f->size != f->n * f->width)
+        return false;
+    if (f->width == 2)
+        damacy__unshuffle2<8, true>(f, 0, f->n);
+    else if (f->width == 4)
+        damacy__unshuffle4<4, true>(f, 0, f->n);
+    else
+        return false;
+    return true;
 }

@@ -16,8 +16,9 @@
  *   fse       sequences -> records, block sizes, outgoing repeat offsets
  *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
  *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
- *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets
- *   execute   records -> output
+ *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;
+ *             moves of a blosc wave
+ *   execute   records -> output; of blosc blocks, their byte shuffle undone
  *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets
  *   finish    frame checksums, results
  *
@@ -262,9 +263,12 @@ typedef struct damacy__zstd_wave {
     uint64_t links;       /* scratch of execute for few large frames, or 0 */
     uint64_t max_records; /* what that scratch could hold of records alone; a multiple of 16 */
     uint32_t first_job;   /* of the table that n_jobs counts; jobs and results begin there */
-    uint32_t zero;
+    uint32_t max_moves;
     uint64_t links_size;
+    uint64_t chunks;  /* damacy__blosc_chunk[]: those of jobs with JOB_SHUFFLED, by tag; or 0 */
+    uint64_t moves;   /* place: damacy__move[max_moves] that the caller wants made, or 0 */
+    uint64_t n_moves; /* const uint32_t */
     uint32_t max_jobs, max_frames, max_blocks;
     uint32_t flags;
 } damacy__zstd_wave;
-static_assert(sizeof(damacy__zstd_wave) == 176, "ABI");
+static_assert(sizeof(damacy__zstd_wave) == 200, "ABI");

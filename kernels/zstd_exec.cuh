@@ -9,6 +9,7 @@
 // Surprising: nothing waits for a byte. Where a source is not there yet, links to it are followed.
 #pragma once
 
+#include "kernels/zstd_exec_filter.cuh"
 #include "kernels/zstd_exec_own.cuh"
 
 // The frame, in coordinates that count from the 16-byte boundary at or before its first byte.
@@ -521,7 +522,7 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
 
 // A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to
 // this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED bytes. Grid: any; best one CTA a frame.
-template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8>
+template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_FILTERED = false>
 static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t variant,
                                             uint8_t* shared)
 {
@@ -542,5 +543,7 @@ static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t
             damacy__zstd_fail(w, block, block.sequence_src, DAMACY__JOB_BAD_OFFSET);
         }
         damacy__sync_block();
+        if (IS_FILTERED && bad == DAMACY__ZSTD_NONE)
+            damacy__exec_unfilter(w, frame);
     }
 }

@@ -1,7 +1,9 @@
 // What needs no entropy decoding: raw and RLE blocks go to the output, RLE literals to scratch, and
-// symbolic repeat offsets become plain ones. A block of threads per zstd block.
+// symbolic repeat offsets become plain ones. A block of threads per zstd block, and then per move
+// of stored streams.
 #pragma once
 
+#include "kernels/blosc_abi.h"
 #include "kernels/zstd_common.cuh"
 
 // Copies n bytes between any addresses with 16-byte stores and 4-byte loads that stay inside the
@@ -97,5 +99,12 @@ static __device__ void damacy__zstd_place(const damacy__zstd_wave& w)
                                    b.n_literals);
             damacy__zstd_place_offsets(w, b);
         }
+    }
+    if (w.moves == 0)
+        return;
+    const uint32_t n_moves = damacy__min(*(const uint32_t*)(uintptr_t)w.n_moves, w.max_moves);
+    for (uint32_t i = blockIdx.x; i < n_moves; i += gridDim.x) {
+        const damacy__move move = ((const damacy__move*)(uintptr_t)w.moves)[i];
+        damacy__copy_block(move.dst, move.src, (uint32_t)move.size);
     }
 }

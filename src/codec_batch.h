@@ -275,7 +275,8 @@ static damacy_status damacy__codec_step(const damacy__codec_call* call, uint32_t
 
 static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
                                                const damacy__zstd_layout* layout, uint64_t jobs,
-                                               uint64_t n_jobs, uint64_t results, uint64_t scratch,
+                                               uint64_t n_jobs, uint64_t results,
+                                               const damacy__blosc_wave* blosc, uint64_t scratch,
                                                uint32_t likely, damacy_error* err)
 {
     damacy__zstd_call zstd;
@@ -285,6 +286,8 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.n_jobs = n_jobs;
     zstd.results = results;
     zstd.scratch = scratch;
+    zstd.blosc = blosc;
+    zstd.filtered = call->kernels->lz.filtered.kernels;
     zstd.likely_jobs = likely;
     zstd.likely_size = call->likely_size;
     zstd.stream = call->stream;
@@ -298,20 +301,21 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
                                                 uint64_t scratch, damacy_error* err)
 {
     const damacy__lz_kernels* lz = &call->kernels->lz;
-    const uint64_t at = scratch + layout->blosc_at;
-    const damacy__blosc_wave* wave = &layout->blosc.wave;
+    damacy__blosc_wave wave;
     damacy__lz_call blosc;
 
     memset(&blosc, 0, sizeof blosc);
     blosc.jobs = call->frames.jobs;
     blosc.n_jobs = call->frames.n_jobs;
     blosc.results = call->frames.results;
-    blosc.scratch = at;
+    blosc.scratch = scratch + layout->blosc_at;
+    blosc.is_begun = true;
     blosc.stream = call->stream;
+    wave = damacy__blosc_wave_at(&layout->blosc, &blosc);
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
-    DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, at + wave->zstd_jobs,
-                                          at + wave->n_zstd, at + wave->zstd_results,
-                                          scratch + layout->work, call->likely_streams, err));
+    DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, wave.zstd_jobs, wave.n_zstd,
+                                          wave.zstd_results, &wave, scratch + layout->work,
+                                          call->likely_streams, err));
     return damacy__blosc_launch_close(lz, call->device, &layout->blosc, &blosc, err);
 }
 
@@ -326,12 +330,17 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
     c.frames.jobs = scratch + l.jobs;
     c.frames.n_jobs = scratch + l.n_jobs;
     c.frames.results = scratch + l.results;
+    if (c.kind == DAMACY_CODEC_BLOSC) {
+        c.frames.zeroed = scratch + l.blosc_at + l.blosc.wave.counters;
+        c.frames.n_zeroed = (uint32_t)((l.blosc.wave.n_zstd - l.blosc.wave.counters) / 4 + 1);
+    }
     DAMACY__TRY(damacy__codec_step(&c, DAMACY__CODEC_GATHER, err));
     if (c.kind == DAMACY_CODEC_ZSTD) {
         l.zstd.max_jobs = c.frames.n; /* parts and grids of this batch, not of the largest */
         l.zstd.wave.max_jobs = DAMACY__MIN(l.zstd.wave.max_jobs, c.frames.n);
         DAMACY__TRY(damacy__codec_launch_zstd(&c, &l.zstd, c.frames.jobs, c.frames.n_jobs,
-                                              c.frames.results, scratch + l.work, c.frames.n, err));
+                                              c.frames.results, NULL, scratch + l.work, c.frames.n,
+                                              err));
     } else if (c.kind == DAMACY_CODEC_BLOSC) {
         l.blosc.wave.max_jobs = c.frames.n;
         DAMACY__TRY(damacy__codec_launch_blosc(&c, &l, scratch, err));

@@ -27,7 +27,8 @@ static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const
 
 /* Decodes the first max_jobs of a table of Zstandard jobs. */
 static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uint64_t jobs,
-                                       uint64_t n_jobs, uint64_t results, uint32_t likely,
+                                       uint64_t n_jobs, uint64_t results,
+                                       const damacy__blosc_wave* blosc, uint32_t likely,
                                        damacy_error* err)
 {
     damacy__zstd_call call;
@@ -37,6 +38,8 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.n_jobs = n_jobs;
     call.results = results;
     call.scratch = gpu->scratch;
+    call.blosc = blosc;
+    call.filtered = gpu->lz.filtered.kernels;
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
     call.stream = wave->stream;
@@ -48,6 +51,7 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
 {
     const uint64_t scratch = gpu->scratch + gpu->zstd_layout.size;
     damacy__blosc_layout layout = gpu->blosc_layout;
+    damacy__blosc_wave on_device;
     damacy__lz_call call;
 
     layout.wave.first_zstd = wave->n_zstd;
@@ -63,9 +67,9 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
                                            wave->n_zstd * sizeof(damacy__job), wave->stream, err));
     }
     DAMACY__TRY(damacy__blosc_launch_open(&gpu->lz, &gpu->device, &layout, &call, err));
+    on_device = damacy__blosc_wave_at(&layout, &call);
     DAMACY__TRY(damacy__wave_zstd(
-        gpu, wave, scratch + layout.wave.zstd_jobs, scratch + layout.wave.n_zstd,
-        scratch + layout.wave.zstd_results,
+        gpu, wave, on_device.zstd_jobs, on_device.n_zstd, on_device.zstd_results, &on_device,
         wave->n_zstd + damacy__blosc_likely(wave->n_blosc, wave->output_zstd), err));
     DAMACY__TRY(damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err));
     if (wave->n_zstd == 0) {
@@ -105,9 +109,9 @@ static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, d
                                          wave->n_blosc * sizeof(damacy__job_result), wave->stream,
                                          err));
     } else if (wave->n_zstd) {
-        DAMACY__TRY(damacy__wave_zstd(gpu, wave, wave->tables + gpu->tables.zstd_jobs,
-                                      wave->tables + gpu->tables.n_zstd,
-                                      wave->tables + gpu->tables.zstd_results, wave->n_zstd, err));
+        DAMACY__TRY(damacy__wave_zstd(
+            gpu, wave, wave->tables + gpu->tables.zstd_jobs, wave->tables + gpu->tables.n_zstd,
+            wave->tables + gpu->tables.zstd_results, NULL, wave->n_zstd, err));
     }
     if (wave->n_zstd == 0) {
         return DAMACY_OK;

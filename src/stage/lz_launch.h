@@ -35,11 +35,12 @@ typedef struct damacy__lz_call {
     uint64_t results; /* device address of damacy__job_result[] */
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
+    bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
 } damacy__lz_call;
 
 /* Zero: none. One thread at a time launches; waves on several streams are fine. */
 typedef struct damacy__lz_kernels {
-    damacy__program lz4, blosc, copy, crc32c;
+    damacy__program lz4, blosc, filtered, copy, crc32c;
 } damacy__lz_kernels;
 
 static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out);
@@ -59,9 +60,6 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
                                                 damacy__device* device,
                                                 const damacy__blosc_layout* layout,
                                                 const damacy__lz_call* call, damacy_error* err);
-static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                         const damacy__lz_call* call, uint32_t max_moves,
-                                         damacy_error* err);
 DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernels* kernels,
                                                          damacy__device* device,
                                                          const damacy__lz_call* call,
@@ -131,12 +129,10 @@ static uint32_t damacy__blosc_likely(uint32_t n_chunks, uint64_t size)
 enum { /* of the programs */
        DAMACY__BLOSC_BEGIN = 0,
        DAMACY__BLOSC_PARSE = 1,
-       DAMACY__BLOSC_FINISH = 2,
-       DAMACY__BLOSC_UNFILTER = 3,
+       DAMACY__BLOSC_UNFILTER = 2,
        DAMACY__LZ4_ALL = 0,
        DAMACY__LZ4_SPARSE_FIRST = 1,
-       DAMACY__COPY_MOVE = 0,
-       DAMACY__COPY_CLEAR_FAILED = 1
+       DAMACY__COPY_CLEAR_FAILED = 0
 };
 
 /* Begins to compile. On failure there is nothing to deinit. */
@@ -145,19 +141,23 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
 {
     static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse"};
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
-                                        "damacy_blosc_finish", "damacy_blosc_unfilter"};
-    static const char* const copy[] = {"damacy_copy", "damacy_clear_failed"};
+                                        "damacy_blosc_unfilter"};
+    static const char* const filtered[] = {
+        "damacy_zstd_filtered_256x4", "damacy_zstd_filtered_128x4", "damacy_zstd_filtered_128x4_3k",
+        "damacy_zstd_filtered_128x2"};
+    static const char* const copy[] = {"damacy_clear_failed"};
     static const char* const crc32c[] = {"damacy_crc32c"};
-    const damacy__program_spec specs[4] = {
+    const damacy__program_spec specs[5] = {
         {"kernels/lz4.cu", lz4, DAMACY__COUNT(lz4), NULL, 0},
         {"kernels/blosc.cu", blosc, DAMACY__COUNT(blosc), NULL, 0},
+        {"kernels/zstd_filtered.cu", filtered, DAMACY__COUNT(filtered), NULL, 0},
         {"kernels/copy.cu", copy, DAMACY__COUNT(copy), NULL, 0},
         {"kernels/crc32c.cu", crc32c, DAMACY__COUNT(crc32c), NULL, 0}};
-    damacy__program* const programs[4] = {&kernels->lz4, &kernels->blosc, &kernels->copy,
-                                          &kernels->crc32c};
+    damacy__program* const programs[5] = {&kernels->lz4, &kernels->blosc, &kernels->filtered,
+                                          &kernels->copy, &kernels->crc32c};
 
     memset(kernels, 0, sizeof *kernels);
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < DAMACY__COUNT(programs); i++) {
         const damacy_status status = damacy__program_start(programs[i], compiler, &specs[i], err);
         if (status != DAMACY_OK) {
             damacy__lz_kernels_deinit(kernels, NULL);
@@ -173,6 +173,7 @@ static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, dama
 {
     DAMACY__TRY(damacy__program_finish(&kernels->lz4, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->blosc, device, err));
+    DAMACY__TRY(damacy__program_finish(&kernels->filtered, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->copy, device, err));
     return damacy__program_finish(&kernels->crc32c, device, err);
 }
@@ -182,6 +183,7 @@ static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__devic
 {
     damacy__program_deinit(&kernels->crc32c, device);
     damacy__program_deinit(&kernels->copy, device);
+    damacy__program_deinit(&kernels->filtered, device);
     damacy__program_deinit(&kernels->blosc, device);
     damacy__program_deinit(&kernels->lz4, device);
 }
@@ -272,8 +274,10 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
 
     memset(&lz4, 0, sizeof lz4);
     parameters[0] = &w;
-    DAMACY__TRY(
-        damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, parameters, err));
+    if (!call->is_begun) {
+        DAMACY__TRY(
+            damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, parameters, err));
+    }
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
                                 damacy__div_up(w.max_jobs, 32), 1024, parameters, err));
     lz4.jobs = w.lz4_jobs;
@@ -283,7 +287,7 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     return damacy__lz4_launch_on(kernels, device, &lz4, w.max_lz4, 64, false, err);
 }
 
-/* After the Zstandard decoder: stored streams, results, filters. */
+/* After the Zstandard decoder: stored streams, results, filters that are left. */
 static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
                                                 damacy__device* device,
                                                 const damacy__blosc_layout* layout,
@@ -291,15 +295,9 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 {
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
-    damacy__lz_call moves = *call;
     void* parameters[1];
 
     parameters[0] = &w;
-    moves.jobs = w.moves;
-    moves.n_jobs = w.counters + offsetof(damacy__blosc_counters, n_moves);
-    DAMACY__TRY(damacy__move_launch(kernels, device, &moves, w.max_moves, err));
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_FINISH], device, call->stream,
-                                damacy__div_up(w.max_jobs, 4), 128, parameters, err));
     return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call->stream,
                            (uint64_t)w.max_jobs * w.parts, 256, parameters, err);
 }
@@ -308,23 +306,6 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 static uint64_t damacy__lz_blocks(const damacy__device* device, uint32_t max)
 {
     return DAMACY__MIN((uint64_t)max, 16ull * device->n_multiprocessors);
-}
-
-/* Copies; call->jobs is the device address of damacy__move[max_moves]. results and scratch: unused.
- */
-static damacy_status damacy__move_launch(const damacy__lz_kernels* kernels, damacy__device* device,
-                                         const damacy__lz_call* call, uint32_t max_moves,
-                                         damacy_error* err)
-{
-    uint64_t moves = call->jobs;
-    uint64_t n = call->n_jobs;
-    void* parameters[3];
-
-    parameters[0] = &moves;
-    parameters[1] = &n;
-    parameters[2] = &max_moves;
-    return damacy__lz_step(&kernels->copy.kernels[DAMACY__COPY_MOVE], device, call->stream,
-                           damacy__lz_blocks(device, max_moves), 256, parameters, err);
 }
 
 /* Zeroes the outputs of jobs that failed. */

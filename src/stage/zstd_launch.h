@@ -5,6 +5,7 @@
  * surprising rule: stages that do not need each other run at the same time, on side streams that
  * all waves share. */
 #pragma once
+#include "kernels/blosc_abi.h"
 #include "stage/zstd_kernels.h"
 #include "stage/zstd_layout.h"
 
@@ -30,6 +31,10 @@ typedef struct damacy__zstd_call {
     uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
     damacy__stream stream;
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
+    /* jobs of blosc chunks: their wave with addresses of the device, whose moves are made as well,
+       and shapes of execution that undo byte shuffle, from EXECUTE_256X4 on; or NULL both */
+    const damacy__blosc_wave* blosc;
+    const damacy__kernel* filtered;
     bool has_company; /* other waves run at the same time: takes no more of the device than helps */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
                                    the last part */
@@ -62,6 +67,12 @@ static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
     w.jobs = call->jobs;
     w.n_jobs = call->n_jobs;
     w.results = call->results;
+    if (call->blosc) {
+        w.chunks = call->blosc->chunks;
+        w.moves = call->blosc->moves;
+        w.n_moves = call->blosc->counters + offsetof(damacy__blosc_counters, n_moves);
+        w.max_moves = call->blosc->max_moves;
+    }
     w.errors += call->scratch;
     w.spans += call->scratch;
     w.counters += call->scratch;
@@ -404,16 +415,19 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
-        const damacy__kernel* kernel = &back[DAMACY__ZSTD_TILE + i];
+        /* blocks of blosc may be many more than is likely, and then a round of them is long */
+        const uint64_t grid = run->call->blosc ? 4ull * run->n_jobs : run->n_jobs;
+        const damacy__kernel* const filtered =
+            i > 0 && run->call->blosc ? run->call->filtered : NULL;
+        const damacy__kernel* kernel = filtered ? &filtered[i - 1] : &back[DAMACY__ZSTD_TILE + i];
         if (!(run->options.execute & tile.flag)) {
             continue;
         }
         if (n_tiles++ == 0 || run->n_jobs <= 1000) {
-            DAMACY__TRY(
-                damacy__zstd_step(run, kernel, run->n_jobs, tile.threads, tile.shared, err));
+            DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
-            DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, run->n_jobs,
-                                                 tile.threads, tile.shared, err));
+            DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, grid, tile.threads,
+                                                 tile.shared, err));
         }
     }
     for (uint32_t i = 0; i < 2; i++) { /* last: it takes what is left */
@@ -488,6 +502,9 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
     run.wave.first_job = first_job;
     run.wave.jobs += first_job * sizeof(damacy__job);
     run.wave.results += first_job * sizeof(damacy__job_result);
+    if (first_job) {
+        run.wave.moves = 0; /* made with the first part */
+    }
     run.options = call->options;
     run.n_jobs = DAMACY__MIN(left, layout->wave.max_jobs);
     if (likely > run.n_jobs) {

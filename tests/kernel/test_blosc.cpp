@@ -1,8 +1,8 @@
-// kernels/blosc.cu, copy.cu and shuffle.cuh on the CPU against libblosc: parse, the LZ4 kernel,
-// libzstd in the place of the Zstandard kernels, finish and unfilter, as one wave.
+// kernels/blosc.cu and shuffle.cuh on the CPU against libblosc: parse, the LZ4 kernel, libzstd in
+// the place of the Zstandard kernels, moves and unfilter, as one wave.
 #include "tests/kernel/lz4_run.h"
 #include "kernels/blosc.cu"
-#include "kernels/copy.cu"
+#include "kernels/zstd.cu"
 #include "tests/test.h"
 #include <blosc.h>
 #include <lz4.h>
@@ -57,6 +57,18 @@ static uint32_t zstd_status(const damacy__job& job)
     if (ZSTD_isError(n))
         return DAMACY__JOB_BAD_BLOCK;
     return n == job.expected_size ? DAMACY__JOB_OK : DAMACY__JOB_SIZE_MISMATCH;
+}
+
+// As the Zstandard decoder does beside its own.
+static void make_moves(const damacy__blosc_wave& wave)
+{
+    damacy__zstd_counters none = {};
+    damacy__zstd_wave w = {};
+    w.counters = (uint64_t)(uintptr_t)&none;
+    w.moves = wave.moves;
+    w.n_moves = wave.counters + offsetof(damacy__blosc_counters, n_moves);
+    w.max_moves = wave.max_moves;
+    simt::launch(dim3(3), dim3(256), [&] { damacy_zstd_place(w); });
 }
 
 // Runs the chunks as one wave. Checks that nothing outside their outputs was written.
@@ -126,11 +138,7 @@ static void run(std::vector<chunk>& chunks, unsigned skew = 0, limits limit = li
         zstd_results[i].status = zstd_status(zstd_jobs[i]);
     }
     if (counters.n_moves)
-        simt::launch(dim3(3), dim3(256), [&] {
-            damacy_copy(wave.moves, wave.counters + offsetof(damacy__blosc_counters, n_moves),
-                        wave.max_moves);
-        });
-    simt::launch(dim3((n + 3) / 4), dim3(128), [&] { damacy_blosc_finish(wave); });
+        make_moves(wave);
     simt::launch(dim3(n * wave.parts), dim3(256), [&] { damacy_blosc_unfilter(wave); });
     free(scratch);
     for (uint32_t i = 0; i < n; i++) {

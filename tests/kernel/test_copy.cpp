@@ -1,6 +1,7 @@
-// kernels/copy.cu on the CPU.
+// kernels/copy.cu on the CPU, and moves, which kernels/zstd.cu makes.
 #include "tests/simt/simt.h"
 #include "kernels/copy.cu"
+#include "kernels/zstd.cu"
 #include "tests/test.h"
 
 // Memory whose end is the end of an allocation, so that ASan sees reads and writes beyond it.
@@ -24,7 +25,7 @@ struct range {
     }
 };
 
-TEST(copies_take_any_alignment)
+TEST(moves_take_any_alignment)
 {
     uint64_t seed = test_seed();
     for (unsigned i = 0; i < 300; i++) {
@@ -33,10 +34,14 @@ TEST(copies_take_any_alignment)
         for (size_t k = 0; k < n; k++)
             src.ptr[k] = (uint8_t)(test_random(&seed) >> 56);
         damacy__move move = {(uint64_t)(uintptr_t)src.ptr, (uint64_t)(uintptr_t)dst.ptr, n};
-        uint32_t count = 1;
-        simt::launch(dim3(2), dim3(64), [&] {
-            damacy_copy((uint64_t)(uintptr_t)&move, (uint64_t)(uintptr_t)&count, 1);
-        });
+        uint32_t count = i % 2 ? 1 : 7; // more than there is room for
+        damacy__zstd_counters none = {};
+        damacy__zstd_wave w = {};
+        w.counters = (uint64_t)(uintptr_t)&none;
+        w.moves = (uint64_t)(uintptr_t)&move;
+        w.n_moves = (uint64_t)(uintptr_t)&count;
+        w.max_moves = 1;
+        simt::launch(dim3(2), dim3(256), [&] { damacy_zstd_place(w); });
         CHECK(dst.is_clean_before());
         CHECK(n == 0 || memcmp(src.ptr, dst.ptr, n) == 0);
     }

@@ -13,6 +13,7 @@
 #include "kernels/crc32c.cu"
 #include "kernels/lz4.cu"
 #include "kernels/zstd.cu"
+#include "kernels/zstd_filtered.cu"
 #include "kernels/zstd_sequences.cu"
 #include "tests/test.h"
 #include <blosc.h>
@@ -21,9 +22,11 @@
 SIMT_KERNEL(damacy_assemble);
 SIMT_KERNEL(damacy_blosc_begin);
 SIMT_KERNEL(damacy_blosc_parse);
-SIMT_KERNEL(damacy_blosc_finish);
 SIMT_KERNEL(damacy_blosc_unfilter);
-SIMT_KERNEL(damacy_copy);
+SIMT_KERNEL(damacy_zstd_filtered_256x4);
+SIMT_KERNEL(damacy_zstd_filtered_128x4);
+SIMT_KERNEL(damacy_zstd_filtered_128x4_3k);
+SIMT_KERNEL(damacy_zstd_filtered_128x2);
 SIMT_KERNEL(damacy_clear_failed);
 SIMT_KERNEL(damacy_crc32c);
 SIMT_KERNEL(damacy_lz4);
@@ -73,9 +76,9 @@ static damacy__stream stream;
 static damacy_error err;
 static std::vector<std::pair<uint64_t, uint64_t>> taken;
 static const damacy__source sources[] = {
-    {"kernels/zstd.cu", "1"},    {"kernels/zstd_sequences.cu", "2"}, {"kernels/lz4.cu", "3"},
-    {"kernels/blosc.cu", "4"},   {"kernels/copy.cu", "5"},           {"kernels/crc32c.cu", "6"},
-    {"kernels/assemble.cu", "7"}};
+    {"kernels/zstd.cu", "1"},     {"kernels/zstd_sequences.cu", "2"}, {"kernels/lz4.cu", "3"},
+    {"kernels/blosc.cu", "4"},    {"kernels/copy.cu", "5"},           {"kernels/crc32c.cu", "6"},
+    {"kernels/assemble.cu", "7"}, {"kernels/zstd_filtered.cu", "8"}};
 
 static void open_all(uint64_t seed)
 {
@@ -92,7 +95,7 @@ static void open_all(uint64_t seed)
     CHECK_EQ(damacy__device_enter(&device, &err), DAMACY_OK);
     device.n_multiprocessors = 1; // grids of a size that the CPU can run
     CHECK_EQ(
-        damacy__compiler_init(&compiler, &heap, &driver, device.architecture, sources, 7, "", &err),
+        damacy__compiler_init(&compiler, &heap, &driver, device.architecture, sources, 8, "", &err),
         DAMACY_OK);
     spec.name = "kernels/assemble.cu";
     spec.entries = entry;
@@ -237,6 +240,10 @@ static void run_wave(uint64_t seed, bool corrupt)
     zstd_call.n_jobs = call.scratch + blosc.wave.n_zstd;
     zstd_call.results = call.scratch + blosc.wave.zstd_results;
     zstd_call.scratch = take(zstd_layout.size);
+    const damacy__blosc_wave on_device = damacy__blosc_wave_at(&blosc, &call);
+    zstd_call.blosc = &on_device;
+    zstd_call.filtered = kernels.filtered.kernels;
+    zstd_call.options.execute = DAMACY__ZSTD_EXECUTE_256X4;
     zstd_call.stream = stream;
     zstd_call.likely_jobs = 8;
     CHECK_EQ(damacy__blosc_launch_open(&kernels, &device, &blosc, &call, &err), DAMACY_OK);
@@ -266,6 +273,9 @@ static void run_wave(uint64_t seed, bool corrupt)
     CHECK_EQ(damacy__assemble_launch(&list, 0, &device, &assemble.kernels[0], &assemble_call, &err),
              DAMACY_OK);
 
+    const auto chunks = get<damacy__blosc_chunk>(on_device.chunks, n_chunks);
+    for (uint32_t i = 0; i < n_chunks; i++) // by execution, where that has whole blocks
+        CHECK_EQ(chunks[i].n_filtered, i == 1 && !corrupt ? chunks[i].n_jobs : 0);
     const auto results = get<damacy__job_result>(call.results, n_chunks);
     const auto plain_results = get<damacy__job_result>(plain_results_at, n_plain);
     const auto decoded = get<uint8_t>(dst, chunk_size * (n_chunks + n_plain));
@@ -302,11 +312,10 @@ TEST(failed_chunks_of_a_wave_are_cleared_and_the_others_right)
     run_wave(test_seed() + 1, true);
 }
 
-TEST(checksums_and_moves_launch)
+TEST(checksums_launch)
 {
     uint64_t seed = test_seed();
     open_all(seed);
-    bytes src = sample(5000, &seed);
     const uint8_t digits[] = {'1', '2', '3', '4', '5', '6', '7', '8', '9', 0x83, 0x92, 0x06, 0xe3};
     std::vector<damacy__job> jobs(2);
     jobs[0] = job_of(bytes(digits, digits + sizeof digits), 0, 0);
@@ -322,12 +331,6 @@ TEST(checksums_and_moves_launch)
     CHECK_EQ(results[0].status, DAMACY__JOB_OK);
     CHECK_EQ(results[0].size, 9);
     CHECK_EQ(results[1].status, DAMACY__JOB_BAD_CHECKSUM);
-
-    damacy__move move = {put(src), take(5000), 5000};
-    call.jobs = put(std::vector<damacy__move>(1, move));
-    call.n_jobs = put(std::vector<uint32_t>(1, 1));
-    CHECK_EQ(damacy__move_launch(&kernels, &device, &call, 1, &err), DAMACY_OK);
-    CHECK(get<uint8_t>(move.dst, 5000) == src);
     close_all();
 }
 

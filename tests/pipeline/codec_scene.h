@@ -12,6 +12,7 @@ namespace kernels {
 #include "kernels/crc32c.cu"
 #include "kernels/lz4.cu"
 #include "kernels/zstd.cu"
+#include "kernels/zstd_filtered.cu"
 #include "kernels/zstd_sequences.cu"
 } // namespace kernels
 #undef DAMACY__INLINE
@@ -78,9 +79,11 @@ static void enroll_kernels()
     KERNEL(damacy_frames_measure);
     KERNEL(damacy_blosc_begin);
     KERNEL(damacy_blosc_parse);
-    KERNEL(damacy_blosc_finish);
     KERNEL(damacy_blosc_unfilter);
-    KERNEL(damacy_copy);
+    KERNEL(damacy_zstd_filtered_256x4);
+    KERNEL(damacy_zstd_filtered_128x4);
+    KERNEL(damacy_zstd_filtered_128x4_3k);
+    KERNEL(damacy_zstd_filtered_128x2);
     KERNEL(damacy_clear_failed);
     KERNEL(damacy_crc32c);
     KERNEL(damacy_lz4);
