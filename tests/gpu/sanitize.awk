@@ -11,7 +11,8 @@
 #            lanes write other bytes of these words. The wanted bytes are not written then: MARKS has
 #            none of them, and only matches that it marks are written between these barriers; bytes
 #            that the lane wrote itself come in its own order. The others are shifted out or not
-#            stored. One side must be damacy__exec_peek_word, the other a store of a byte.
+#            stored. One side must be damacy__exec_peek_word, the other a store of one byte, or of two that
+#            belong to the same segment (damacy__exec_store_pairs).
 # scout      racecheck, zstd_relay: the last warp only arrives at the barriers of the others, and racecheck
 #            loses count of it: it tells of bytes of a tile that this warp reads after a barrier of the
 #            whole block and others wrote before. All warps read them by the same code, and it tells of
@@ -29,9 +30,9 @@ function finish() {
     if (tool == "racecheck" && finding ~ /hazard/ && n_links == 2)
         kind = "links"
     else if (tool == "racecheck" && finding ~ /hazard/ && finding ~ /Read Thread \([0-9,]*\) at damacy__exec_peek_word\(/ &&
-             finding ~ /Write Thread \([0-9,]*\) at damacy__sts8\(/)
+             finding ~ /Write Thread \([0-9,]*\) at damacy__sts(8|16)\(/)
         kind = "peek"
-    else if (tool == "racecheck" && finding ~ /RAW hazard/ && finding ~ /Write Thread \([0-9,]*\) at damacy__sts8\(/ &&
+    else if (tool == "racecheck" && finding ~ /RAW hazard/ && finding ~ /Write Thread \([0-9,]*\) at damacy__sts(8|16)\(/ &&
              finding ~ /Read Thread \((4[89][0-9]|50[0-9]|51[01]|99[2-9]|10[01][0-9]|102[0-3]),0,0\) at damacy__lds8\(/)
         kind = "scout"
     else if (tool == "initcheck" && finding ~ /Uninitialized __global__ memory read of size 4 bytes/ &&
