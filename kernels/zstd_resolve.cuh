@@ -39,17 +39,23 @@ DAMACY__INLINE void damacy__zstd_totals_subtract(damacy__zstd_totals& a,
     a.n_trees -= b.n_trees;
 }
 
+// Counts of a job that are larger never fit, and 4,096 of these have a sum of 32 bits. A wave with
+// room for more places its jobs one by one.
+#define DAMACY__ZSTD_COUNT_MAX (1u << 19)
+
+DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_clamp(damacy__zstd_totals t)
+{
+    t.n_frames = damacy__min(t.n_frames, DAMACY__ZSTD_COUNT_MAX);
+    t.n_blocks = damacy__min(t.n_blocks, DAMACY__ZSTD_COUNT_MAX);
+    t.n_trees = damacy__min(t.n_trees, DAMACY__ZSTD_COUNT_MAX);
+    return t;
+}
+
 // Of a job, in as few accesses as there can be: a single multiprocessor makes them for all jobs.
 DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_load(const damacy__zstd_span* s)
 {
     const damacy__u32x4 a = ((const damacy__u32x4*)s)[0], b = ((const damacy__u32x4*)s)[1];
-    damacy__zstd_totals t;
-    t.n_literal_bytes = a.x | (uint64_t)a.y << 32;
-    t.n_records = a.z | (uint64_t)a.w << 32;
-    t.n_frames = b.x;
-    t.n_blocks = b.y;
-    t.n_trees = b.z;
-    return t;
+    return {a.x | (uint64_t)a.y << 32, a.z | (uint64_t)a.w << 32, b.x, b.y, b.z};
 }
 
 // Sum over this lane and the lanes below it.
@@ -104,7 +110,7 @@ static __device__ void damacy__zstd_allocate_each(const damacy__zstd_wave& w, ui
         const damacy__zstd_totals own = damacy__zstd_totals_load(s);
         damacy__zstd_totals next = base;
         damacy__zstd_totals_add(next, own);
-        if (damacy__zstd_totals_fit(w, next)) {
+        if (damacy__zstd_totals_fit(w, own) && damacy__zstd_totals_fit(w, next)) {
             damacy__zstd_span_place(w, s, own.n_records, base);
             base = next;
         } else {
@@ -127,7 +133,8 @@ static __device__ void damacy__zstd_allocate_warps(const damacy__zstd_wave& w,
     damacy__zstd_totals_add(at, shared.base);
     damacy__sync_warp(); // the base has been read
     if (lane == 31) {
-        shared.fits = damacy__zstd_totals_fit(w, at);
+        shared.fits = damacy__zstd_totals_fit(w, at) && w.max_frames < DAMACY__ZSTD_COUNT_MAX &&
+                      w.max_blocks < DAMACY__ZSTD_COUNT_MAX;
         if (shared.fits)
             shared.base = at;
     }
@@ -153,7 +160,8 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
             const uint32_t i = first + 32 * (per * warp + k) + damacy__lane();
             own[k] = damacy__zstd_totals{};
             if (k < per && i < n)
-                own[k] = damacy__zstd_totals_load(damacy__zstd_spans(w) + i);
+                own[k] =
+                    damacy__zstd_totals_clamp(damacy__zstd_totals_load(damacy__zstd_spans(w) + i));
             damacy__zstd_totals_add(mine, own[k]);
         }
         at = damacy__zstd_totals_scan(mine);
