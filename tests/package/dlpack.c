@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include "damacy.h"
 
 typedef struct {
@@ -79,8 +80,9 @@ static_assert(sizeof(damacy_dl_managed_versioned) == sizeof(DLManagedTensorVersi
 
 int main(void)
 {
-    damacy_dl_managed_versioned ours = {0};
+    damacy_dl_managed_versioned ours;
     DLManagedTensorVersioned* const theirs = (DLManagedTensorVersioned*)(void*)&ours;
 
+    memset(&ours, 0, sizeof ours);
     return theirs->dl_tensor.ndim;
 }
