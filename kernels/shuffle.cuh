@@ -40,17 +40,22 @@ DAMACY__INLINE damacy__u32x2 damacy__zip(uint32_t a, uint32_t b)
     return r;
 }
 
-// Row e of the result holds byte e of every row.
-DAMACY__INLINE damacy__u32x4 damacy__transpose4(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+// The same of eight bytes each.
+DAMACY__INLINE damacy__u32x4 damacy__zip8(damacy__u32x2 a, damacy__u32x2 b)
 {
-    const damacy__u32x2 ac = damacy__zip(a, c), bd = damacy__zip(b, d);
-    const damacy__u32x2 low = damacy__zip(ac.x, bd.x), high = damacy__zip(ac.y, bd.y);
+    const damacy__u32x2 low = damacy__zip(a.x, b.x), high = damacy__zip(a.y, b.y);
     damacy__u32x4 r;
     r.x = low.x;
     r.y = low.y;
     r.z = high.x;
     r.w = high.y;
     return r;
+}
+
+// Row e of the result holds byte e of every row.
+DAMACY__INLINE damacy__u32x4 damacy__transpose4(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    return damacy__zip8(damacy__zip(a, c), damacy__zip(b, d));
 }
 
 // Elements [begin, end), multiples of 8 but for the block's last, to a 16-byte aligned dst. AHEAD
@@ -68,16 +73,8 @@ DAMACY__INLINE uint32_t damacy__unshuffle2_some(const damacy__filtered* f, uint3
             b[k] = damacy__plane8<IS_ALIGNED>(f, f->src + f->n + first + k * step);
         }
 #pragma unroll
-        for (uint32_t k = 0; k < AHEAD; k++) {
-            const damacy__u32x2 low = damacy__zip(a[k].x, b[k].x);
-            const damacy__u32x2 high = damacy__zip(a[k].y, b[k].y);
-            damacy__u32x4 v;
-            v.x = low.x;
-            v.y = low.y;
-            v.z = high.x;
-            v.w = high.y;
-            *(damacy__u32x4*)(f->dst + 2 * (uint64_t)(first + k * step)) = v;
-        }
+        for (uint32_t k = 0; k < AHEAD; k++)
+            *(damacy__u32x4*)(f->dst + 2 * (uint64_t)(first + k * step)) = damacy__zip8(a[k], b[k]);
     }
     return first;
 }
