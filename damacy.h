@@ -14444,11 +14444,17 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "}\n"
     "\n"
     "// ---- global memory: cache hints -----------------------------------------------------------------\n"
+    "// Of a load whose neighbours are wanted soon: L2 asks memory for all 256 bytes.\n"
+    "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800\n"
+    "#define DAMACY__AHEAD \".L2::128B\"\n"
+    "#else\n"
+    "#define DAMACY__AHEAD \".L2::256B\"\n"
+    "#endif\n"
     "#ifdef __CUDACC__\n"
     "DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_once(const void* p) // read-only data, 16-aligned\n"
     "{\n"
     "    damacy__u32x4 v;\n"
-    "    asm volatile(\"ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];\"\n"
+    "    asm volatile(\"ld.global.nc\" DAMACY__AHEAD \".v4.u32 {%0,%1,%2,%3},[%4];\"\n"
     "                 : \"=r\"(v.x), \"=r\"(v.y), \"=r\"(v.z), \"=r\"(v.w)\n"
     "                 : \"l\"(p));\n"
     "    return v;\n"
@@ -14694,13 +14700,14 @@ __extension__ static const char damacy__source_zstd_cu[] =
     "\n"
     "// Literals when many blocks are in flight: a warp per eight blocks, for tables of up to 9, 10 and\n"
     "// 11 bits. Three entries, because shared memory decides how many warps fit: the host runs them side\n"
-    "// by side.\n"
+    "// by side. For more than 12 blocks of threads a multiprocessor registers would be saved.\n"
     "extern \"C\" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes9(damacy__zstd_wave w)\n"
     "{\n"
     "    DAMACY__DYNAMIC_SHARED(memory);\n"
     "    damacy__zstd_literals_lanes<9, 1>(w, memory);\n"
     "}\n"
-    "extern \"C\" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes10(damacy__zstd_wave w)\n"
+    "extern \"C\" __global__ __launch_bounds__(32,\n"
+    "                                        12) void damacy_zstd_literals_lanes10(damacy__zstd_wave w)\n"
     "{\n"
     "    DAMACY__DYNAMIC_SHARED(memory);\n"
     "    damacy__zstd_literals_lanes<10, 1>(w, memory);\n"
@@ -18988,7 +18995,7 @@ __extension__ static const char damacy__source_zstd_fse_walk_cuh[] =
     "{\n"
     "#ifdef __CUDACC__\n"
     "    asm volatile(\"{.reg .pred p; setp.ne.u32 p,%5,0;\"\n"
-    "                 \" @p ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];}\"\n"
+    "                 \" @p ld.global.nc\" DAMACY__AHEAD \".v4.u32 {%0,%1,%2,%3},[%4];}\"\n"
     "                 : \"+r\"(v->x), \"+r\"(v->y), \"+r\"(v->z), \"+r\"(v->w)\n"
     "                 : \"l\"(end - 16), \"r\"((uint32_t)wanted));\n"
     "#else\n"
@@ -19849,7 +19856,7 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "// used = bits there) finds every corruption.\n"
     "#pragma once\n"
     "\n"
-    "#include \"kernels/zstd_common.cuh\"\n"
+    "#include \"kernels/zstd_huffman_table.cuh\"\n"
     "\n"
     "#define DAMACY__ZSTD_RING_WORDS 35u // 32 and 3 mirrored\n"
     "#define DAMACY__ZSTD_RING_SIZE  (DAMACY__ZSTD_RING_WORDS * 128u)\n"
@@ -19890,8 +19897,8 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "#ifdef __CUDACC__\n"
     "    if (WHOLE)\n"
     "        asm volatile(\"{.reg .pred q; setp.ne.u32 q,%9,0;\"\n"
-    "                     \"@q ld.global.v4.u32 {%0,%1,%2,%3},[%8+-16];\"\n"
-    "                     \"@q ld.global.v4.u32 {%4,%5,%6,%7},[%8+-32];\"\n"
+    "                     \"@q ld.global\" DAMACY__AHEAD \".v4.u32 {%0,%1,%2,%3},[%8+-16];\"\n"
+    "                     \"@q ld.global\" DAMACY__AHEAD \".v4.u32 {%4,%5,%6,%7},[%8+-32];\"\n"
     "                     \"bar.warp.sync 0xffffffff;}\"\n"
     "                     : \"=&r\"(g.high.x), \"=&r\"(g.high.y), \"=&r\"(g.high.z), \"=&r\"(g.high.w),\n"
     "                       \"=&r\"(g.low.x), \"=&r\"(g.low.y), \"=&r\"(g.low.z), \"=&r\"(g.low.w)\n"
@@ -19899,8 +19906,8 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "                     : \"memory\");\n"
     "    else\n"
     "        asm volatile(\"{.reg .pred q; .reg .b32 m; setp.ne.u32 q,%9,0;\"\n"
-    "                     \"@q ld.global.v4.u32 {%0,%1,%2,%3},[%8+-16];\"\n"
-    "                     \"@q ld.global.v4.u32 {%4,%5,%6,%7},[%8+-32];\"\n"
+    "                     \"@q ld.global\" DAMACY__AHEAD \".v4.u32 {%0,%1,%2,%3},[%8+-16];\"\n"
+    "                     \"@q ld.global\" DAMACY__AHEAD \".v4.u32 {%4,%5,%6,%7},[%8+-32];\"\n"
     "                     \"activemask.b32 m; bar.warp.sync m;}\"\n"
     "                     : \"=&r\"(g.high.x), \"=&r\"(g.high.y), \"=&r\"(g.high.z), \"=&r\"(g.high.w),\n"
     "                       \"=&r\"(g.low.x), \"=&r\"(g.low.y), \"=&r\"(g.low.z), \"=&r\"(g.low.w)\n"
@@ -20258,67 +20265,6 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "    return true;\n"
     "}\n"
     "\n"
-    "// A warp builds one table of 2^LOG entries at `table` from the weights that its lanes hold (eight\n"
-    "// a lane) of a tree with table log `log` <= LOG. scratch: 256 bytes of shared memory.\n"
-    "static __device__ __noinline__ void damacy__zstd_table_build(uint16_t* table, uint8_t* scratch,\n"
-    "                                                             uint32_t weights, uint32_t log,\n"
-    "                                                             uint32_t LOG)\n"
-    "{\n"
-    "    const uint32_t lane = damacy__lane();\n"
-    "    uint64_t low = 0, high = 0; // symbols per weight: 1-6 and 7-11 in fields of 10 bits\n"
-    "\n"
-    "    for (uint32_t j = 0; j < 8; j++) {\n"
-    "        const uint32_t weight = weights >> (4 * j) & 15;\n"
-    "        if (weight && weight <= 6)\n"
-    "            low += 1ull << (10 * (weight - 1));\n"
-    "        else if (weight)\n"
-    "            high += 1ull << (10 * (weight - 7));\n"
-    "    }\n"
-    "    uint64_t scan_low = low, scan_high = high;\n"
-    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
-    "        const uint64_t a = damacy__shfl_up(scan_low, d), b = damacy__shfl_up(scan_high, d);\n"
-    "        if (lane >= d) {\n"
-    "            scan_low += a;\n"
-    "            scan_high += b;\n"
-    "        }\n"
-    "    }\n"
-    "    const uint64_t total_low = damacy__shfl(scan_low, 31), total_high = damacy__shfl(scan_high, 31);\n"
-    "    uint64_t at_low = scan_low - low, at_high = scan_high - high; // ranks within a weight\n"
-    "    uint32_t base = 0;\n"
-    "    for (uint32_t weight = 1; weight <= 6; weight++) { // ranks over all weights\n"
-    "        at_low += (uint64_t)base << (10 * (weight - 1));\n"
-    "        base += (uint32_t)(total_low >> (10 * (weight - 1))) & 1023;\n"
-    "    }\n"
-    "    for (uint32_t weight = 7; weight <= 11; weight++) {\n"
-    "        at_high += (uint64_t)base << (10 * (weight - 7));\n"
-    "        base += (uint32_t)(total_high >> (10 * (weight - 7))) & 1023;\n"
-    "    }\n"
-    "    for (uint32_t j = 0; j < 8; j++) { // symbols sorted by weight\n"
-    "        const uint32_t weight = weights >> (4 * j) & 15;\n"
-    "        if (weight && weight <= 6) {\n"
-    "            scratch[at_low >> (10 * (weight - 1)) & 255] = (uint8_t)(lane * 8 + j);\n"
-    "            at_low += 1ull << (10 * (weight - 1));\n"
-    "        } else if (weight) {\n"
-    "            scratch[at_high >> (10 * (weight - 7)) & 255] = (uint8_t)(lane * 8 + j);\n"
-    "            at_high += 1ull << (10 * (weight - 7));\n"
-    "        }\n"
-    "    }\n"
-    "    damacy__sync_warp();\n"
-    "    uint32_t cell = 0, symbol = 0;\n"
-    "    for (uint32_t weight = 1; weight <= log; weight++) {\n"
-    "        const uint32_t count = (uint32_t)(weight <= 6 ? total_low >> (10 * (weight - 1))\n"
-    "                                                      : total_high >> (10 * (weight - 7))) &\n"
-    "                               1023;\n"
-    "        const uint32_t shift = weight - 1 + LOG - log, n_cells = count << shift;\n"
-    "        for (uint32_t i = lane; i < n_cells; i += 32)\n"
-    "            table[(cell + i) & ((1u << LOG) - 1)] =\n"
-    "                (uint16_t)((log + 1 - weight) | scratch[(symbol + (i >> shift)) & 255] << 8);\n"
-    "        cell += n_cells;\n"
-    "        symbol += count;\n"
-    "    }\n"
-    "    damacy__sync_warp();\n"
-    "}\n"
-    "\n"
     "// ---- many blocks: lane = stream, 8 blocks a warp ------------------------------------------------\n"
     "\n"
     "// Sections for tables of one size: of one list, or of two.\n"
@@ -20363,11 +20309,18 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "    }\n"
     "    if (!alive)\n"
     "        c.log = 0;\n"
-    "    for (uint32_t k = 0; k < 8; k++) {\n"
+    "    uint32_t weights[8];\n"
+    "#pragma unroll\n"
+    "    for (uint32_t k = 0; k < 8; k++) { // all are asked for at once\n"
     "        const uint32_t tree = damacy__shfl(c.tree, 4 * k), log = damacy__shfl(c.log, 4 * k);\n"
+    "        weights[k] = log ? damacy__zstd_trees(w)[tree].weights[lane] : 0;\n"
+    "    }\n"
+    "#pragma unroll\n"
+    "    for (uint32_t k = 0; k < 8; k++) {\n"
+    "        const uint32_t log = damacy__shfl(c.log, 4 * k);\n"
     "        if (log)\n"
-    "            damacy__zstd_table_build((uint16_t*)(tables + k * (2u << LOG)), ring,\n"
-    "                                     damacy__zstd_trees(w)[tree].weights[lane], log, LOG);\n"
+    "            damacy__zstd_table_build((uint16_t*)(tables + k * (2u << LOG)), ring, weights[k], log,\n"
+    "                                     LOG);\n"
     "    }\n"
     "    bool runs = alive && (lane & 3) < c.n_streams;\n"
     "    bool good = true;\n"
@@ -20432,6 +20385,87 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "        damacy__zstd_literals_eight<LOG>(w, all, 8 * (i * lanes.n_warps + warp),\n"
     "                                         shared + lanes.tables + warp * (16u << LOG),\n"
     "                                         shared + warp * DAMACY__ZSTD_LANE_SIZE);\n"
+    "}\n";
+
+/* ==== kernels/zstd_huffman_table.cuh ==== */
+__extension__ static const char damacy__source_zstd_huffman_table_cuh[] =
+    "// A Huffman table, from the weights of a tree to entries {bits : 8, symbol : 8}.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "\n"
+    "// Symbols of one weight, sorted, in the cells from `cell` on, 1 << shift each: two cells at once,\n"
+    "// since those of a weight are even in number (RFC 8878 section 4.2.1: codes fill the tree).\n"
+    "DAMACY__INLINE void damacy__zstd_table_cells(uint32_t table, const uint8_t* sorted, uint32_t symbol,\n"
+    "                                             uint32_t bits, uint32_t cell, uint32_t n_cells,\n"
+    "                                             uint32_t shift, uint32_t mask)\n"
+    "{\n"
+    "    for (uint32_t i = 2 * damacy__lane(); i < n_cells; i += 64) {\n"
+    "        const uint32_t a = sorted[(symbol + (i >> shift)) & 255];\n"
+    "        const uint32_t b = shift ? a : sorted[(symbol + i + 1) & 255];\n"
+    "        damacy__sts32(table + 2 * ((cell + i) & mask & ~1u), bits * 0x10001 | a << 8 | b << 24);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// A warp builds one table of 2^LOG entries at `table` from the weights that its lanes hold (eight\n"
+    "// a lane) of a tree with table log `log` <= LOG. scratch: 256 bytes of shared memory.\n"
+    "static __device__ __noinline__ void damacy__zstd_table_build(uint16_t* table, uint8_t* scratch,\n"
+    "                                                             uint32_t weights, uint32_t log,\n"
+    "                                                             uint32_t LOG)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane();\n"
+    "    uint64_t low = 0, high = 0; // symbols per weight: 1-6 and 7-11 in fields of 10 bits\n"
+    "\n"
+    "    for (uint32_t j = 0; j < 8; j++) {\n"
+    "        const uint32_t weight = weights >> (4 * j) & 15;\n"
+    "        if (weight && weight <= 6)\n"
+    "            low += 1ull << (10 * (weight - 1));\n"
+    "        else if (weight)\n"
+    "            high += 1ull << (10 * (weight - 7));\n"
+    "    }\n"
+    "    uint64_t scan_low = low, scan_high = high;\n"
+    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
+    "        const uint64_t a = damacy__shfl_up(scan_low, d), b = damacy__shfl_up(scan_high, d);\n"
+    "        if (lane >= d) {\n"
+    "            scan_low += a;\n"
+    "            scan_high += b;\n"
+    "        }\n"
+    "    }\n"
+    "    const uint64_t total_low = damacy__shfl(scan_low, 31), total_high = damacy__shfl(scan_high, 31);\n"
+    "    uint64_t at_low = scan_low - low, at_high = scan_high - high; // ranks within a weight\n"
+    "    uint32_t base = 0;\n"
+    "    for (uint32_t weight = 1; weight <= 6; weight++) { // ranks over all weights\n"
+    "        at_low += (uint64_t)base << (10 * (weight - 1));\n"
+    "        base += (uint32_t)(total_low >> (10 * (weight - 1))) & 1023;\n"
+    "    }\n"
+    "    for (uint32_t weight = 7; weight <= 11; weight++) {\n"
+    "        at_high += (uint64_t)base << (10 * (weight - 7));\n"
+    "        base += (uint32_t)(total_high >> (10 * (weight - 7))) & 1023;\n"
+    "    }\n"
+    "    for (uint32_t j = 0; j < 8; j++) { // symbols sorted by weight\n"
+    "        const uint32_t weight = weights >> (4 * j) & 15;\n"
+    "        if (weight && weight <= 6) {\n"
+    "            scratch[at_low >> (10 * (weight - 1)) & 255] = (uint8_t)(lane * 8 + j);\n"
+    "            at_low += 1ull << (10 * (weight - 1));\n"
+    "        } else if (weight) {\n"
+    "            scratch[at_high >> (10 * (weight - 7)) & 255] = (uint8_t)(lane * 8 + j);\n"
+    "            at_high += 1ull << (10 * (weight - 7));\n"
+    "        }\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "    const uint32_t at = damacy__shared_address(table);\n"
+    "    uint32_t cell = 0, symbol = 0;\n"
+    "    for (uint32_t weight = 1; weight <= log; weight++) {\n"
+    "        const uint32_t count = (uint32_t)(weight <= 6 ? total_low >> (10 * (weight - 1))\n"
+    "                                                      : total_high >> (10 * (weight - 7))) &\n"
+    "                               1023;\n"
+    "        const uint32_t shift = weight - 1 + LOG - log, n_cells = count << shift;\n"
+    "        damacy__zstd_table_cells(at, scratch, symbol, log + 1 - weight, cell, n_cells, shift,\n"
+    "                                 (1u << LOG) - 1);\n"
+    "        cell += n_cells;\n"
+    "        symbol += count;\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
     "}\n";
 
 /* ==== kernels/zstd_parse.cuh ==== */
@@ -22388,7 +22422,8 @@ enum {
     DAMACY__FUNCTION_STATIC_SHARED = 1,
     DAMACY__FUNCTION_LOCAL_BYTES = 3,
     DAMACY__FUNCTION_REGISTERS = 4,
-    DAMACY__FUNCTION_MAX_DYNAMIC_SHARED = 8
+    DAMACY__FUNCTION_MAX_DYNAMIC_SHARED = 8,
+    DAMACY__FUNCTION_SHARED_PERCENT = 9 /* -1: as the driver likes */
 };
 
 /* X(field, symbol, parameters): functions of libcuda.so.1, all returning a CUresult. */
@@ -24630,6 +24665,8 @@ static damacy_status damacy__program_finish(damacy__program* program, damacy__de
 static void damacy__program_deinit(damacy__program* program, damacy__device* device);
 static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy__device* device,
                                                  uint32_t size, damacy_error* err);
+static damacy_status damacy__kernel_divide(const damacy__kernel* kernel, damacy__device* device,
+                                           int percent, damacy_error* err);
 DAMACY__UNUSED static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel,
                                                              damacy__device* device,
                                                              uint32_t threads, uint32_t shared,
@@ -24858,6 +24895,18 @@ static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy_
                              err, "%s with %u bytes of shared memory", kernel->name, size));
     kernel->dynamic_shared = size;
     return DAMACY_OK;
+}
+
+/* Which part of its memory a multiprocessor divides off as shared for later launches, in percent; a
+ * wish. */
+static damacy_status damacy__kernel_divide(const damacy__kernel* kernel, damacy__device* device,
+                                           int percent, damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    return damacy__device_check(
+        device,
+        device->driver->function_set(kernel->function, DAMACY__FUNCTION_SHARED_PERCENT, percent),
+        err, "%s with %d %% of shared memory", kernel->name, percent);
 }
 
 /* Blocks of the kernel that one multiprocessor runs at a time: sizes persistent grids. At least 1.
@@ -30779,6 +30828,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_fse_walk.cuh", damacy__source_zstd_fse_walk_cuh},
     {"kernels/zstd_fse_wide.cuh", damacy__source_zstd_fse_wide_cuh},
     {"kernels/zstd_huffman.cuh", damacy__source_zstd_huffman_cuh},
+    {"kernels/zstd_huffman_table.cuh", damacy__source_zstd_huffman_table_cuh},
     {"kernels/zstd_filtered.cu", damacy__source_zstd_filtered_cu},
     {"kernels/zstd_header.cuh", damacy__source_zstd_header_cuh},
     {"kernels/zstd_parse.cuh", damacy__source_zstd_parse_cuh},
@@ -31060,12 +31110,23 @@ static uint32_t damacy__zstd_fit(const damacy__device* device, uint32_t shared)
 }
 
 /* Shared memory of literals by lanes with which `share` blocks of threads, not more, find room on a
- * multiprocessor; that many fit. */
-static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share)
+ * multiprocessor; that many fit. *percent: how much of its memory the multiprocessor has to divide
+ * off as shared for them, in the steps that it knows; the rest is its L1 cache. */
+static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share,
+                                          int* percent)
 {
+    static const uint32_t steps[] = {16, 32, 64, 100, 132, 164, 196};
     const uint32_t system = 1024; /* of a block of threads */
-    const uint32_t all = device->shared_per_multiprocessor / share / system * system - system;
+    uint32_t all = device->shared_per_multiprocessor;
 
+    for (uint32_t i = DAMACY__COUNT(steps); i-- > 0;) {
+        const uint32_t size = 1024 * steps[i];
+        if (size < all && size / share >= DAMACY__ZSTD_LANES10_SHARED + system) {
+            all = size;
+        }
+    }
+    *percent = (int)((uint64_t)all * 100 / device->shared_per_multiprocessor);
+    all = all / share / system * system - system;
     return DAMACY__MAX(damacy__zstd_fit(device, all), DAMACY__ZSTD_LANES10_SHARED);
 }
 
@@ -31124,7 +31185,7 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
                                             DAMACY__ZSTD_LANES9_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
-                                            damacy__zstd_lanes_shared(device, 1), err));
+                                            device->shared_per_block, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
                                             damacy__zstd_fit(device, DAMACY__ZSTD_LANES11_SHARED),
                                             err));
@@ -31487,7 +31548,7 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
  * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
  * device that is idle when they begin, the smaller kernel first; if all find room at once, one
  * kernel for both sizes, with so much shared memory that no multiprocessor takes more than its
- * share. */
+ * share, and what is left for L1. */
 static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
@@ -31508,10 +31569,13 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
                                       DAMACY__ZSTD_LANES9_SHARED, err));
     }
     if (is_one && !is_early) {
-        const uint32_t shared = damacy__zstd_lanes_shared(run->device, (uint32_t)share);
+        int percent = 0;
+        const uint32_t shared = damacy__zstd_lanes_shared(run->device, (uint32_t)share, &percent);
+        DAMACY__TRY(damacy__kernel_divide(&front[DAMACY__ZSTD_LANES10], run->device, percent, err));
         DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES10],
                                       share * run->device->n_multiprocessors, 32, shared, err));
-    } else {
+    } else { /* others run on the same multiprocessors */
+        DAMACY__TRY(damacy__kernel_divide(&front[DAMACY__ZSTD_LANES10], run->device, -1, err));
         DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], most, 32,
                                              DAMACY__ZSTD_LANES10_SHARED, err));
     }

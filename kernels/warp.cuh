@@ -260,11 +260,17 @@ DAMACY__INLINE uint64_t damacy__atomic_cas64(uint64_t* p, uint64_t expected, uin
 }
 
 // ---- global memory: cache hints -----------------------------------------------------------------
+// Of a load whose neighbours are wanted soon: L2 asks memory for all 256 bytes.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define DAMACY__AHEAD ".L2::128B"
+#else
+#define DAMACY__AHEAD ".L2::256B"
+#endif
 #ifdef __CUDACC__
 DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_once(const void* p) // read-only data, 16-aligned
 {
     damacy__u32x4 v;
-    asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];"
+    asm volatile("ld.global.nc" DAMACY__AHEAD ".v4.u32 {%0,%1,%2,%3},[%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(p));
     return v;

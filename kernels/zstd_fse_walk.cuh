@@ -410,7 +410,7 @@ DAMACY__INLINE void damacy__fse_chunk_load(damacy__u32x4* v, uint64_t end, bool 
 {
 #ifdef __CUDACC__
     asm volatile("{.reg .pred p; setp.ne.u32 p,%5,0;"
-                 " @p ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];}"
+                 " @p ld.global.nc" DAMACY__AHEAD ".v4.u32 {%0,%1,%2,%3},[%4];}"
                  : "+r"(v->x), "+r"(v->y), "+r"(v->z), "+r"(v->w)
                  : "l"(end - 16), "r"((uint32_t)wanted));
 #else

@@ -9,7 +9,7 @@
 // used = bits there) finds every corruption.
 #pragma once
 
-#include "kernels/zstd_common.cuh"
+#include "kernels/zstd_huffman_table.cuh"
 
 #define DAMACY__ZSTD_RING_WORDS 35u // 32 and 3 mirrored
 #define DAMACY__ZSTD_RING_SIZE  (DAMACY__ZSTD_RING_WORDS * 128u)
@@ -50,8 +50,8 @@ DAMACY__INLINE damacy__zstd_granule damacy__zstd_granule_load(const damacy__zstd
 #ifdef __CUDACC__
     if (WHOLE)
         asm volatile("{.reg .pred q; setp.ne.u32 q,%9,0;"
-                     "@q ld.global.v4.u32 {%0,%1,%2,%3},[%8+-16];"
-                     "@q ld.global.v4.u32 {%4,%5,%6,%7},[%8+-32];"
+                     "@q ld.global" DAMACY__AHEAD ".v4.u32 {%0,%1,%2,%3},[%8+-16];"
+                     "@q ld.global" DAMACY__AHEAD ".v4.u32 {%4,%5,%6,%7},[%8+-32];"
                      "bar.warp.sync 0xffffffff;}"
                      : "=&r"(g.high.x), "=&r"(g.high.y), "=&r"(g.high.z), "=&r"(g.high.w),
                        "=&r"(g.low.x), "=&r"(g.low.y), "=&r"(g.low.z), "=&r"(g.low.w)
@@ -59,8 +59,8 @@ DAMACY__INLINE damacy__zstd_granule damacy__zstd_granule_load(const damacy__zstd
                      : "memory");
     else
         asm volatile("{.reg .pred q; .reg .b32 m; setp.ne.u32 q,%9,0;"
-                     "@q ld.global.v4.u32 {%0,%1,%2,%3},[%8+-16];"
-                     "@q ld.global.v4.u32 {%4,%5,%6,%7},[%8+-32];"
+                     "@q ld.global" DAMACY__AHEAD ".v4.u32 {%0,%1,%2,%3},[%8+-16];"
+                     "@q ld.global" DAMACY__AHEAD ".v4.u32 {%4,%5,%6,%7},[%8+-32];"
                      "activemask.b32 m; bar.warp.sync m;}"
                      : "=&r"(g.high.x), "=&r"(g.high.y), "=&r"(g.high.z), "=&r"(g.high.w),
                        "=&r"(g.low.x), "=&r"(g.low.y), "=&r"(g.low.z), "=&r"(g.low.w)
@@ -418,67 +418,6 @@ DAMACY__INLINE bool damacy__zstd_section_stream(const damacy__zstd_section& c, u
     return true;
 }
 
-// A warp builds one table of 2^LOG entries at `table` from the weights that its lanes hold (eight
-// a lane) of a tree with table log `log` <= LOG. scratch: 256 bytes of shared memory.
-static __device__ __noinline__ void damacy__zstd_table_build(uint16_t* table, uint8_t* scratch,
-                                                             uint32_t weights, uint32_t log,
-                                                             uint32_t LOG)
-{
-    const uint32_t lane = damacy__lane();
-    uint64_t low = 0, high = 0; // symbols per weight: 1-6 and 7-11 in fields of 10 bits
-
-    for (uint32_t j = 0; j < 8; j++) {
-        const uint32_t weight = weights >> (4 * j) & 15;
-        if (weight && weight <= 6)
-            low += 1ull << (10 * (weight - 1));
-        else if (weight)
-            high += 1ull << (10 * (weight - 7));
-    }
-    uint64_t scan_low = low, scan_high = high;
-    for (uint32_t d = 1; d < 32; d *= 2) {
-        const uint64_t a = damacy__shfl_up(scan_low, d), b = damacy__shfl_up(scan_high, d);
-        if (lane >= d) {
-            scan_low += a;
-            scan_high += b;
-        }
-    }
-    const uint64_t total_low = damacy__shfl(scan_low, 31), total_high = damacy__shfl(scan_high, 31);
-    uint64_t at_low = scan_low - low, at_high = scan_high - high; // ranks within a weight
-    uint32_t base = 0;
-    for (uint32_t weight = 1; weight <= 6; weight++) { // ranks over all weights
-        at_low += (uint64_t)base << (10 * (weight - 1));
-        base += (uint32_t)(total_low >> (10 * (weight - 1))) & 1023;
-    }
-    for (uint32_t weight = 7; weight <= 11; weight++) {
-        at_high += (uint64_t)base << (10 * (weight - 7));
-        base += (uint32_t)(total_high >> (10 * (weight - 7))) & 1023;
-    }
-    for (uint32_t j = 0; j < 8; j++) { // symbols sorted by weight
-        const uint32_t weight = weights >> (4 * j) & 15;
-        if (weight && weight <= 6) {
-            scratch[at_low >> (10 * (weight - 1)) & 255] = (uint8_t)(lane * 8 + j);
-            at_low += 1ull << (10 * (weight - 1));
-        } else if (weight) {
-            scratch[at_high >> (10 * (weight - 7)) & 255] = (uint8_t)(lane * 8 + j);
-            at_high += 1ull << (10 * (weight - 7));
-        }
-    }
-    damacy__sync_warp();
-    uint32_t cell = 0, symbol = 0;
-    for (uint32_t weight = 1; weight <= log; weight++) {
-        const uint32_t count = (uint32_t)(weight <= 6 ? total_low >> (10 * (weight - 1))
-                                                      : total_high >> (10 * (weight - 7))) &
-                               1023;
-        const uint32_t shift = weight - 1 + LOG - log, n_cells = count << shift;
-        for (uint32_t i = lane; i < n_cells; i += 32)
-            table[(cell + i) & ((1u << LOG) - 1)] =
-                (uint16_t)((log + 1 - weight) | scratch[(symbol + (i >> shift)) & 255] << 8);
-        cell += n_cells;
-        symbol += count;
-    }
-    damacy__sync_warp();
-}
-
 // ---- many blocks: lane = stream, 8 blocks a warp ------------------------------------------------
 
 // Sections for tables of one size: of one list, or of two.
@@ -523,11 +462,18 @@ DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w,
     }
     if (!alive)
         c.log = 0;
-    for (uint32_t k = 0; k < 8; k++) {
+    uint32_t weights[8];
+#pragma unroll
+    for (uint32_t k = 0; k < 8; k++) { // all are asked for at once
         const uint32_t tree = damacy__shfl(c.tree, 4 * k), log = damacy__shfl(c.log, 4 * k);
+        weights[k] = log ? damacy__zstd_trees(w)[tree].weights[lane] : 0;
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < 8; k++) {
+        const uint32_t log = damacy__shfl(c.log, 4 * k);
         if (log)
-            damacy__zstd_table_build((uint16_t*)(tables + k * (2u << LOG)), ring,
-                                     damacy__zstd_trees(w)[tree].weights[lane], log, LOG);
+            damacy__zstd_table_build((uint16_t*)(tables + k * (2u << LOG)), ring, weights[k], log,
+                                     LOG);
     }
     bool runs = alive && (lane & 3) < c.n_streams;
     bool good = true;

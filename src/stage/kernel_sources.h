@@ -44,6 +44,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_fse_walk.cuh", damacy__source_zstd_fse_walk_cuh},
     {"kernels/zstd_fse_wide.cuh", damacy__source_zstd_fse_wide_cuh},
     {"kernels/zstd_huffman.cuh", damacy__source_zstd_huffman_cuh},
+    {"kernels/zstd_huffman_table.cuh", damacy__source_zstd_huffman_table_cuh},
     {"kernels/zstd_filtered.cu", damacy__source_zstd_filtered_cu},
     {"kernels/zstd_header.cuh", damacy__source_zstd_header_cuh},
     {"kernels/zstd_parse.cuh", damacy__source_zstd_parse_cuh},
