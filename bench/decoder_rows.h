@@ -58,6 +58,9 @@ static std::vector<row> quick_rows()
         for (const uint32_t s : {1u, 2u, 3u, 4u, 6u}) {
             rows.push_back({kind, "zstd", 3, 256 * k, 512, s, goal, ""});
         }
+        for (const uint32_t s : {1u, 2u}) { // what arrives while a wave is decoded is the next
+            rows.push_back({kind, "zstd", 3, 256 * k, 2048, s, 0, "4 of 512 gathered"});
+        }
     };
     streams("dim", 15);
     rows.push_back({"half-random", "zstd", 3, 256 * k, 512, 0, 9, ""});
