@@ -22422,8 +22422,7 @@ enum {
     DAMACY__FUNCTION_STATIC_SHARED = 1,
     DAMACY__FUNCTION_LOCAL_BYTES = 3,
     DAMACY__FUNCTION_REGISTERS = 4,
-    DAMACY__FUNCTION_MAX_DYNAMIC_SHARED = 8,
-    DAMACY__FUNCTION_SHARED_PERCENT = 9 /* -1: as the driver likes */
+    DAMACY__FUNCTION_MAX_DYNAMIC_SHARED = 8
 };
 
 /* X(field, symbol, parameters): functions of libcuda.so.1, all returning a CUresult. */
@@ -24665,8 +24664,6 @@ static damacy_status damacy__program_finish(damacy__program* program, damacy__de
 static void damacy__program_deinit(damacy__program* program, damacy__device* device);
 static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy__device* device,
                                                  uint32_t size, damacy_error* err);
-static damacy_status damacy__kernel_divide(const damacy__kernel* kernel, damacy__device* device,
-                                           int percent, damacy_error* err);
 DAMACY__UNUSED static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel,
                                                              damacy__device* device,
                                                              uint32_t threads, uint32_t shared,
@@ -24895,18 +24892,6 @@ static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy_
                              err, "%s with %u bytes of shared memory", kernel->name, size));
     kernel->dynamic_shared = size;
     return DAMACY_OK;
-}
-
-/* Which part of its memory a multiprocessor divides off as shared for later launches, in percent; a
- * wish. */
-static damacy_status damacy__kernel_divide(const damacy__kernel* kernel, damacy__device* device,
-                                           int percent, damacy_error* err)
-{
-    DAMACY__TRY(damacy__device_alive(device, err));
-    return damacy__device_check(
-        device,
-        device->driver->function_set(kernel->function, DAMACY__FUNCTION_SHARED_PERCENT, percent),
-        err, "%s with %d %% of shared memory", kernel->name, percent);
 }
 
 /* Blocks of the kernel that one multiprocessor runs at a time: sizes persistent grids. At least 1.
@@ -31110,23 +31095,12 @@ static uint32_t damacy__zstd_fit(const damacy__device* device, uint32_t shared)
 }
 
 /* Shared memory of literals by lanes with which `share` blocks of threads, not more, find room on a
- * multiprocessor; that many fit. *percent: how much of its memory the multiprocessor has to divide
- * off as shared for them, in the steps that it knows; the rest is its L1 cache. */
-static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share,
-                                          int* percent)
+ * multiprocessor; that many fit. */
+static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share)
 {
-    static const uint32_t steps[] = {16, 32, 64, 100, 132, 164, 196};
     const uint32_t system = 1024; /* of a block of threads */
-    uint32_t all = device->shared_per_multiprocessor;
+    const uint32_t all = device->shared_per_multiprocessor / share / system * system - system;
 
-    for (uint32_t i = DAMACY__COUNT(steps); i-- > 0;) {
-        const uint32_t size = 1024 * steps[i];
-        if (size < all && size / share >= DAMACY__ZSTD_LANES10_SHARED + system) {
-            all = size;
-        }
-    }
-    *percent = (int)((uint64_t)all * 100 / device->shared_per_multiprocessor);
-    all = all / share / system * system - system;
     return DAMACY__MAX(damacy__zstd_fit(device, all), DAMACY__ZSTD_LANES10_SHARED);
 }
 
@@ -31185,7 +31159,7 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
                                             DAMACY__ZSTD_LANES9_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
-                                            device->shared_per_block, err));
+                                            damacy__zstd_lanes_shared(device, 1), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
                                             damacy__zstd_fit(device, DAMACY__ZSTD_LANES11_SHARED),
                                             err));
@@ -31548,7 +31522,7 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
  * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
  * device that is idle when they begin, the smaller kernel first; if all find room at once, one
  * kernel for both sizes, with so much shared memory that no multiprocessor takes more than its
- * share, and what is left for L1. */
+ * share. */
 static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
@@ -31569,13 +31543,10 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
                                       DAMACY__ZSTD_LANES9_SHARED, err));
     }
     if (is_one && !is_early) {
-        int percent = 0;
-        const uint32_t shared = damacy__zstd_lanes_shared(run->device, (uint32_t)share, &percent);
-        DAMACY__TRY(damacy__kernel_divide(&front[DAMACY__ZSTD_LANES10], run->device, percent, err));
+        const uint32_t shared = damacy__zstd_lanes_shared(run->device, (uint32_t)share);
         DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES10],
                                       share * run->device->n_multiprocessors, 32, shared, err));
-    } else { /* others run on the same multiprocessors */
-        DAMACY__TRY(damacy__kernel_divide(&front[DAMACY__ZSTD_LANES10], run->device, -1, err));
+    } else {
         DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], most, 32,
                                              DAMACY__ZSTD_LANES10_SHARED, err));
     }

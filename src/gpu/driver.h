@@ -81,8 +81,7 @@ enum {
     DAMACY__FUNCTION_STATIC_SHARED = 1,
     DAMACY__FUNCTION_LOCAL_BYTES = 3,
     DAMACY__FUNCTION_REGISTERS = 4,
-    DAMACY__FUNCTION_MAX_DYNAMIC_SHARED = 8,
-    DAMACY__FUNCTION_SHARED_PERCENT = 9 /* -1: as the driver likes */
+    DAMACY__FUNCTION_MAX_DYNAMIC_SHARED = 8
 };
 
 /* X(field, symbol, parameters): functions of libcuda.so.1, all returning a CUresult. */

@@ -68,8 +68,6 @@ static damacy_status damacy__program_finish(damacy__program* program, damacy__de
 static void damacy__program_deinit(damacy__program* program, damacy__device* device);
 static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy__device* device,
                                                  uint32_t size, damacy_error* err);
-static damacy_status damacy__kernel_divide(const damacy__kernel* kernel, damacy__device* device,
-                                           int percent, damacy_error* err);
 DAMACY__UNUSED static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel,
                                                              damacy__device* device,
                                                              uint32_t threads, uint32_t shared,
@@ -298,18 +296,6 @@ static damacy_status damacy__kernel_allow_shared(damacy__kernel* kernel, damacy_
                              err, "%s with %u bytes of shared memory", kernel->name, size));
     kernel->dynamic_shared = size;
     return DAMACY_OK;
-}
-
-/* Which part of its memory a multiprocessor divides off as shared for later launches, in percent; a
- * wish. */
-static damacy_status damacy__kernel_divide(const damacy__kernel* kernel, damacy__device* device,
-                                           int percent, damacy_error* err)
-{
-    DAMACY__TRY(damacy__device_alive(device, err));
-    return damacy__device_check(
-        device,
-        device->driver->function_set(kernel->function, DAMACY__FUNCTION_SHARED_PERCENT, percent),
-        err, "%s with %d %% of shared memory", kernel->name, percent);
 }
 
 /* Blocks of the kernel that one multiprocessor runs at a time: sizes persistent grids. At least 1.

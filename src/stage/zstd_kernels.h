@@ -93,23 +93,12 @@ static uint32_t damacy__zstd_fit(const damacy__device* device, uint32_t shared)
 }
 
 /* Shared memory of literals by lanes with which `share` blocks of threads, not more, find room on a
- * multiprocessor; that many fit. *percent: how much of its memory the multiprocessor has to divide
- * off as shared for them, in the steps that it knows; the rest is its L1 cache. */
-static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share,
-                                          int* percent)
+ * multiprocessor; that many fit. */
+static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share)
 {
-    static const uint32_t steps[] = {16, 32, 64, 100, 132, 164, 196};
     const uint32_t system = 1024; /* of a block of threads */
-    uint32_t all = device->shared_per_multiprocessor;
+    const uint32_t all = device->shared_per_multiprocessor / share / system * system - system;
 
-    for (uint32_t i = DAMACY__COUNT(steps); i-- > 0;) {
-        const uint32_t size = 1024 * steps[i];
-        if (size < all && size / share >= DAMACY__ZSTD_LANES10_SHARED + system) {
-            all = size;
-        }
-    }
-    *percent = (int)((uint64_t)all * 100 / device->shared_per_multiprocessor);
-    all = all / share / system * system - system;
     return DAMACY__MAX(damacy__zstd_fit(device, all), DAMACY__ZSTD_LANES10_SHARED);
 }
 
@@ -168,7 +157,7 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
                                             DAMACY__ZSTD_LANES9_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
-                                            device->shared_per_block, err));
+                                            damacy__zstd_lanes_shared(device, 1), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
                                             damacy__zstd_fit(device, DAMACY__ZSTD_LANES11_SHARED),
                                             err));

@@ -312,7 +312,7 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
  * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
  * device that is idle when they begin, the smaller kernel first; if all find room at once, one
  * kernel for both sizes, with so much shared memory that no multiprocessor takes more than its
- * share, and what is left for L1. */
+ * share. */
 static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
@@ -333,13 +333,10 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
                                       DAMACY__ZSTD_LANES9_SHARED, err));
     }
     if (is_one && !is_early) {
-        int percent = 0;
-        const uint32_t shared = damacy__zstd_lanes_shared(run->device, (uint32_t)share, &percent);
-        DAMACY__TRY(damacy__kernel_divide(&front[DAMACY__ZSTD_LANES10], run->device, percent, err));
+        const uint32_t shared = damacy__zstd_lanes_shared(run->device, (uint32_t)share);
         DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES10],
                                       share * run->device->n_multiprocessors, 32, shared, err));
-    } else { /* others run on the same multiprocessors */
-        DAMACY__TRY(damacy__kernel_divide(&front[DAMACY__ZSTD_LANES10], run->device, -1, err));
+    } else {
         DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], most, 32,
                                              DAMACY__ZSTD_LANES10_SHARED, err));
     }

@@ -241,29 +241,6 @@ TEST(zstd_launch_works_with_the_shared_memory_of_small_devices)
     }
 }
 
-TEST(zstd_launch_gives_literals_by_lanes_their_share_of_a_multiprocessor_and_l1_the_rest)
-{
-    static const uint32_t steps[] = {0, 16, 32, 64, 100, 132, 164, 196, 228}; // KiB
-    for (uint32_t kib : {64, 100, 164, 228}) { // as devices have them
-        damacy__device small = {};
-        small.shared_per_multiprocessor = kib * 1024;
-        small.shared_per_block = kib * 1024 - 1024;
-        for (uint32_t share = 1; share * (DAMACY__ZSTD_LANES10_SHARED + 1024) <= kib * 1024;
-             share++) {
-            int percent = 0;
-            const uint32_t each = damacy__zstd_lanes_shared(&small, share, &percent) + 1024;
-            uint32_t step = 1; // the least that is no less, as a driver takes it
-            while (steps[step] * 100 < kib * (uint32_t)percent)
-                step++;
-            CHECK(each - 1024 >= DAMACY__ZSTD_LANES10_SHARED);
-            CHECK(each - 1024 <= small.shared_per_block);
-            CHECK(share * each <= steps[step] * 1024);
-            CHECK((share + 1) * each > steps[step] * 1024);
-            CHECK(share * (DAMACY__ZSTD_LANES10_SHARED + 1024) > steps[step - 1] * 1024);
-        }
-    }
-}
-
 TEST(zstd_launch_keeps_waves_on_two_streams_apart)
 {
     for (const size_t first : {40u, 63u}) {

@@ -335,8 +335,6 @@ inline int function_set(damacy__function h, int attribute, int value)
 {
     ENTER("function_set", CONTEXT)
     auto at = m->functions.find(h);
-    if (at != m->functions.end() && attribute == DAMACY__FUNCTION_SHARED_PERCENT)
-        return value < -1 || value > 100 ? misuse(1, "not a percentage", called) : 0;
     if (at == m->functions.end() || attribute != DAMACY__FUNCTION_MAX_DYNAMIC_SHARED)
         return misuse(400, "no such function or attribute", called);
     if (value < 0 || value > 232448)
