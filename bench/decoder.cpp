@@ -1,15 +1,16 @@
 // Decompression alone: batches of frames in device memory, through damacy_codec_*, beside nvCOMP on
 // the same buffers and libzstd on all cores.
 //
-//     ./run bench decoder [--quick | --sizes] [--only=TEXT] [--stages] [--json=FILE]
-//                         [--nvcomp=libnvcomp.so.6]
+//     ./run bench decoder [--quick | --sizes | --data=FILE] [--only=TEXT] [--stages]
+//                         [--json=FILE] [--nvcomp=libnvcomp.so.6]
 //
 //     c++ -std=c++17 -O2 -D_GNU_SOURCE -I. bench/decoder.cpp -lpthread -ldl
 //
 // GB/s are 10^9 bytes of output per second: the median of 21 batches after 3, between CUDA events.
 // Buffers are larger than the L2 cache, or several are used in turn. Every output is compared with
 // its content. A "stream" is a sequence of batches on 1 to 6 CUDA streams with scratch of their
-// own, as a pipeline runs them. nvCOMP's column is empty without --nvcomp; libzstd, liblz4 and
+// own, as a pipeline runs them. --data: voxels of yours, read from a file, as uint16 where blosc
+// shuffles them. nvCOMP's column is empty without --nvcomp; libzstd, liblz4 and
 // libblosc are found with dlopen, and rows that need a missing one are left out aloud.
 #define DAMACY_IMPLEMENTATION
 #include "damacy.h"
@@ -48,6 +49,7 @@ struct bench {
     damacy__stream streams[6] = {};
     damacy_error err = {};
     std::map<std::string, frames> packed;
+    bytes data; // of --data
     FILE* json = nullptr;
     bool has_wrong = false;
 
@@ -176,7 +178,8 @@ const frames& bench::pack(const row& r)
 
     if (found == packed.end()) {
         packed.clear(); // rows of one kind stand together
-        found = packed.emplace(key, make_frames(libs, r.kind, r.codec, r.level, r.size)).first;
+        found =
+            packed.emplace(key, make_frames(libs, r.kind, r.codec, r.level, r.size, data)).first;
     }
     return found->second;
 }
@@ -546,7 +549,13 @@ int main(int argc, char** argv)
         }
     }
     b.libs.open();
-    const std::vector<row> rows = b.option.quick   ? quick_rows()
+    if (!b.option.data.empty() && (b.data = read_file(b.option.data)).size() < 65536) {
+        fprintf(stderr, "decoder: %s: cannot be read, or less than 64 KiB\n",
+                b.option.data.c_str());
+        return 2;
+    }
+    const std::vector<row> rows = !b.data.empty()  ? data_rows(b.data.size())
+                                  : b.option.quick ? quick_rows()
                                   : b.option.sizes ? size_rows()
                                                    : all_rows();
     const bool has_gpu = b.open();

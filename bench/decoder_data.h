@@ -206,9 +206,33 @@ static bytes make_binary(size_t size)
     return out;
 }
 
-static bytes make_content(const std::string& kind, size_t size)
+// A whole file; empty if it cannot be read.
+static bytes read_file(const std::string& path)
+{
+    FILE* file = fopen(path.c_str(), "rb");
+    uint8_t part[65536];
+    bytes out;
+
+    for (size_t n; file && (n = fread(part, 1, sizeof part, file)) > 0;) {
+        out.insert(out.end(), part, part + n);
+    }
+    if (file) {
+        fclose(file);
+    }
+    return out;
+}
+
+// `data`: of the kind "file", which is not empty.
+static bytes make_content(const std::string& kind, size_t size, const bytes& data)
 {
     bytes out(size);
+
+    if (kind == "file") {
+        for (size_t i = 0; i < size; i++) {
+            out[i] = data[i % data.size()];
+        }
+        return out;
+    }
 
     if (kind == "text") {
         return make_text(size);
@@ -250,7 +274,7 @@ struct frames {
 };
 
 static frames make_frames(const libraries& libs, const std::string& kind, const std::string& codec,
-                          int level, uint64_t size)
+                          int level, uint64_t size, const bytes& data)
 {
     const size_t m = std::max<size_t>(3, (48u << 20) / size);
     const bool is_blosc = codec.rfind("blosc", 0) == 0;
@@ -262,7 +286,7 @@ static frames make_frames(const libraries& libs, const std::string& kind, const 
                                      : "no libzstd.so.1";
         return f;
     }
-    f.content = make_content(kind, m * size);
+    f.content = make_content(kind, m * size, data);
     f.packed.resize(m);
     parallel(m, [&](size_t i) {
         const uint8_t* src = &f.content[i * size];

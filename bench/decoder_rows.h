@@ -6,7 +6,7 @@
 
 struct options {
     bool quick = false, sizes = false, stages = false;
-    std::string only, json, nvcomp;
+    std::string only, json, nvcomp, data;
 };
 
 // One argument; false: no such option.
@@ -24,6 +24,8 @@ static bool parse(options* o, const std::string& a)
         o->json = a.substr(7);
     } else if (a.rfind("--nvcomp=", 0) == 0) {
         o->nvcomp = a.substr(9);
+    } else if (a.rfind("--data=", 0) == 0) {
+        o->data = a.substr(7);
     } else {
         return false;
     }
@@ -71,9 +73,10 @@ static std::vector<row> quick_rows()
     streams("denoised", 10);
     rows.push_back({"bright", "zstd", 3, m, 1000, 0, 7, ""});
     rows.push_back({"bright", "zstd", 1, m, 1000, 0, 0, "goal: 500 GB/s"});
-    for (const char* codec : {"blosc", "blosc-split", "blosc-bit"}) {
-        rows.push_back({"dim", codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
-        rows.push_back({"half-random", codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
+    for (const char* kind : {"dim", "half-random", "denoised", "bright"}) {
+        for (const char* codec : {"blosc", "blosc-split", "blosc-bit"}) {
+            rows.push_back({kind, codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
+        }
     }
     for (const char* kind : {"dim", "half-random", "bright", "denoised"}) {
         rows.push_back({kind, "lz4", 1, 64 * k, 16384, 0, 2, ""});
@@ -98,6 +101,30 @@ static std::vector<row> size_rows()
     return rows;
 }
 
+// The content of a file, what fits of it, again and again: no frame holds a byte of it twice.
+static std::vector<row> data_rows(uint64_t file_size)
+{
+    const uint64_t k = 1024;
+    std::vector<row> rows, fit;
+
+    for (uint64_t size : {64 * k, 256 * k, 1024 * k}) {
+        for (int level : {1, 3, 9, 19}) {
+            rows.push_back(
+                {"file", "zstd", level, size, (uint32_t)((512 * k * k) / size), 0, 0, ""});
+        }
+    }
+    for (const char* codec : {"blosc", "blosc-split", "blosc-bit"}) {
+        rows.push_back({"file", codec, 5, 256 * k, 1024, 0, 0, ""});
+    }
+    rows.push_back({"file", "lz4", 1, 64 * k, 16384, 0, 0, ""});
+    for (const row& r : rows) {
+        if (r.size <= file_size) {
+            fit.push_back(r);
+        }
+    }
+    return fit;
+}
+
 static std::vector<row> all_rows()
 {
     std::vector<row> rows = quick_rows();
@@ -105,8 +132,8 @@ static std::vector<row> all_rows()
 
     for (const char* kind : {"dim", "bright", "denoised", "half-random", "text", "binary"}) {
         for (int level : {1, 3, 9, 19}) {
-            for (uint64_t size : {64 * k, 256 * k, 1024 * k, 4096 * k}) {
-                for (uint32_t n : {1u, 100u, 1000u, 10000u}) {
+            for (uint64_t size : {64 * k, 256 * k, 1024 * k, 4096 * k, 9216 * k}) {
+                for (uint32_t n : {1u, 10u, 100u, 1000u, 10000u}) {
                     if (n * size <= (uint64_t)3 << 30) {
                         rows.push_back({kind, "zstd", level, size, n, 0, 0, ""});
                     }
