@@ -2,7 +2,7 @@
  *
  *     pipeline DIR [--arrays=8] [--crop=128,128,128] [--batch=128] [--batches=50] [--warmup=5]
  *              [--seed=1234] [--dtype=float32] [--device=auto|cpu|gpu] [--lookahead=512]
- *              [--io-threads=8] [--decode-threads=0] [--slots=0] [--gpu-mb=0] [--host-mb=0]
+ *              [--io-threads=0] [--decode-threads=0] [--slots=0] [--gpu-mb=0] [--host-mb=0]
  *              [--cache-mb=] [--hold-ms=0] [--bypass] [--mapping] [--no-mapping]
  *              [--latency=base_ns,mu,sigma,cap_ns,seed]
  *
@@ -159,7 +159,6 @@ static bool parse(bench* b, int argc, char** argv)
     b->warmup = 5;
     b->seed = 1234;
     b->config.lookahead_samples = 512;
-    b->config.io_threads = 8;
     for (int i = 1; i < argc; i++) {
         if (!parse_one(b, argv[i])) {
             (void)fprintf(stderr, "pipeline: %s: see the first comment of bench/pipeline.c\n",

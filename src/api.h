@@ -254,7 +254,7 @@ typedef struct damacy_config {
      * 0: what that leaves once batches, buffers and room for metadata are taken; 1: none. */
     uint64_t max_cache_bytes;
     uint64_t max_read_bytes; /* of one coalesced read; 0: 4 MiB */
-    uint32_t io_threads;     /* 0: 16 */
+    uint32_t io_threads;     /* 0: three for four CPUs, at least 8 and at most 16 */
     uint32_t decode_threads; /* workers that decode and assemble on the host; 0: one per CPU */
 
     damacy_store store;         /* open NULL: local files */
