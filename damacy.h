@@ -21026,15 +21026,16 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    a.n_trees -= b.n_trees;\n"
     "}\n"
     "\n"
-    "// Counts of a job that are larger never fit, and 4,096 of these have a sum of 32 bits. A wave with\n"
-    "// room for more places its jobs one by one.\n"
+    "// 4,096 jobs with smaller counts, and what was placed before them, have sums of 32 bits. A job with\n"
+    "// larger ones gets more literals than any scratch holds, so that its 4,096 are placed one by one.\n"
     "#define DAMACY__ZSTD_COUNT_MAX (1u << 19)\n"
     "\n"
     "DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_clamp(damacy__zstd_totals t)\n"
     "{\n"
-    "    t.n_frames = damacy__min(t.n_frames, DAMACY__ZSTD_COUNT_MAX);\n"
-    "    t.n_blocks = damacy__min(t.n_blocks, DAMACY__ZSTD_COUNT_MAX);\n"
-    "    t.n_trees = damacy__min(t.n_trees, DAMACY__ZSTD_COUNT_MAX);\n"
+    "    if (damacy__max(damacy__max(t.n_frames, t.n_blocks), t.n_trees) >= DAMACY__ZSTD_COUNT_MAX) {\n"
+    "        t = damacy__zstd_totals{};\n"
+    "        t.n_literal_bytes = 1ull << 51;\n"
+    "    }\n"
     "    return t;\n"
     "}\n"
     "\n"
@@ -21120,8 +21121,7 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    damacy__zstd_totals_add(at, shared.base);\n"
     "    damacy__sync_warp(); // the base has been read\n"
     "    if (lane == 31) {\n"
-    "        shared.fits = damacy__zstd_totals_fit(w, at) && w.max_frames < DAMACY__ZSTD_COUNT_MAX &&\n"
-    "                      w.max_blocks < DAMACY__ZSTD_COUNT_MAX;\n"
+    "        shared.fits = damacy__zstd_totals_fit(w, at);\n"
     "        if (shared.fits)\n"
     "            shared.base = at;\n"
     "    }\n"
@@ -31682,10 +31682,13 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_RESOLVE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_LATE, err));
-    if (run->options.literals == DAMACY__ZSTD_LANES) {
-        DAMACY__TRY(damacy__zstd_join(run, err));
+    /* Beside the literals: launched after them, it takes the room that they leave. */
+    if (run->options.literals == DAMACY__ZSTD_LANES) { /* `stream` has some of them */
+        DAMACY__TRY(damacy__zstd_step_beside(run, 2, &front[DAMACY__ZSTD_PLACE], run->n_blocks, 256,
+                                             0, err));
+    } else {
+        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_PLACE], run->n_blocks, 256, 0, err));
     }
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_PLACE], run->n_blocks, 256, 0, err));
     DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PLACE, err));
     DAMACY__TRY(damacy__zstd_launch_execute(run, err));

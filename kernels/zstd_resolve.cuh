@@ -39,15 +39,16 @@ DAMACY__INLINE void damacy__zstd_totals_subtract(damacy__zstd_totals& a,
     a.n_trees -= b.n_trees;
 }
 
-// Counts of a job that are larger never fit, and 4,096 of these have a sum of 32 bits. A wave with
-// room for more places its jobs one by one.
+// 4,096 jobs with smaller counts, and what was placed before them, have sums of 32 bits. A job with
+// larger ones gets more literals than any scratch holds, so that its 4,096 are placed one by one.
 #define DAMACY__ZSTD_COUNT_MAX (1u << 19)
 
 DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_clamp(damacy__zstd_totals t)
 {
-    t.n_frames = damacy__min(t.n_frames, DAMACY__ZSTD_COUNT_MAX);
-    t.n_blocks = damacy__min(t.n_blocks, DAMACY__ZSTD_COUNT_MAX);
-    t.n_trees = damacy__min(t.n_trees, DAMACY__ZSTD_COUNT_MAX);
+    if (damacy__max(damacy__max(t.n_frames, t.n_blocks), t.n_trees) >= DAMACY__ZSTD_COUNT_MAX) {
+        t = damacy__zstd_totals{};
+        t.n_literal_bytes = 1ull << 51;
+    }
     return t;
 }
 
@@ -133,8 +134,7 @@ static __device__ void damacy__zstd_allocate_warps(const damacy__zstd_wave& w,
     damacy__zstd_totals_add(at, shared.base);
     damacy__sync_warp(); // the base has been read
     if (lane == 31) {
-        shared.fits = damacy__zstd_totals_fit(w, at) && w.max_frames < DAMACY__ZSTD_COUNT_MAX &&
-                      w.max_blocks < DAMACY__ZSTD_COUNT_MAX;
+        shared.fits = damacy__zstd_totals_fit(w, at);
         if (shared.fits)
             shared.base = at;
     }

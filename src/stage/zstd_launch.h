@@ -468,10 +468,13 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_RESOLVE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_LATE, err));
-    if (run->options.literals == DAMACY__ZSTD_LANES) {
-        DAMACY__TRY(damacy__zstd_join(run, err));
+    /* Beside the literals: launched after them, it takes the room that they leave. */
+    if (run->options.literals == DAMACY__ZSTD_LANES) { /* `stream` has some of them */
+        DAMACY__TRY(damacy__zstd_step_beside(run, 2, &front[DAMACY__ZSTD_PLACE], run->n_blocks, 256,
+                                             0, err));
+    } else {
+        DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_PLACE], run->n_blocks, 256, 0, err));
     }
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_PLACE], run->n_blocks, 256, 0, err));
     DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PLACE, err));
     DAMACY__TRY(damacy__zstd_launch_execute(run, err));

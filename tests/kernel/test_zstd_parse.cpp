@@ -252,6 +252,91 @@ TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
     }
 }
 
+// Jobs of a frame each and of these numbers of blocks, placed.
+struct placed {
+    std::vector<damacy__zstd_span> spans;
+    std::vector<uint64_t> errors;
+    damacy__zstd_counters counters = {};
+};
+
+static placed place(const std::vector<uint32_t>& n_blocks, uint32_t max_blocks)
+{
+    const uint32_t n = (uint32_t)n_blocks.size();
+    placed p;
+    damacy__zstd_wave w = {};
+
+    p.spans.resize(n);
+    p.errors.resize(n, DAMACY__ZSTD_NO_ERROR);
+    for (uint32_t i = 0; i < n; i++) {
+        p.spans[i] = damacy__zstd_span{};
+        p.spans[i].n_frames = 1;
+        p.spans[i].n_blocks = p.spans[i].n_trees = n_blocks[i];
+    }
+    w.n_jobs = (uint64_t)(uintptr_t)&n;
+    w.errors = at(p.errors);
+    w.spans = at(p.spans);
+    w.counters = (uint64_t)(uintptr_t)&p.counters;
+    w.max_jobs = w.max_frames = n;
+    w.max_blocks = max_blocks;
+    w.max_records = 1u << 24;
+    simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
+    return p;
+}
+
+// A batch in two parts had room for 528,640 blocks, and its jobs were placed by one thread: their
+// places are then in the order of the jobs.
+TEST(jobs_are_placed_side_by_side_however_much_room_there_is)
+{
+    uint64_t seed = test_seed();
+    std::vector<uint32_t> n_blocks(5000);
+
+    for (uint32_t& n : n_blocks) {
+        n = 1 + (uint32_t)(test_random(&seed) % 40);
+    }
+    const placed few = place(n_blocks, 210000);
+    CHECK_EQ(few.counters.n_refused, 0);
+    CHECK(few.spans[1].first_block != few.spans[0].n_blocks);
+    for (const uint32_t max_blocks : {(1u << 19) - 1, 1u << 19, 1u << 20, 1u << 30}) {
+        const placed many = place(n_blocks, max_blocks);
+        CHECK_EQ(many.counters.n_blocks, few.counters.n_blocks);
+        CHECK(same(many.spans, few.spans));
+        CHECK(same(many.errors, few.errors));
+    }
+}
+
+TEST(jobs_of_very_many_blocks_are_placed_where_there_is_room)
+{
+    std::vector<uint32_t> n_blocks(5000, 1);
+
+    n_blocks[0] = n_blocks[1000] = 1u << 19;
+    n_blocks[4500] = 400000;
+    for (const uint32_t max_blocks : {1u << 21, 1u << 20, (1u << 20) + 4997, 600000u}) {
+        const placed p = place(n_blocks, max_blocks);
+        uint64_t n_placed = 0, n_refused = 0;
+        std::vector<std::pair<uint32_t, uint32_t>> places;
+        for (uint32_t i = 0; i < n_blocks.size(); i++) {
+            if (p.errors[i] == DAMACY__ZSTD_NO_ERROR) {
+                CHECK_EQ(p.spans[i].n_blocks, n_blocks[i]);
+                places.push_back({p.spans[i].first_block, n_blocks[i]});
+                n_placed += n_blocks[i];
+            } else {
+                CHECK_EQ(p.errors[i], (uint64_t)DAMACY__JOB_NEED_SCRATCH);
+                CHECK(n_blocks[i] > 1); // the others find room before and after it
+                n_refused++;
+            }
+        }
+        CHECK_EQ(p.counters.n_blocks, n_placed);
+        CHECK_EQ(p.counters.n_refused, n_refused);
+        CHECK_EQ(n_refused, max_blocks == 1u << 21 ? 0 : max_blocks == 600000 ? 2 : 1);
+        std::sort(places.begin(), places.end());
+        uint32_t next = 0;
+        for (const auto& one : places) { // side by side, without gaps
+            CHECK_EQ(one.first, next);
+            next += one.second;
+        }
+    }
+}
+
 // Thousands of jobs may have one source, of millions of empty blocks.
 TEST(counts_whose_sum_has_more_than_32_bits_do_not_fit)
 {
