@@ -10,8 +10,8 @@
 // Buffers are larger than the L2 cache, or several are used in turn. Every output is compared with
 // its content. A "stream" is a sequence of batches on 1 to 6 CUDA streams with scratch of their
 // own, as a pipeline runs them. --data: voxels of yours, read from a file, as uint16 where blosc
-// shuffles them. nvCOMP's column is empty without --nvcomp; libzstd, liblz4 and
-// libblosc are found with dlopen, and rows that need a missing one are left out aloud.
+// shuffles them. nvCOMP's column is empty without --nvcomp; libzstd, liblz4 and libblosc are found
+// with dlopen, and rows that need a missing one are left out aloud.
 #define DAMACY_IMPLEMENTATION
 #include "damacy.h"
 

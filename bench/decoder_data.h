@@ -233,7 +233,6 @@ static bytes make_content(const std::string& kind, size_t size, const bytes& dat
         }
         return out;
     }
-
     if (kind == "text") {
         return make_text(size);
     }

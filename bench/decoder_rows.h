@@ -101,7 +101,7 @@ static std::vector<row> size_rows()
     return rows;
 }
 
-// The content of a file, what fits of it, again and again: no frame holds a byte of it twice.
+// Frames of a file, which is repeated, but no byte of it within a frame.
 static std::vector<row> data_rows(uint64_t file_size)
 {
     const uint64_t k = 1024;
