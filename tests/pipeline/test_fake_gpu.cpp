@@ -511,7 +511,7 @@ TEST(damaged_chunk_fails_its_samples_alone_under_every_policy)
         for (int policy = 0; policy <= DAMACY_ON_ERROR_SKIP; policy++) {
             if (IS_SLOW && (way + policy) % 4)
                 continue;
-            scene s(27);
+            scene s(IS_SLOW ? 18 : 27);
             s.config.on_error = (damacy_on_error)policy;
             for (size_t i = 0; i < s.samples.size(); i++) {
                 if (s.array_of[i] != way)
