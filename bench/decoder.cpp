@@ -549,7 +549,7 @@ int main(int argc, char** argv)
         }
     }
     b.libs.open();
-    if (!b.option.data.empty() && (b.data = read_file(b.option.data)).size() < 65536) {
+    if (!b.option.data.empty() && (b.data = read_file(b.option.data, SIZE_MAX)).size() < 65536) {
         fprintf(stderr, "decoder: %s: cannot be read, or less than 64 KiB\n",
                 b.option.data.c_str());
         return 2;

@@ -176,6 +176,22 @@ static bytes make_text(size_t size)
     return out;
 }
 
+// A file in pieces of 64 KiB, until there are `most` bytes; empty if it cannot be read.
+static bytes read_file(const std::string& path, size_t most)
+{
+    FILE* file = fopen(path.c_str(), "rb");
+    uint8_t part[65536];
+    bytes out;
+
+    for (size_t n; file && out.size() < most && (n = fread(part, 1, sizeof part, file)) > 0;) {
+        out.insert(out.end(), part, part + n);
+    }
+    if (file) {
+        fclose(file);
+    }
+    return out;
+}
+
 static bytes make_binary(size_t size)
 {
     bytes out;
@@ -183,16 +199,8 @@ static bytes make_binary(size_t size)
     for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/bin"}) {
         DIR* dir = opendir(folder);
         for (const dirent* e; dir && out.size() < size && (e = readdir(dir)) != nullptr;) {
-            FILE* file = fopen((std::string(folder) + "/" + e->d_name).c_str(), "rb");
-            uint8_t part[65536];
-            size_t n = 0, taken = 0;
-            while (file && taken < (4u << 20) && (n = fread(part, 1, sizeof part, file)) > 0) {
-                out.insert(out.end(), part, part + n);
-                taken += n;
-            }
-            if (file) {
-                fclose(file);
-            }
+            const bytes file = read_file(std::string(folder) + "/" + e->d_name, 4u << 20);
+            out.insert(out.end(), file.begin(), file.end());
         }
         if (dir) {
             closedir(dir);
@@ -203,22 +211,6 @@ static bytes make_binary(size_t size)
                    out.begin() + (ptrdiff_t)std::min(out.size(), size - out.size()));
     }
     out.resize(size);
-    return out;
-}
-
-// A whole file; empty if it cannot be read.
-static bytes read_file(const std::string& path)
-{
-    FILE* file = fopen(path.c_str(), "rb");
-    uint8_t part[65536];
-    bytes out;
-
-    for (size_t n; file && (n = fread(part, 1, sizeof part, file)) > 0;) {
-        out.insert(out.end(), part, part + n);
-    }
-    if (file) {
-        fclose(file);
-    }
     return out;
 }
 

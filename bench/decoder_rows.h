@@ -105,24 +105,22 @@ static std::vector<row> size_rows()
 static std::vector<row> data_rows(uint64_t file_size)
 {
     const uint64_t k = 1024;
-    std::vector<row> rows, fit;
-
+    std::vector<row> rows;
+    const auto add = [&](const char* codec, int level, uint64_t size, uint64_t batch) {
+        if (size <= file_size) {
+            rows.push_back({"file", codec, level, size, (uint32_t)(batch / size), 0, 0, ""});
+        }
+    };
     for (uint64_t size : {64 * k, 256 * k, 1024 * k}) {
         for (int level : {1, 3, 9, 19}) {
-            rows.push_back(
-                {"file", "zstd", level, size, (uint32_t)((512 * k * k) / size), 0, 0, ""});
+            add("zstd", level, size, 512 * k * k);
         }
     }
     for (const char* codec : {"blosc", "blosc-split", "blosc-bit"}) {
-        rows.push_back({"file", codec, 5, 256 * k, 1024, 0, 0, ""});
+        add(codec, 5, 256 * k, 256 * k * k);
     }
-    rows.push_back({"file", "lz4", 1, 64 * k, 16384, 0, 0, ""});
-    for (const row& r : rows) {
-        if (r.size <= file_size) {
-            fit.push_back(r);
-        }
-    }
-    return fit;
+    add("lz4", 1, 64 * k, 1024 * k * k);
+    return rows;
 }
 
 static std::vector<row> all_rows()

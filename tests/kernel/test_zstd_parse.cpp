@@ -343,29 +343,12 @@ TEST(counts_whose_sum_has_more_than_32_bits_do_not_fit)
     enum { N = 4096 };
     for (uint32_t i = 0; i < 6; i++) {
         const uint32_t per_job = i % 3 == 0 ? 1u << 20 : i % 3 == 1 ? 1u << 22 : 0xffffffffu;
-        std::vector<damacy__zstd_span> spans(N);
-        std::vector<uint64_t> errors(N, DAMACY__ZSTD_NO_ERROR);
-        const uint32_t n = N;
-        damacy__zstd_counters counters = {};
-        damacy__zstd_wave w = {};
-        for (damacy__zstd_span& s : spans) {
-            s = damacy__zstd_span{};
-            s.n_frames = 1;
-            s.n_blocks = s.n_trees = per_job;
-        }
-        w.n_jobs = (uint64_t)(uintptr_t)&n;
-        w.errors = at(errors);
-        w.spans = at(spans);
-        w.counters = (uint64_t)(uintptr_t)&counters;
-        w.max_jobs = w.max_frames = N;
-        w.max_blocks = i < 3 ? 1000 : 1u << 19;
-        w.max_records = 1u << 24;
-        simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
-        CHECK_EQ(counters.n_refused, N);
-        CHECK_EQ(counters.n_blocks, 0);
+        const placed p = place(std::vector<uint32_t>(N, per_job), i < 3 ? 1000 : 1u << 19);
+        CHECK_EQ(p.counters.n_refused, N);
+        CHECK_EQ(p.counters.n_blocks, 0);
         for (uint32_t k = 0; k < N; k++) {
-            CHECK_EQ(errors[k], DAMACY__JOB_NEED_SCRATCH);
-            CHECK_EQ(spans[k].n_blocks, 0);
+            CHECK_EQ(p.errors[k], DAMACY__JOB_NEED_SCRATCH);
+            CHECK_EQ(p.spans[k].n_blocks, 0);
         }
     }
 }
