@@ -9913,11 +9913,11 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
 /* Shared memory of one warp that decodes literals by lanes, its tables not included. */
 #define DAMACY__ZSTD_LANE_SIZE 5504u
-/* Dynamic shared memory of literals_lanes for tables of 9, 10 and 11 bits; the last for two warps,
- * so that three blocks of threads fill a multiprocessor of 228 KB exactly. Works with 41 KB. */
+/* Dynamic shared memory of literals_lanes for tables of 9, 10 and 11 bits: enough wherever it
+ * begins, at a multiple of 1024, as tables are aligned to their size. */
 #define DAMACY__ZSTD_LANES9_SHARED  14336u
 #define DAMACY__ZSTD_LANES10_SHARED 23552u
-#define DAMACY__ZSTD_LANES11_SHARED 76800u
+#define DAMACY__ZSTD_LANES11_SHARED 41984u
 /* The same of literals_split with s lanes a stream, alignment of the tables included. */
 #define DAMACY__ZSTD_SPLIT_SHARED(s) \
     ((2u << 11) + (2u << 12) + ((s) / 8u) * DAMACY__ZSTD_LANE_SIZE + 32u * (s) + 16u + 7168u)
@@ -14705,18 +14705,18 @@ __extension__ static const char damacy__source_zstd_cu[] =
     "extern \"C\" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes9(damacy__zstd_wave w)\n"
     "{\n"
     "    DAMACY__DYNAMIC_SHARED(memory);\n"
-    "    damacy__zstd_literals_lanes<9, 1>(w, memory);\n"
+    "    damacy__zstd_literals_lanes<9>(w, memory);\n"
     "}\n"
     "extern \"C\" __global__ __launch_bounds__(32,\n"
     "                                        12) void damacy_zstd_literals_lanes10(damacy__zstd_wave w)\n"
     "{\n"
     "    DAMACY__DYNAMIC_SHARED(memory);\n"
-    "    damacy__zstd_literals_lanes<10, 1>(w, memory);\n"
+    "    damacy__zstd_literals_lanes<10>(w, memory);\n"
     "}\n"
-    "extern \"C\" __global__ __launch_bounds__(64) void damacy_zstd_literals_lanes11(damacy__zstd_wave w)\n"
+    "extern \"C\" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes11(damacy__zstd_wave w)\n"
     "{\n"
     "    DAMACY__DYNAMIC_SHARED(memory);\n"
-    "    damacy__zstd_literals_lanes<11, 2>(w, memory);\n"
+    "    damacy__zstd_literals_lanes<11>(w, memory);\n"
     "}\n"
     "\n"
     "// Literals when few blocks are in flight: a block of threads per block, 32 or 128 lanes a stream.\n"
@@ -14982,11 +14982,11 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "\n"
     "/* Shared memory of one warp that decodes literals by lanes, its tables not included. */\n"
     "#define DAMACY__ZSTD_LANE_SIZE 5504u\n"
-    "/* Dynamic shared memory of literals_lanes for tables of 9, 10 and 11 bits; the last for two warps,\n"
-    " * so that three blocks of threads fill a multiprocessor of 228 KB exactly. Works with 41 KB. */\n"
+    "/* Dynamic shared memory of literals_lanes for tables of 9, 10 and 11 bits: enough wherever it\n"
+    " * begins, at a multiple of 1024, as tables are aligned to their size. */\n"
     "#define DAMACY__ZSTD_LANES9_SHARED  14336u\n"
     "#define DAMACY__ZSTD_LANES10_SHARED 23552u\n"
-    "#define DAMACY__ZSTD_LANES11_SHARED 76800u\n"
+    "#define DAMACY__ZSTD_LANES11_SHARED 41984u\n"
     "/* The same of literals_split with s lanes a stream, alignment of the tables included. */\n"
     "#define DAMACY__ZSTD_SPLIT_SHARED(s) \\\n"
     "    ((2u << 11) + (2u << 12) + ((s) / 8u) * DAMACY__ZSTD_LANE_SIZE + 32u * (s) + 16u + 7168u)\n"
@@ -20346,46 +20346,17 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "    damacy__sync_warp(); // the tables may be built again\n"
     "}\n"
     "\n"
-    "// Warps of a CTA that decode sections of one table log. Their rings come first, then their tables,\n"
-    "// aligned to the size of one, so that little is lost to alignment.\n"
-    "typedef struct damacy__zstd_lanes {\n"
-    "    uint32_t n_warps; // at least 1\n"
-    "    uint32_t n_units; // shares of n_warps * 8 sections\n"
-    "    uint32_t tables;  // place in dynamic shared memory\n"
-    "} damacy__zstd_lanes;\n"
-    "\n"
-    "// As many warps as fit, at most `most`.\n"
-    "DAMACY__INLINE damacy__zstd_lanes damacy__zstd_lanes_of(uint32_t log, uint32_t most, uint32_t n,\n"
-    "                                                        uint32_t base)\n"
-    "{\n"
-    "    const uint32_t align = 2u << log, size = damacy__dynamic_shared_size();\n"
-    "    damacy__zstd_lanes lanes;\n"
-    "\n"
-    "    lanes.n_warps = most + 1;\n"
-    "    do {\n"
-    "        lanes.n_warps--;\n"
-    "        lanes.tables =\n"
-    "            ((base + lanes.n_warps * DAMACY__ZSTD_LANE_SIZE + align - 1) & ~(align - 1)) - base;\n"
-    "    } while (lanes.n_warps > 1 && lanes.tables + lanes.n_warps * (16u << log) > size);\n"
-    "    lanes.n_units = (n + 8 * lanes.n_warps - 1) / (8 * lanes.n_warps);\n"
-    "    return lanes;\n"
-    "}\n"
-    "\n"
-    "// The sections of one table log. A CTA has WARPS warps; those that find no room are idle.\n"
-    "template <int LOG, int WARPS>\n"
+    "// The sections of one table log, by CTAs of one warp. Its rings come first, then its tables,\n"
+    "// aligned to the size of one.\n"
+    "template <int LOG>\n"
     "DAMACY__INLINE void damacy__zstd_literals_lanes(const damacy__zstd_wave& w, uint8_t* shared)\n"
     "{\n"
-    "    const uint32_t warp = threadIdx.x / 32;\n"
+    "    const uint32_t base = damacy__shared_address(shared), align = 2u << LOG;\n"
+    "    const uint32_t tables = ((base + DAMACY__ZSTD_LANE_SIZE + align - 1) & ~(align - 1)) - base;\n"
     "    const damacy__zstd_sections all = damacy__zstd_sections_of<LOG>(w);\n"
-    "    const damacy__zstd_lanes lanes =\n"
-    "        damacy__zstd_lanes_of(LOG, WARPS, all.n, damacy__shared_address(shared));\n"
     "\n"
-    "    if (warp >= lanes.n_warps)\n"
-    "        return;\n"
-    "    for (uint32_t i = blockIdx.x; i < lanes.n_units; i += gridDim.x)\n"
-    "        damacy__zstd_literals_eight<LOG>(w, all, 8 * (i * lanes.n_warps + warp),\n"
-    "                                         shared + lanes.tables + warp * (16u << LOG),\n"
-    "                                         shared + warp * DAMACY__ZSTD_LANE_SIZE);\n"
+    "    for (uint32_t i = blockIdx.x; 8 * i < all.n; i += gridDim.x)\n"
+    "        damacy__zstd_literals_eight<LOG>(w, all, 8 * i, shared + tables, shared);\n"
     "}\n";
 
 /* ==== kernels/zstd_huffman_table.cuh ==== */
@@ -22497,11 +22468,14 @@ enum {
        damacy__stream stream, void** parameters, void** extra))
 
 /* Functions that older drivers lack: NULL there. As in the oldest version that has them. */
-#define DAMACY__CUDA_NEW_FUNCTIONS(X)                                                    \
-    X(copy_batch, cuMemcpyBatchAsync,                                                    \
-      (uint64_t * dst, uint64_t * src, size_t * sizes, size_t n,                         \
-       struct damacy__copy_attributes * attributes, size_t * first, size_t n_attributes, \
-       size_t * failed, damacy__stream stream))
+#define DAMACY__CUDA_NEW_FUNCTIONS(X)                                                            \
+    X(copy_batch, cuMemcpyBatchAsync,                                                            \
+      (uint64_t * dst, uint64_t * src, size_t * sizes, size_t n,                                 \
+       struct damacy__copy_attributes * attributes, size_t * first, size_t n_attributes,         \
+       size_t * failed, damacy__stream stream))                                                  \
+    X(launch_with, cuLaunchKernelEx,                                                             \
+      (const struct damacy__launch_config* config, damacy__function function, void** parameters, \
+       void** extra))
 
 /* Functions of libnvrtc, all returning an nvrtcResult. */
 #define DAMACY__NVRTC_FUNCTIONS(X)                                                          \
@@ -22522,6 +22496,7 @@ enum {
     X(nvrtc_destroy, nvrtcDestroyProgram, (damacy__compilation * program))
 
 struct damacy__copy_attributes;
+struct damacy__launch_config;
 
 /* Zero: nothing loaded. Constant once loaded; any thread may call through it. */
 typedef struct damacy__driver {
@@ -24655,7 +24630,34 @@ typedef struct damacy__grid {
     uint32_t z;
     uint32_t threads; /* per block, along x */
     uint32_t shared;  /* dynamic shared memory per block, bytes */
+    /* Shared memory that a multiprocessor should have, in percent of the most; the rest is L1. A
+     * wish: one that is busy keeps what it has. 0: the driver's choice. */
+    uint32_t division;
 } damacy__grid;
+
+/* The driver's CUlaunchAttribute and CUlaunchConfig. */
+typedef struct damacy__launch_attribute {
+    int id; /* DAMACY__LAUNCH_DIVISION */
+    union {
+        uint64_t room[8];
+        unsigned percent;
+    } value;
+} damacy__launch_attribute;
+
+typedef struct damacy__launch_config {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared;
+    damacy__stream stream;
+    damacy__launch_attribute* attributes;
+    unsigned n_attributes;
+} damacy__launch_config;
+
+enum {
+    DAMACY__LAUNCH_DIVISION = 14,          /* CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_... */
+    DAMACY__LAUNCH_DIVISION_SINCE = 12080, /* version of the driver that certainly knows it */
+    DAMACY__SYSTEM_SHARED = 1024           /* what a block of threads takes beside its own */
+};
 
 static damacy_status damacy__program_start(damacy__program* program, damacy__compiler* compiler,
                                            const damacy__program_spec* spec, damacy_error* err);
@@ -24683,7 +24685,22 @@ static inline damacy__grid damacy__grid_of(uint32_t blocks, uint32_t threads, ui
     grid.z = 1;
     grid.threads = threads;
     grid.shared = shared;
+    grid.division = 0;
     return grid;
+}
+
+/* The division with room for `blocks` blocks of threads of so much shared memory; 0 if the driver
+ * cannot be asked. */
+static uint32_t damacy__division_for(const damacy__device* device, uint32_t blocks, uint32_t shared)
+{
+    const uint64_t size = (uint64_t)blocks * (shared + DAMACY__SYSTEM_SHARED);
+
+    if (!device->driver->launch_with || device->driver->version < DAMACY__LAUNCH_DIVISION_SINCE ||
+        device->shared_per_multiprocessor == 0) {
+        return 0;
+    }
+    return (uint32_t)DAMACY__MIN(damacy__div_up(100 * size, device->shared_per_multiprocessor),
+                                 100);
 }
 
 /* What to compile; defines is room for the pointers. */
@@ -24911,22 +24928,49 @@ static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, dama
     return DAMACY_OK;
 }
 
+/* A launch with a wish for the division, from damacy__division_for: the driver knows it. */
+static int damacy__launch_divided(const damacy__kernel* kernel, damacy__device* device,
+                                  const damacy__grid* grid, damacy__stream stream,
+                                  void** parameters)
+{
+    damacy__launch_attribute division;
+    damacy__launch_config config;
+
+    memset(&division, 0, sizeof division);
+    division.id = DAMACY__LAUNCH_DIVISION;
+    division.value.percent = grid->division;
+    memset(&config, 0, sizeof config);
+    config.grid[0] = grid->x;
+    config.grid[1] = grid->y;
+    config.grid[2] = grid->z;
+    config.block[0] = grid->threads;
+    config.block[1] = config.block[2] = 1;
+    config.shared = grid->shared;
+    config.stream = stream;
+    config.attributes = &division;
+    config.n_attributes = 1;
+    return device->driver->launch_with(&config, kernel->function, parameters, NULL);
+}
+
 /* Queues the kernel on the stream. parameters: one pointer per parameter, read during the call. An
  * empty grid does nothing. Errors of the kernel itself surface in later calls, as DEVICE_LOST. */
 static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy__device* device,
                                            const damacy__grid* grid, damacy__stream stream,
                                            void** parameters, damacy_error* err)
 {
+    int code;
+
     DAMACY__TRY(damacy__device_alive(device, err));
     if (grid->x == 0 || grid->y == 0 || grid->z == 0) {
         return DAMACY_OK;
     }
-    return damacy__device_check(device,
-                                device->driver->launch(kernel->function, grid->x, grid->y, grid->z,
-                                                       grid->threads, 1, 1, grid->shared, stream,
-                                                       parameters, NULL),
-                                err, "launch of %s on %u x %u x %u blocks of %u threads",
-                                kernel->name, grid->x, grid->y, grid->z, grid->threads);
+    code = grid->division
+               ? damacy__launch_divided(kernel, device, grid, stream, parameters)
+               : device->driver->launch(kernel->function, grid->x, grid->y, grid->z, grid->threads,
+                                        1, 1, grid->shared, stream, parameters, NULL);
+    return damacy__device_check(device, code, err,
+                                "launch of %s on %u x %u x %u blocks of %u threads", kernel->name,
+                                grid->x, grid->y, grid->z, grid->threads);
 }
 DAMACY__COLD_END
 
@@ -31063,16 +31107,17 @@ typedef struct damacy__zstd_tile {
     uint32_t flag;
     uint32_t threads;
     uint32_t shared;
+    uint32_t per; /* blocks of threads that a multiprocessor is to have: more leave less L1 */
 } damacy__zstd_tile;
 
 static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
 {
     static const damacy__zstd_tile tiles[DAMACY__ZSTD_TILES] = {
-        {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384)},
-        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168)},
-        {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096)},
-        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072)},
-        {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096)},
+        {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384), 1},
+        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168), 4},
+        {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096), 8},
+        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072), 8},
+        {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096), 8},
     };
 
     return tiles[index];
@@ -31086,10 +31131,11 @@ static uint32_t damacy__zstd_relay_shared(void)
 
 static bool damacy__zstd_relay_fits(const damacy__device* device)
 {
-    const uint64_t shared = damacy__zstd_relay_shared(), system = 1024; /* of a block of threads */
+    const uint64_t shared = damacy__zstd_relay_shared();
 
     return shared <= device->shared_per_block &&
-           DAMACY__ZSTD_RELAY_PER * (shared + system) <= device->shared_per_multiprocessor;
+           DAMACY__ZSTD_RELAY_PER * (shared + DAMACY__SYSTEM_SHARED) <=
+               device->shared_per_multiprocessor;
 }
 
 /* Shared memory of a kernel that works with less. */
@@ -31098,14 +31144,25 @@ static uint32_t damacy__zstd_fit(const damacy__device* device, uint32_t shared)
     return DAMACY__MIN(shared, device->shared_per_block);
 }
 
-/* Shared memory of literals by lanes with which `share` blocks of threads, not more, find room on a
- * multiprocessor; that many fit. */
-static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share)
+/* The division that all kernels but those of sequences can work with, so that what runs beside each
+ * other shares multiprocessors: `share` blocks of threads that decode literals by lanes, at least
+ * the 8 that an H200 has for each when thousands of blocks are decoded. */
+static uint32_t damacy__zstd_division(const damacy__device* device, uint32_t share)
 {
-    const uint32_t system = 1024; /* of a block of threads */
-    const uint32_t all = device->shared_per_multiprocessor / share / system * system - system;
+    return damacy__division_for(device, DAMACY__MAX(share, 8), DAMACY__ZSTD_LANES10_SHARED);
+}
 
-    return DAMACY__MAX(damacy__zstd_fit(device, all), DAMACY__ZSTD_LANES10_SHARED);
+/* Shared memory of literals by lanes with which `share` blocks of threads, not more, find room on a
+ * multiprocessor, of that division or, with 0, of the largest; that many fit. */
+static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share,
+                                          uint32_t division)
+{
+    const uint32_t system = DAMACY__SYSTEM_SHARED, most = device->shared_per_multiprocessor;
+    const uint32_t wanted = DAMACY__MAX(share, 8) * (DAMACY__ZSTD_LANES10_SHARED + system);
+    const uint32_t all = division ? DAMACY__MIN(wanted, most) : most;
+
+    return DAMACY__MAX(damacy__zstd_fit(device, all / share / system * system - system),
+                       DAMACY__ZSTD_LANES10_SHARED);
 }
 
 /* Begins to compile. On failure there is nothing to deinit. */
@@ -31163,10 +31220,9 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
                                             DAMACY__ZSTD_LANES9_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
-                                            damacy__zstd_lanes_shared(device, 1), err));
+                                            damacy__zstd_lanes_shared(device, 1, 0), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
-                                            damacy__zstd_fit(device, DAMACY__ZSTD_LANES11_SHARED),
-                                            err));
+                                            DAMACY__ZSTD_LANES11_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS32], device,
                                             DAMACY__ZSTD_SPLIT_SHARED(32), err));
     if (kernels->has_split128) {
@@ -31317,6 +31373,7 @@ typedef struct damacy__zstd_pass {
     bool is_few;        /* so few blocks that sequences take the shape for latency */
     uint64_t size_each; /* likely, of a job's output */
     damacy__zstd_options options;
+    uint32_t division; /* of what is launched next; 0: the driver's choice */
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
 
@@ -31327,9 +31384,10 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream
     void* parameters[1];
     /* every kernel goes round with any grid; more blocks than these only queue up */
     const uint64_t most = 64ull * run->device->n_multiprocessors;
-    const damacy__grid grid =
+    damacy__grid grid =
         damacy__grid_of((uint32_t)DAMACY__MAX(DAMACY__MIN(n_blocks, most), 1), threads, shared);
 
+    grid.division = run->division;
     parameters[0] = &run->wave;
     return damacy__kernel_launch(kernel, run->device, &grid, stream, parameters, err);
 }
@@ -31482,23 +31540,58 @@ static uint64_t damacy__zstd_grid_of(const damacy__zstd_pass* run, uint32_t per)
                        DAMACY__MAX(likely, 16ull * run->device->n_multiprocessors));
 }
 
-/* To what the sequence stage needs; trees stay under way on side 0. */
+/* The division of small kernels, those around execution or those before it. A multiprocessor that
+ * is not idle keeps its division, so they matter for what comes after them. Beside other waves all
+ * have the same, and find room next to each other. Else it is execution's where one shape takes all
+ * frames, and the driver's choice where the device chooses between shapes. Measured. */
+static uint32_t damacy__zstd_division_of(const damacy__zstd_pass* run, bool is_around)
+{
+    const damacy__zstd_tile tile = damacy__zstd_tile_of(1);
+    const bool is_one_shape = run->n_jobs > 200 && run->n_jobs <= 1000;
+
+    if (run->call->has_company) {
+        return damacy__zstd_division(run->device, 0);
+    }
+    if (!is_one_shape || run->options.literals != DAMACY__ZSTD_LANES) {
+        return 0;
+    }
+    return is_around ? damacy__division_for(run->device, tile.per, tile.shared)
+                     : damacy__zstd_division(run->device, 0);
+}
+
+/* Blocks of threads, two warps each, for kernels that take a block of the source by a warp. */
+static uint64_t damacy__zstd_pairs(const damacy__zstd_pass* run)
+{
+    return DAMACY__MIN(damacy__div_up(run->n_blocks, 2), 8ull * run->device->n_multiprocessors);
+}
+
+/* Trees of literals, on side 0: before the sequence stage, or where few blocks leave room beside it
+ * and it takes longest, after its launch. */
+static damacy_status damacy__zstd_launch_trees(damacy__zstd_pass* run, damacy_error* err)
+{
+    return damacy__zstd_step_beside(run, 0, &run->kernels->front.kernels[DAMACY__ZSTD_TREES],
+                                    damacy__zstd_pairs(run), 64, 0, err);
+}
+
+/* To what the sequence stage needs; trees stay under way. */
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t warps = damacy__zstd_grid_of(run, 2); /* a warp per job */
-    const uint64_t most = 8ull * run->device->n_multiprocessors;
-    const uint64_t pairs = DAMACY__MIN(damacy__div_up(run->n_blocks, 2), most); /* of warps */
 
+    run->division = damacy__zstd_division_of(run, false);
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE], 1, 1024, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 2, 1024, 0, err));
-    DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES], pairs, 64, 0, err));
-    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_TREES], pairs, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES],
+                                         damacy__zstd_pairs(run), 64, 0, err));
+    if (!run->is_few) {
+        DAMACY__TRY(damacy__zstd_launch_trees(run, err));
+    }
     DAMACY__TRY(damacy__zstd_join_side(run, 1, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err));
     return damacy__zstd_fork(run, run->call->stream, err);
@@ -31547,27 +31640,34 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
                                       DAMACY__ZSTD_LANES9_SHARED, err));
     }
     if (is_one && !is_early) {
-        const uint32_t shared = damacy__zstd_lanes_shared(run->device, (uint32_t)share);
+        const uint32_t shared =
+            damacy__zstd_lanes_shared(run->device, (uint32_t)share, run->division);
+        run->division = damacy__zstd_division(run->device, (uint32_t)share);
         DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES10],
                                       share * run->device->n_multiprocessors, 32, shared, err));
     } else {
         DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], most, 32,
                                              DAMACY__ZSTD_LANES10_SHARED, err));
     }
-    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], damacy__div_up(most, 2),
-                                    64, damacy__zstd_fit(run->device, DAMACY__ZSTD_LANES11_SHARED),
-                                    err);
+    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], most, 32,
+                                    DAMACY__ZSTD_LANES11_SHARED, err);
 }
 
-/* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE. */
+/* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE. Early lanes run where
+ * sequences have been, with the division of these. */
 static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32_t pass,
                                                   damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const uint32_t flags = run->wave.flags, how = run->options.literals;
+    const uint32_t division = run->division;
     damacy_status status;
 
     run->wave.flags |= pass;
+    run->division =
+        (how == DAMACY__ZSTD_LANES ? pass == DAMACY__ZSTD_FLAG_LATE : run->call->has_company)
+            ? damacy__zstd_division(run->device, 0)
+            : 0;
     if (how == DAMACY__ZSTD_SPLIT32) {
         status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks,
                                           128, DAMACY__ZSTD_SPLIT_SHARED(32), err);
@@ -31578,6 +31678,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
         status = damacy__zstd_launch_lanes(run, err);
     }
     run->wave.flags = flags;
+    run->division = division;
     return status;
 }
 
@@ -31598,6 +31699,7 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
     const bool is_full = run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     uint64_t grid = run->device->n_multiprocessors;
 
+    run->division = 0;
     if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full)) {
         return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE_FEW], grid, 256,
                                  damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED),
@@ -31637,6 +31739,10 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         if (!(run->options.execute & tile.flag)) {
             continue;
         }
+        run->division = damacy__division_for(run->device, tile.per, tile.shared);
+        if (run->call->has_company) {
+            run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
+        }
         if (n_tiles++ == 0 || run->n_jobs <= 1000) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
@@ -31644,6 +31750,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
                                                  tile.shared, err));
         }
     }
+    run->division = 0;
     for (uint32_t i = 0; i < 2; i++) { /* last: it takes what is left */
         const damacy__kernel* kernel = &back[i ? DAMACY__ZSTD_RELAY_WIDE : DAMACY__ZSTD_RELAY];
         const uint64_t grid = (i ? 1 : DAMACY__ZSTD_RELAY_PER) * run->device->n_multiprocessors;
@@ -31669,6 +31776,10 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
 
     DAMACY__TRY(damacy__zstd_launch_parse(run, err));
     DAMACY__TRY(damacy__zstd_launch_fse(run, size, err)); /* first: it takes longest */
+    run->division = damacy__zstd_division_of(run, false);
+    if (run->is_few) {
+        DAMACY__TRY(damacy__zstd_launch_trees(run, err));
+    }
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FSE, err));
     DAMACY__TRY(damacy__zstd_launch_lists(run, err));
     if (run->options.early) {
@@ -31676,6 +31787,7 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
         DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_EARLY, err));
     }
     DAMACY__TRY(damacy__zstd_join(run, err));
+    run->division = damacy__zstd_division_of(run, true);
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_LITERALS, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE], damacy__zstd_grid_of(run, 4),
                                   128, 0, err));
@@ -31692,6 +31804,7 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PLACE, err));
     DAMACY__TRY(damacy__zstd_launch_execute(run, err));
+    run->division = damacy__zstd_division_of(run, true);
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_EXECUTE, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH], damacy__zstd_grid_of(run, 32),
                                   128, 0, err));

@@ -83,18 +83,18 @@ extern "C" __global__ __launch_bounds__(128) void damacy_zstd_resolve(damacy__zs
 extern "C" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes9(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(memory);
-    damacy__zstd_literals_lanes<9, 1>(w, memory);
+    damacy__zstd_literals_lanes<9>(w, memory);
 }
 extern "C" __global__ __launch_bounds__(32,
                                         12) void damacy_zstd_literals_lanes10(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(memory);
-    damacy__zstd_literals_lanes<10, 1>(w, memory);
+    damacy__zstd_literals_lanes<10>(w, memory);
 }
-extern "C" __global__ __launch_bounds__(64) void damacy_zstd_literals_lanes11(damacy__zstd_wave w)
+extern "C" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes11(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(memory);
-    damacy__zstd_literals_lanes<11, 2>(w, memory);
+    damacy__zstd_literals_lanes<11>(w, memory);
 }
 
 // Literals when few blocks are in flight: a block of threads per block, 32 or 128 lanes a stream.

@@ -230,11 +230,11 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 
 /* Shared memory of one warp that decodes literals by lanes, its tables not included. */
 #define DAMACY__ZSTD_LANE_SIZE 5504u
-/* Dynamic shared memory of literals_lanes for tables of 9, 10 and 11 bits; the last for two warps,
- * so that three blocks of threads fill a multiprocessor of 228 KB exactly. Works with 41 KB. */
+/* Dynamic shared memory of literals_lanes for tables of 9, 10 and 11 bits: enough wherever it
+ * begins, at a multiple of 1024, as tables are aligned to their size. */
 #define DAMACY__ZSTD_LANES9_SHARED  14336u
 #define DAMACY__ZSTD_LANES10_SHARED 23552u
-#define DAMACY__ZSTD_LANES11_SHARED 76800u
+#define DAMACY__ZSTD_LANES11_SHARED 41984u
 /* The same of literals_split with s lanes a stream, alignment of the tables included. */
 #define DAMACY__ZSTD_SPLIT_SHARED(s) \
     ((2u << 11) + (2u << 12) + ((s) / 8u) * DAMACY__ZSTD_LANE_SIZE + 32u * (s) + 16u + 7168u)

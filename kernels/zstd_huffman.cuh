@@ -498,44 +498,15 @@ DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w,
     damacy__sync_warp(); // the tables may be built again
 }
 
-// Warps of a CTA that decode sections of one table log. Their rings come first, then their tables,
-// aligned to the size of one, so that little is lost to alignment.
-typedef struct damacy__zstd_lanes {
-    uint32_t n_warps; // at least 1
-    uint32_t n_units; // shares of n_warps * 8 sections
-    uint32_t tables;  // place in dynamic shared memory
-} damacy__zstd_lanes;
-
-// As many warps as fit, at most `most`.
-DAMACY__INLINE damacy__zstd_lanes damacy__zstd_lanes_of(uint32_t log, uint32_t most, uint32_t n,
-                                                        uint32_t base)
-{
-    const uint32_t align = 2u << log, size = damacy__dynamic_shared_size();
-    damacy__zstd_lanes lanes;
-
-    lanes.n_warps = most + 1;
-    do {
-        lanes.n_warps--;
-        lanes.tables =
-            ((base + lanes.n_warps * DAMACY__ZSTD_LANE_SIZE + align - 1) & ~(align - 1)) - base;
-    } while (lanes.n_warps > 1 && lanes.tables + lanes.n_warps * (16u << log) > size);
-    lanes.n_units = (n + 8 * lanes.n_warps - 1) / (8 * lanes.n_warps);
-    return lanes;
-}
-
-// The sections of one table log. A CTA has WARPS warps; those that find no room are idle.
-template <int LOG, int WARPS>
+// The sections of one table log, by CTAs of one warp. Its rings come first, then its tables,
+// aligned to the size of one.
+template <int LOG>
 DAMACY__INLINE void damacy__zstd_literals_lanes(const damacy__zstd_wave& w, uint8_t* shared)
 {
-    const uint32_t warp = threadIdx.x / 32;
+    const uint32_t base = damacy__shared_address(shared), align = 2u << LOG;
+    const uint32_t tables = ((base + DAMACY__ZSTD_LANE_SIZE + align - 1) & ~(align - 1)) - base;
     const damacy__zstd_sections all = damacy__zstd_sections_of<LOG>(w);
-    const damacy__zstd_lanes lanes =
-        damacy__zstd_lanes_of(LOG, WARPS, all.n, damacy__shared_address(shared));
 
-    if (warp >= lanes.n_warps)
-        return;
-    for (uint32_t i = blockIdx.x; i < lanes.n_units; i += gridDim.x)
-        damacy__zstd_literals_eight<LOG>(w, all, 8 * (i * lanes.n_warps + warp),
-                                         shared + lanes.tables + warp * (16u << LOG),
-                                         shared + warp * DAMACY__ZSTD_LANE_SIZE);
+    for (uint32_t i = blockIdx.x; 8 * i < all.n; i += gridDim.x)
+        damacy__zstd_literals_eight<LOG>(w, all, 8 * i, shared + tables, shared);
 }

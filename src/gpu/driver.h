@@ -155,11 +155,14 @@ enum {
        damacy__stream stream, void** parameters, void** extra))
 
 /* Functions that older drivers lack: NULL there. As in the oldest version that has them. */
-#define DAMACY__CUDA_NEW_FUNCTIONS(X)                                                    \
-    X(copy_batch, cuMemcpyBatchAsync,                                                    \
-      (uint64_t * dst, uint64_t * src, size_t * sizes, size_t n,                         \
-       struct damacy__copy_attributes * attributes, size_t * first, size_t n_attributes, \
-       size_t * failed, damacy__stream stream))
+#define DAMACY__CUDA_NEW_FUNCTIONS(X)                                                            \
+    X(copy_batch, cuMemcpyBatchAsync,                                                            \
+      (uint64_t * dst, uint64_t * src, size_t * sizes, size_t n,                                 \
+       struct damacy__copy_attributes * attributes, size_t * first, size_t n_attributes,         \
+       size_t * failed, damacy__stream stream))                                                  \
+    X(launch_with, cuLaunchKernelEx,                                                             \
+      (const struct damacy__launch_config* config, damacy__function function, void** parameters, \
+       void** extra))
 
 /* Functions of libnvrtc, all returning an nvrtcResult. */
 #define DAMACY__NVRTC_FUNCTIONS(X)                                                          \
@@ -180,6 +183,7 @@ enum {
     X(nvrtc_destroy, nvrtcDestroyProgram, (damacy__compilation * program))
 
 struct damacy__copy_attributes;
+struct damacy__launch_config;
 
 /* Zero: nothing loaded. Constant once loaded; any thread may call through it. */
 typedef struct damacy__driver {

@@ -58,7 +58,34 @@ typedef struct damacy__grid {
     uint32_t z;
     uint32_t threads; /* per block, along x */
     uint32_t shared;  /* dynamic shared memory per block, bytes */
+    /* Shared memory that a multiprocessor should have, in percent of the most; the rest is L1. A
+     * wish: one that is busy keeps what it has. 0: the driver's choice. */
+    uint32_t division;
 } damacy__grid;
+
+/* The driver's CUlaunchAttribute and CUlaunchConfig. */
+typedef struct damacy__launch_attribute {
+    int id; /* DAMACY__LAUNCH_DIVISION */
+    union {
+        uint64_t room[8];
+        unsigned percent;
+    } value;
+} damacy__launch_attribute;
+
+typedef struct damacy__launch_config {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared;
+    damacy__stream stream;
+    damacy__launch_attribute* attributes;
+    unsigned n_attributes;
+} damacy__launch_config;
+
+enum {
+    DAMACY__LAUNCH_DIVISION = 14,          /* CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_... */
+    DAMACY__LAUNCH_DIVISION_SINCE = 12080, /* version of the driver that certainly knows it */
+    DAMACY__SYSTEM_SHARED = 1024           /* what a block of threads takes beside its own */
+};
 
 static damacy_status damacy__program_start(damacy__program* program, damacy__compiler* compiler,
                                            const damacy__program_spec* spec, damacy_error* err);
@@ -86,7 +113,22 @@ static inline damacy__grid damacy__grid_of(uint32_t blocks, uint32_t threads, ui
     grid.z = 1;
     grid.threads = threads;
     grid.shared = shared;
+    grid.division = 0;
     return grid;
+}
+
+/* The division with room for `blocks` blocks of threads of so much shared memory; 0 if the driver
+ * cannot be asked. */
+static uint32_t damacy__division_for(const damacy__device* device, uint32_t blocks, uint32_t shared)
+{
+    const uint64_t size = (uint64_t)blocks * (shared + DAMACY__SYSTEM_SHARED);
+
+    if (!device->driver->launch_with || device->driver->version < DAMACY__LAUNCH_DIVISION_SINCE ||
+        device->shared_per_multiprocessor == 0) {
+        return 0;
+    }
+    return (uint32_t)DAMACY__MIN(damacy__div_up(100 * size, device->shared_per_multiprocessor),
+                                 100);
 }
 
 /* What to compile; defines is room for the pointers. */
@@ -314,20 +356,47 @@ static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, dama
     return DAMACY_OK;
 }
 
+/* A launch with a wish for the division, from damacy__division_for: the driver knows it. */
+static int damacy__launch_divided(const damacy__kernel* kernel, damacy__device* device,
+                                  const damacy__grid* grid, damacy__stream stream,
+                                  void** parameters)
+{
+    damacy__launch_attribute division;
+    damacy__launch_config config;
+
+    memset(&division, 0, sizeof division);
+    division.id = DAMACY__LAUNCH_DIVISION;
+    division.value.percent = grid->division;
+    memset(&config, 0, sizeof config);
+    config.grid[0] = grid->x;
+    config.grid[1] = grid->y;
+    config.grid[2] = grid->z;
+    config.block[0] = grid->threads;
+    config.block[1] = config.block[2] = 1;
+    config.shared = grid->shared;
+    config.stream = stream;
+    config.attributes = &division;
+    config.n_attributes = 1;
+    return device->driver->launch_with(&config, kernel->function, parameters, NULL);
+}
+
 /* Queues the kernel on the stream. parameters: one pointer per parameter, read during the call. An
  * empty grid does nothing. Errors of the kernel itself surface in later calls, as DEVICE_LOST. */
 static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy__device* device,
                                            const damacy__grid* grid, damacy__stream stream,
                                            void** parameters, damacy_error* err)
 {
+    int code;
+
     DAMACY__TRY(damacy__device_alive(device, err));
     if (grid->x == 0 || grid->y == 0 || grid->z == 0) {
         return DAMACY_OK;
     }
-    return damacy__device_check(device,
-                                device->driver->launch(kernel->function, grid->x, grid->y, grid->z,
-                                                       grid->threads, 1, 1, grid->shared, stream,
-                                                       parameters, NULL),
-                                err, "launch of %s on %u x %u x %u blocks of %u threads",
-                                kernel->name, grid->x, grid->y, grid->z, grid->threads);
+    code = grid->division
+               ? damacy__launch_divided(kernel, device, grid, stream, parameters)
+               : device->driver->launch(kernel->function, grid->x, grid->y, grid->z, grid->threads,
+                                        1, 1, grid->shared, stream, parameters, NULL);
+    return damacy__device_check(device, code, err,
+                                "launch of %s on %u x %u x %u blocks of %u threads", kernel->name,
+                                grid->x, grid->y, grid->z, grid->threads);
 }

@@ -57,16 +57,17 @@ typedef struct damacy__zstd_tile {
     uint32_t flag;
     uint32_t threads;
     uint32_t shared;
+    uint32_t per; /* blocks of threads that a multiprocessor is to have: more leave less L1 */
 } damacy__zstd_tile;
 
 static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
 {
     static const damacy__zstd_tile tiles[DAMACY__ZSTD_TILES] = {
-        {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384)},
-        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168)},
-        {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096)},
-        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072)},
-        {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096)},
+        {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384), 1},
+        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168), 4},
+        {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096), 8},
+        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072), 8},
+        {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096), 8},
     };
 
     return tiles[index];
@@ -80,10 +81,11 @@ static uint32_t damacy__zstd_relay_shared(void)
 
 static bool damacy__zstd_relay_fits(const damacy__device* device)
 {
-    const uint64_t shared = damacy__zstd_relay_shared(), system = 1024; /* of a block of threads */
+    const uint64_t shared = damacy__zstd_relay_shared();
 
     return shared <= device->shared_per_block &&
-           DAMACY__ZSTD_RELAY_PER * (shared + system) <= device->shared_per_multiprocessor;
+           DAMACY__ZSTD_RELAY_PER * (shared + DAMACY__SYSTEM_SHARED) <=
+               device->shared_per_multiprocessor;
 }
 
 /* Shared memory of a kernel that works with less. */
@@ -92,14 +94,25 @@ static uint32_t damacy__zstd_fit(const damacy__device* device, uint32_t shared)
     return DAMACY__MIN(shared, device->shared_per_block);
 }
 
-/* Shared memory of literals by lanes with which `share` blocks of threads, not more, find room on a
- * multiprocessor; that many fit. */
-static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share)
+/* The division that all kernels but those of sequences can work with, so that what runs beside each
+ * other shares multiprocessors: `share` blocks of threads that decode literals by lanes, at least
+ * the 8 that an H200 has for each when thousands of blocks are decoded. */
+static uint32_t damacy__zstd_division(const damacy__device* device, uint32_t share)
 {
-    const uint32_t system = 1024; /* of a block of threads */
-    const uint32_t all = device->shared_per_multiprocessor / share / system * system - system;
+    return damacy__division_for(device, DAMACY__MAX(share, 8), DAMACY__ZSTD_LANES10_SHARED);
+}
 
-    return DAMACY__MAX(damacy__zstd_fit(device, all), DAMACY__ZSTD_LANES10_SHARED);
+/* Shared memory of literals by lanes with which `share` blocks of threads, not more, find room on a
+ * multiprocessor, of that division or, with 0, of the largest; that many fit. */
+static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t share,
+                                          uint32_t division)
+{
+    const uint32_t system = DAMACY__SYSTEM_SHARED, most = device->shared_per_multiprocessor;
+    const uint32_t wanted = DAMACY__MAX(share, 8) * (DAMACY__ZSTD_LANES10_SHARED + system);
+    const uint32_t all = division ? DAMACY__MIN(wanted, most) : most;
+
+    return DAMACY__MAX(damacy__zstd_fit(device, all / share / system * system - system),
+                       DAMACY__ZSTD_LANES10_SHARED);
 }
 
 /* Begins to compile. On failure there is nothing to deinit. */
@@ -157,10 +170,9 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES9], device,
                                             DAMACY__ZSTD_LANES9_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES10], device,
-                                            damacy__zstd_lanes_shared(device, 1), err));
+                                            damacy__zstd_lanes_shared(device, 1, 0), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
-                                            damacy__zstd_fit(device, DAMACY__ZSTD_LANES11_SHARED),
-                                            err));
+                                            DAMACY__ZSTD_LANES11_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS32], device,
                                             DAMACY__ZSTD_SPLIT_SHARED(32), err));
     if (kernels->has_split128) {

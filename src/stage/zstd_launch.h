@@ -103,6 +103,7 @@ typedef struct damacy__zstd_pass {
     bool is_few;        /* so few blocks that sequences take the shape for latency */
     uint64_t size_each; /* likely, of a job's output */
     damacy__zstd_options options;
+    uint32_t division; /* of what is launched next; 0: the driver's choice */
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
 
@@ -113,9 +114,10 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream
     void* parameters[1];
     /* every kernel goes round with any grid; more blocks than these only queue up */
     const uint64_t most = 64ull * run->device->n_multiprocessors;
-    const damacy__grid grid =
+    damacy__grid grid =
         damacy__grid_of((uint32_t)DAMACY__MAX(DAMACY__MIN(n_blocks, most), 1), threads, shared);
 
+    grid.division = run->division;
     parameters[0] = &run->wave;
     return damacy__kernel_launch(kernel, run->device, &grid, stream, parameters, err);
 }
@@ -268,23 +270,58 @@ static uint64_t damacy__zstd_grid_of(const damacy__zstd_pass* run, uint32_t per)
                        DAMACY__MAX(likely, 16ull * run->device->n_multiprocessors));
 }
 
-/* To what the sequence stage needs; trees stay under way on side 0. */
+/* The division of small kernels, those around execution or those before it. A multiprocessor that
+ * is not idle keeps its division, so they matter for what comes after them. Beside other waves all
+ * have the same, and find room next to each other. Else it is execution's where one shape takes all
+ * frames, and the driver's choice where the device chooses between shapes. Measured. */
+static uint32_t damacy__zstd_division_of(const damacy__zstd_pass* run, bool is_around)
+{
+    const damacy__zstd_tile tile = damacy__zstd_tile_of(1);
+    const bool is_one_shape = run->n_jobs > 200 && run->n_jobs <= 1000;
+
+    if (run->call->has_company) {
+        return damacy__zstd_division(run->device, 0);
+    }
+    if (!is_one_shape || run->options.literals != DAMACY__ZSTD_LANES) {
+        return 0;
+    }
+    return is_around ? damacy__division_for(run->device, tile.per, tile.shared)
+                     : damacy__zstd_division(run->device, 0);
+}
+
+/* Blocks of threads, two warps each, for kernels that take a block of the source by a warp. */
+static uint64_t damacy__zstd_pairs(const damacy__zstd_pass* run)
+{
+    return DAMACY__MIN(damacy__div_up(run->n_blocks, 2), 8ull * run->device->n_multiprocessors);
+}
+
+/* Trees of literals, on side 0: before the sequence stage, or where few blocks leave room beside it
+ * and it takes longest, after its launch. */
+static damacy_status damacy__zstd_launch_trees(damacy__zstd_pass* run, damacy_error* err)
+{
+    return damacy__zstd_step_beside(run, 0, &run->kernels->front.kernels[DAMACY__ZSTD_TREES],
+                                    damacy__zstd_pairs(run), 64, 0, err);
+}
+
+/* To what the sequence stage needs; trees stay under way. */
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t warps = damacy__zstd_grid_of(run, 2); /* a warp per job */
-    const uint64_t most = 8ull * run->device->n_multiprocessors;
-    const uint64_t pairs = DAMACY__MIN(damacy__div_up(run->n_blocks, 2), most); /* of warps */
 
+    run->division = damacy__zstd_division_of(run, false);
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE], 1, 1024, 0, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 2, 1024, 0, err));
-    DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES], pairs, 64, 0, err));
-    DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_TREES], pairs, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES],
+                                         damacy__zstd_pairs(run), 64, 0, err));
+    if (!run->is_few) {
+        DAMACY__TRY(damacy__zstd_launch_trees(run, err));
+    }
     DAMACY__TRY(damacy__zstd_join_side(run, 1, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PREPARE, err));
     return damacy__zstd_fork(run, run->call->stream, err);
@@ -333,27 +370,34 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
                                       DAMACY__ZSTD_LANES9_SHARED, err));
     }
     if (is_one && !is_early) {
-        const uint32_t shared = damacy__zstd_lanes_shared(run->device, (uint32_t)share);
+        const uint32_t shared =
+            damacy__zstd_lanes_shared(run->device, (uint32_t)share, run->division);
+        run->division = damacy__zstd_division(run->device, (uint32_t)share);
         DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_LANES10],
                                       share * run->device->n_multiprocessors, 32, shared, err));
     } else {
         DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], most, 32,
                                              DAMACY__ZSTD_LANES10_SHARED, err));
     }
-    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], damacy__div_up(most, 2),
-                                    64, damacy__zstd_fit(run->device, DAMACY__ZSTD_LANES11_SHARED),
-                                    err);
+    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], most, 32,
+                                    DAMACY__ZSTD_LANES11_SHARED, err);
 }
 
-/* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE. */
+/* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE. Early lanes run where
+ * sequences have been, with the division of these. */
 static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32_t pass,
                                                   damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const uint32_t flags = run->wave.flags, how = run->options.literals;
+    const uint32_t division = run->division;
     damacy_status status;
 
     run->wave.flags |= pass;
+    run->division =
+        (how == DAMACY__ZSTD_LANES ? pass == DAMACY__ZSTD_FLAG_LATE : run->call->has_company)
+            ? damacy__zstd_division(run->device, 0)
+            : 0;
     if (how == DAMACY__ZSTD_SPLIT32) {
         status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks,
                                           128, DAMACY__ZSTD_SPLIT_SHARED(32), err);
@@ -364,6 +408,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
         status = damacy__zstd_launch_lanes(run, err);
     }
     run->wave.flags = flags;
+    run->division = division;
     return status;
 }
 
@@ -384,6 +429,7 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
     const bool is_full = run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     uint64_t grid = run->device->n_multiprocessors;
 
+    run->division = 0;
     if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full)) {
         return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE_FEW], grid, 256,
                                  damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED),
@@ -423,6 +469,10 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         if (!(run->options.execute & tile.flag)) {
             continue;
         }
+        run->division = damacy__division_for(run->device, tile.per, tile.shared);
+        if (run->call->has_company) {
+            run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
+        }
         if (n_tiles++ == 0 || run->n_jobs <= 1000) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
@@ -430,6 +480,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
                                                  tile.shared, err));
         }
     }
+    run->division = 0;
     for (uint32_t i = 0; i < 2; i++) { /* last: it takes what is left */
         const damacy__kernel* kernel = &back[i ? DAMACY__ZSTD_RELAY_WIDE : DAMACY__ZSTD_RELAY];
         const uint64_t grid = (i ? 1 : DAMACY__ZSTD_RELAY_PER) * run->device->n_multiprocessors;
@@ -455,6 +506,10 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
 
     DAMACY__TRY(damacy__zstd_launch_parse(run, err));
     DAMACY__TRY(damacy__zstd_launch_fse(run, size, err)); /* first: it takes longest */
+    run->division = damacy__zstd_division_of(run, false);
+    if (run->is_few) {
+        DAMACY__TRY(damacy__zstd_launch_trees(run, err));
+    }
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FSE, err));
     DAMACY__TRY(damacy__zstd_launch_lists(run, err));
     if (run->options.early) {
@@ -462,6 +517,7 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
         DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_EARLY, err));
     }
     DAMACY__TRY(damacy__zstd_join(run, err));
+    run->division = damacy__zstd_division_of(run, true);
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_LITERALS, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE], damacy__zstd_grid_of(run, 4),
                                   128, 0, err));
@@ -478,6 +534,7 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     DAMACY__TRY(damacy__zstd_join(run, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PLACE, err));
     DAMACY__TRY(damacy__zstd_launch_execute(run, err));
+    run->division = damacy__zstd_division_of(run, true);
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_EXECUTE, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH], damacy__zstd_grid_of(run, 32),
                                   128, 0, err));

@@ -262,6 +262,49 @@ TEST(zstd_launch_keeps_waves_on_two_streams_apart)
     }
 }
 
+// Launches of one decoding of w: all, and those with a wish for shared memory and L1.
+static fake_counts launches_of(wave& w)
+{
+    fake_counts before, after;
+    fake_count(&before);
+    w.launch();
+    w.check();
+    fake_count(&after);
+    after.n_launches -= before.n_launches;
+    after.n_divided -= before.n_divided;
+    return after;
+}
+
+TEST(zstd_launch_wishes_for_divisions_under_which_waves_share_multiprocessors)
+{
+    open_all(11);
+    CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
+    CHECK_EQ(damacy__zstd_kernels_finish(&kernels, &device, &err), DAMACY_OK);
+    wave w;
+    w.open(some("C_cs14_s1001", 20, 5), false);
+    w.call.options.execute = DAMACY__ZSTD_EXECUTE_128X4;
+    for (const uint32_t how : {DAMACY__ZSTD_LANES, DAMACY__ZSTD_SPLIT32}) {
+        w.call.options.literals = how;
+        w.call.has_company = true;
+        fake_counts n = launches_of(w);
+        CHECK_EQ(n.n_launches - n.n_divided, 1); // sequences, which take all shared memory
+        w.call.has_company = false;
+        n = launches_of(w);
+        CHECK(n.n_divided >= 1 && n.n_divided <= 4); // execution, literals by lanes
+        CHECK_EQ(n.n_divided == 1, how == DAMACY__ZSTD_SPLIT32);
+    }
+    damacy__driver older = driver;
+    older.launch_with = NULL;
+    device.driver = &older;
+    w.call.has_company = true;
+    const fake_counts n = launches_of(w);
+    CHECK_EQ(n.n_divided, 0);
+    CHECK(n.n_launches > 10);
+    device.driver = &driver;
+    w.close();
+    close_all();
+}
+
 TEST(zstd_launch_decodes_parts_one_after_another_in_one_scratch)
 {
     for (const uint32_t n_parts : {2u, 3u, 7u, 100u}) {
@@ -282,7 +325,7 @@ TEST(zstd_launch_decodes_parts_one_after_another_in_one_scratch)
 
 TEST(zstd_launch_passes_errors_of_the_driver_on)
 {
-    static const char* const functions[] = {"launch", "event_record", "stream_wait"};
+    static const char* const functions[] = {"launch", "launch_with", "event_record", "stream_wait"};
     for (const char* const function : functions) {
         for (uint64_t nth = 0; nth < 20; nth += 3) {
             open_all(5 + nth);

@@ -110,13 +110,13 @@ static inline dim3 wave_grid(uint32_t most) // persistent grids must work at any
 static inline void wave_literals(damacy__zstd_wave w, int how)
 {
     if (how == WAVE_LANES) {
-        const uint32_t size = simt::random() % 2 ? DAMACY__ZSTD_LANES11_SHARED : 42000;
         w.flags |= simt::random() % 2 ? DAMACY__ZSTD_FLAG_NINE_AS_TEN : 0;
         simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES9_SHARED,
                      [&] { damacy_zstd_literals_lanes9(w); });
         simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES10_SHARED,
                      [&] { damacy_zstd_literals_lanes10(w); });
-        simt::launch(wave_grid(2), dim3(64), size, [&] { damacy_zstd_literals_lanes11(w); });
+        simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES11_SHARED,
+                     [&] { damacy_zstd_literals_lanes11(w); });
     } else if (how == WAVE_SPLIT32) {
         simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_SPLIT_SHARED(32),
                      [&] { damacy_zstd_literals_split32(w); });

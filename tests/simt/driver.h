@@ -42,6 +42,7 @@ typedef struct fake_counts {
     uint64_t live_primary; /* references to primary contexts */
     uint64_t n_calls;      /* of anything but error names */
     uint64_t n_launches;
+    uint64_t n_divided; // of them, with a wish for shared memory and L1
     uint64_t n_compiled;
     uint64_t n_after_lost; /* calls but frees after a sticky error had been returned */
     uint64_t misuse; /* wrong calls: bad handle, range outside every allocation, no context ... */

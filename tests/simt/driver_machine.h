@@ -280,7 +280,8 @@ inline int begin(guard& lock, const char* name, kind k)
     }
     if (is_in_host_function)
         return misuse(800, "called from a host function", name);
-    if (m->capturing && k != PLAIN && strcmp(name, "launch") && strcmp(name, "stream_capturing"))
+    if (m->capturing && k != PLAIN && strncmp(name, "launch", 6) &&
+        strcmp(name, "stream_capturing"))
         return misuse(900, "not allowed while a stream captures", name);
     for (failure& f : m->failures) {
         if (is_exempt || f.code == 0 || (!f.function.empty() && f.function != name))

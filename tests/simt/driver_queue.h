@@ -383,6 +383,21 @@ inline int launch(damacy__function f, unsigned gx, unsigned gy, unsigned gz, uns
     return 0;
 }
 
+inline int launch_with(const damacy__launch_config* config, damacy__function f, void** parameters,
+                       void** extra)
+{
+    {
+        ENTER("launch_with", CONTEXT)
+        if (config->n_attributes != 1 || config->attributes->id != DAMACY__LAUNCH_DIVISION ||
+            config->attributes->value.percent == 0 || config->attributes->value.percent > 100)
+            return misuse(1, "attributes of a launch", called);
+        m->counts.n_divided++;
+    }
+    return launch(f, config->grid[0], config->grid[1], config->grid[2], config->block[0],
+                  config->block[1], config->block[2], config->shared, config->stream, parameters,
+                  extra);
+}
+
 // ---- NVRTC
 // ----------------------------------------------------------------------------------------
 

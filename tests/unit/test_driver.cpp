@@ -1,6 +1,7 @@
 // The driver table: own declarations agree with cuda.h and nvrtc.h; a machine without CUDA is told
 // so.
 #include "gpu/copies.h"
+#include "gpu/program.h"
 #include "tests/test.h"
 #if defined(__has_include) && !defined(TEST_NO_CUDA_HEADERS)
 #if __has_include("/usr/local/cuda/include/cuda.h") && \
@@ -188,6 +189,15 @@ TEST(records_of_new_functions_agree_with_the_cuda_headers)
              offsetof(CUmemcpyAttributes, dstLocHint));
     CHECK_EQ(offsetof(damacy__copy_attributes, flags), offsetof(CUmemcpyAttributes, flags));
     CHECK_EQ(DAMACY__COPY_IN_STREAM_ORDER, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+    CHECK_EQ(sizeof(damacy__launch_attribute), sizeof(CUlaunchAttribute));
+    CHECK_EQ(offsetof(damacy__launch_attribute, value), offsetof(CUlaunchAttribute, value));
+    CHECK_EQ(sizeof(damacy__launch_config), sizeof(CUlaunchConfig));
+    CHECK_EQ(offsetof(damacy__launch_config, block), offsetof(CUlaunchConfig, blockDimX));
+    CHECK_EQ(offsetof(damacy__launch_config, shared), offsetof(CUlaunchConfig, sharedMemBytes));
+    CHECK_EQ(offsetof(damacy__launch_config, stream), offsetof(CUlaunchConfig, hStream));
+    CHECK_EQ(offsetof(damacy__launch_config, attributes), offsetof(CUlaunchConfig, attrs));
+    CHECK_EQ(offsetof(damacy__launch_config, n_attributes), offsetof(CUlaunchConfig, numAttrs));
+    CHECK_EQ(DAMACY__LAUNCH_DIVISION, CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT);
 #else
     SKIP("no cuda.h of CUDA 12.8 or later in /usr/local/cuda/include");
 #endif

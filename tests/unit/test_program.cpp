@@ -129,6 +129,44 @@ TEST(kernel_is_compiled_loaded_and_launched)
     finish();
 }
 
+TEST(division_of_a_multiprocessor_is_wished_for_where_the_driver_can_be_asked)
+{
+    start("");
+    damacy__program program;
+    const damacy__program_spec spec = add_spec();
+    int* none = NULL;
+    int n = 0;
+    void* parameters[] = {&none, &n};
+    CHECK_EQ(damacy__program_start(&program, &compiler, &spec, &err), DAMACY_OK);
+    CHECK_EQ(damacy__program_finish(&program, &device, &err), DAMACY_OK);
+    damacy__grid grid = damacy__grid_of(1, 32, 0);
+    CHECK_EQ(grid.division, 0);
+    CHECK_EQ(device.shared_per_multiprocessor, 233472);
+    CHECK_EQ(damacy__division_for(&device, 8, 23552), 85); // 196,608 bytes of 233,472
+    CHECK_EQ(damacy__division_for(&device, 1, 1310), 1);   // rounded up: 1 percent is 2,334.72
+    CHECK_EQ(damacy__division_for(&device, 1, 1311), 2);
+    CHECK_EQ(damacy__division_for(&device, 64, 99999), 100); // never more than all
+    grid.division = damacy__division_for(&device, 8, 23552);
+    CHECK_EQ(damacy__kernel_launch(&program.kernels[0], &device, &grid, NULL, parameters, &err),
+             DAMACY_OK);
+    fake_counts counts;
+    fake_count(&counts);
+    CHECK_EQ(counts.n_divided, 1);
+    CHECK_EQ(counts.n_launches, 1);
+    damacy__driver older = *device.driver;
+    const damacy__driver* const newer = device.driver;
+    device.driver = &older;
+    older.version = 12070;
+    CHECK_EQ(damacy__division_for(&device, 8, 23552), 0);
+    older.version = 12080;
+    CHECK_EQ(damacy__division_for(&device, 8, 23552), 85);
+    older.launch_with = NULL;
+    CHECK_EQ(damacy__division_for(&device, 8, 23552), 0);
+    device.driver = newer;
+    damacy__program_deinit(&program, &device);
+    finish();
+}
+
 TEST(shared_memory_of_a_launch_must_be_allowed_and_fit)
 {
     start("");
