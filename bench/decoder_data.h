@@ -225,6 +225,9 @@ static bytes make_content(const std::string& kind, size_t size, const bytes& dat
         }
         return out;
     }
+    if (kind == "zeros") {
+        return out;
+    }
     if (kind == "text") {
         return make_text(size);
     }

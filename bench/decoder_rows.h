@@ -73,6 +73,8 @@ static std::vector<row> quick_rows()
     streams("denoised", 10);
     rows.push_back({"bright", "zstd", 3, m, 1000, 0, 7, ""});
     rows.push_back({"bright", "zstd", 1, m, 1000, 0, 0, "goal: 500 GB/s"});
+    rows.push_back({"random", "zstd", 3, m, 1000, 0, 0, "raw blocks, goal: copy speed"});
+    rows.push_back({"zeros", "zstd", 3, m, 1000, 0, 0, "run blocks, goal: copy speed"});
     for (const char* kind : {"dim", "half-random", "denoised", "bright"}) {
         for (const char* codec : {"blosc", "blosc-split", "blosc-bit"}) {
             rows.push_back({kind, codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
