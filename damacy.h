@@ -24958,16 +24958,21 @@ static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy_
                                            const damacy__grid* grid, damacy__stream stream,
                                            void** parameters, damacy_error* err)
 {
-    int code;
+    int code = DAMACY__CUDA_OK;
 
     DAMACY__TRY(damacy__device_alive(device, err));
     if (grid->x == 0 || grid->y == 0 || grid->z == 0) {
         return DAMACY_OK;
     }
-    code = grid->division
-               ? damacy__launch_divided(kernel, device, grid, stream, parameters)
-               : device->driver->launch(kernel->function, grid->x, grid->y, grid->z, grid->threads,
-                                        1, 1, grid->shared, stream, parameters, NULL);
+    if (grid->division) {
+        code = damacy__launch_divided(kernel, device, grid, stream, parameters);
+    }
+    /* a wish that is refused is none: what else is wrong with the launch, the next tells */
+    if (!grid->division || code == DAMACY__CUDA_INVALID_VALUE ||
+        code == DAMACY__CUDA_NOT_SUPPORTED) {
+        code = device->driver->launch(kernel->function, grid->x, grid->y, grid->z, grid->threads, 1,
+                                      1, grid->shared, stream, parameters, NULL);
+    }
     return damacy__device_check(device, code, err,
                                 "launch of %s on %u x %u x %u blocks of %u threads", kernel->name,
                                 grid->x, grid->y, grid->z, grid->threads);

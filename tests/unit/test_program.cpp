@@ -153,6 +153,17 @@ TEST(division_of_a_multiprocessor_is_wished_for_where_the_driver_can_be_asked)
     fake_count(&counts);
     CHECK_EQ(counts.n_divided, 1);
     CHECK_EQ(counts.n_launches, 1);
+    for (const int code : {DAMACY__CUDA_INVALID_VALUE, DAMACY__CUDA_NOT_SUPPORTED}) {
+        fake_fail("launch_with", 0, code); // launched all the same
+        CHECK_EQ(damacy__kernel_launch(&program.kernels[0], &device, &grid, NULL, parameters, &err),
+                 DAMACY_OK);
+    }
+    fake_fail("launch_with", 0, DAMACY__CUDA_OUT_OF_MEMORY);
+    CHECK_EQ(damacy__kernel_launch(&program.kernels[0], &device, &grid, NULL, parameters, &err),
+             DAMACY_OOM);
+    fake_count(&counts);
+    CHECK_EQ(counts.n_divided, 1);
+    CHECK_EQ(counts.n_launches, 3);
     damacy__driver older = *device.driver;
     const damacy__driver* const newer = device.driver;
     device.driver = &older;
