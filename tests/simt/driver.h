@@ -11,6 +11,7 @@
 #pragma once
 #ifndef DAMACY_IMPLEMENTATION // else damacy.h holds it
 #include "gpu/copies.h"
+#include "gpu/program.h"
 #endif
 #include "tests/simt/simt.h"
 
