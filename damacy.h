@@ -24958,7 +24958,7 @@ static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy_
                                            const damacy__grid* grid, damacy__stream stream,
                                            void** parameters, damacy_error* err)
 {
-    int code = DAMACY__CUDA_OK;
+    int code = DAMACY__CUDA_NOT_SUPPORTED;
 
     DAMACY__TRY(damacy__device_alive(device, err));
     if (grid->x == 0 || grid->y == 0 || grid->z == 0) {
@@ -24968,8 +24968,7 @@ static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy_
         code = damacy__launch_divided(kernel, device, grid, stream, parameters);
     }
     /* a wish that is refused is none: what else is wrong with the launch, the next tells */
-    if (!grid->division || code == DAMACY__CUDA_INVALID_VALUE ||
-        code == DAMACY__CUDA_NOT_SUPPORTED) {
+    if (code == DAMACY__CUDA_INVALID_VALUE || code == DAMACY__CUDA_NOT_SUPPORTED) {
         code = device->driver->launch(kernel->function, grid->x, grid->y, grid->z, grid->threads, 1,
                                       1, grid->shared, stream, parameters, NULL);
     }
@@ -31149,12 +31148,17 @@ static uint32_t damacy__zstd_fit(const damacy__device* device, uint32_t shared)
     return DAMACY__MIN(shared, device->shared_per_block);
 }
 
+/* Blocks of threads for literals by lanes that an H200 has for each multiprocessor when thousands
+ * of blocks are decoded. */
+#define DAMACY__ZSTD_LANES_SHARE 8u
+
 /* The division that all kernels but those of sequences can work with, so that what runs beside each
  * other shares multiprocessors: `share` blocks of threads that decode literals by lanes, at least
- * the 8 that an H200 has for each when thousands of blocks are decoded. */
+ * LANES_SHARE. */
 static uint32_t damacy__zstd_division(const damacy__device* device, uint32_t share)
 {
-    return damacy__division_for(device, DAMACY__MAX(share, 8), DAMACY__ZSTD_LANES10_SHARED);
+    return damacy__division_for(device, DAMACY__MAX(share, DAMACY__ZSTD_LANES_SHARE),
+                                DAMACY__ZSTD_LANES10_SHARED);
 }
 
 /* Shared memory of literals by lanes with which `share` blocks of threads, not more, find room on a
@@ -31163,7 +31167,8 @@ static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t
                                           uint32_t division)
 {
     const uint32_t system = DAMACY__SYSTEM_SHARED, most = device->shared_per_multiprocessor;
-    const uint32_t wanted = DAMACY__MAX(share, 8) * (DAMACY__ZSTD_LANES10_SHARED + system);
+    const uint32_t wanted =
+        DAMACY__MAX(share, DAMACY__ZSTD_LANES_SHARE) * (DAMACY__ZSTD_LANES10_SHARED + system);
     const uint32_t all = division ? DAMACY__MIN(wanted, most) : most;
 
     return DAMACY__MAX(damacy__zstd_fit(device, all / share / system * system - system),
@@ -31632,8 +31637,8 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
     const uint64_t likely = run->n_jobs * damacy__div_up(run->size_each, DAMACY__ZSTD_BLOCK_MAX);
     const uint64_t share =
         DAMACY__MAX(damacy__div_up(likely, 8ull * run->device->n_multiprocessors), 1);
-    const bool is_one =
-        share * (DAMACY__ZSTD_LANES10_SHARED + 1024) <= run->device->shared_per_multiprocessor;
+    const bool is_one = share * (DAMACY__ZSTD_LANES10_SHARED + DAMACY__SYSTEM_SHARED) <=
+                        run->device->shared_per_multiprocessor;
     const bool is_early = run->wave.flags & DAMACY__ZSTD_FLAG_EARLY;
 
     run->wave.flags |= is_one ? DAMACY__ZSTD_FLAG_NINE_AS_TEN : 0;

@@ -386,7 +386,7 @@ static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy_
                                            const damacy__grid* grid, damacy__stream stream,
                                            void** parameters, damacy_error* err)
 {
-    int code = DAMACY__CUDA_OK;
+    int code = DAMACY__CUDA_NOT_SUPPORTED;
 
     DAMACY__TRY(damacy__device_alive(device, err));
     if (grid->x == 0 || grid->y == 0 || grid->z == 0) {
@@ -396,8 +396,7 @@ static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy_
         code = damacy__launch_divided(kernel, device, grid, stream, parameters);
     }
     /* a wish that is refused is none: what else is wrong with the launch, the next tells */
-    if (!grid->division || code == DAMACY__CUDA_INVALID_VALUE ||
-        code == DAMACY__CUDA_NOT_SUPPORTED) {
+    if (code == DAMACY__CUDA_INVALID_VALUE || code == DAMACY__CUDA_NOT_SUPPORTED) {
         code = device->driver->launch(kernel->function, grid->x, grid->y, grid->z, grid->threads, 1,
                                       1, grid->shared, stream, parameters, NULL);
     }

@@ -94,12 +94,17 @@ static uint32_t damacy__zstd_fit(const damacy__device* device, uint32_t shared)
     return DAMACY__MIN(shared, device->shared_per_block);
 }
 
+/* Blocks of threads for literals by lanes that an H200 has for each multiprocessor when thousands
+ * of blocks are decoded. */
+#define DAMACY__ZSTD_LANES_SHARE 8u
+
 /* The division that all kernels but those of sequences can work with, so that what runs beside each
  * other shares multiprocessors: `share` blocks of threads that decode literals by lanes, at least
- * the 8 that an H200 has for each when thousands of blocks are decoded. */
+ * LANES_SHARE. */
 static uint32_t damacy__zstd_division(const damacy__device* device, uint32_t share)
 {
-    return damacy__division_for(device, DAMACY__MAX(share, 8), DAMACY__ZSTD_LANES10_SHARED);
+    return damacy__division_for(device, DAMACY__MAX(share, DAMACY__ZSTD_LANES_SHARE),
+                                DAMACY__ZSTD_LANES10_SHARED);
 }
 
 /* Shared memory of literals by lanes with which `share` blocks of threads, not more, find room on a
@@ -108,7 +113,8 @@ static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t
                                           uint32_t division)
 {
     const uint32_t system = DAMACY__SYSTEM_SHARED, most = device->shared_per_multiprocessor;
-    const uint32_t wanted = DAMACY__MAX(share, 8) * (DAMACY__ZSTD_LANES10_SHARED + system);
+    const uint32_t wanted =
+        DAMACY__MAX(share, DAMACY__ZSTD_LANES_SHARE) * (DAMACY__ZSTD_LANES10_SHARED + system);
     const uint32_t all = division ? DAMACY__MIN(wanted, most) : most;
 
     return DAMACY__MAX(damacy__zstd_fit(device, all / share / system * system - system),

@@ -357,8 +357,8 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
     const uint64_t likely = run->n_jobs * damacy__div_up(run->size_each, DAMACY__ZSTD_BLOCK_MAX);
     const uint64_t share =
         DAMACY__MAX(damacy__div_up(likely, 8ull * run->device->n_multiprocessors), 1);
-    const bool is_one =
-        share * (DAMACY__ZSTD_LANES10_SHARED + 1024) <= run->device->shared_per_multiprocessor;
+    const bool is_one = share * (DAMACY__ZSTD_LANES10_SHARED + DAMACY__SYSTEM_SHARED) <=
+                        run->device->shared_per_multiprocessor;
     const bool is_early = run->wave.flags & DAMACY__ZSTD_FLAG_EARLY;
 
     run->wave.flags |= is_one ? DAMACY__ZSTD_FLAG_NINE_AS_TEN : 0;

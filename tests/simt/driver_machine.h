@@ -280,7 +280,7 @@ inline int begin(guard& lock, const char* name, kind k)
     }
     if (is_in_host_function)
         return misuse(800, "called from a host function", name);
-    if (m->capturing && k != PLAIN && strncmp(name, "launch", 6) &&
+    if (m->capturing && k != PLAIN && strcmp(name, "launch") && strcmp(name, "launch_with") &&
         strcmp(name, "stream_capturing"))
         return misuse(900, "not allowed while a stream captures", name);
     for (failure& f : m->failures) {

@@ -97,15 +97,28 @@ static damacy_status build(const damacy__program_spec& spec)
     return status;
 }
 
+// The program of add_spec(), started and finished.
+static void make(damacy__program* program)
+{
+    const damacy__program_spec spec = add_spec();
+    CHECK_EQ(damacy__program_start(program, &compiler, &spec, &err), DAMACY_OK);
+    CHECK_EQ(damacy__program_finish(program, &device, &err), DAMACY_OK);
+}
+
+// Parameters with which its kernel touches nothing.
+struct add_nothing {
+    int* none = NULL;
+    int n = 0;
+    void* parameters[2] = {&none, &n};
+};
+
 TEST(kernel_is_compiled_loaded_and_launched)
 {
     start("");
     damacy__program program;
-    const damacy__program_spec spec = add_spec();
     int x[3] = {1, 2, 3};
     uint64_t x_dev = 0;
-    CHECK_EQ(damacy__program_start(&program, &compiler, &spec, &err), DAMACY_OK);
-    CHECK_EQ(damacy__program_finish(&program, &device, &err), DAMACY_OK);
+    make(&program);
     CHECK_EQ(damacy__device_alloc(&device, sizeof x, "x", &x_dev, &err), DAMACY_OK);
     CHECK_EQ(damacy__copy_to_device(&device, x_dev, x, sizeof x, NULL, &err), DAMACY_OK);
     int n = 2;
@@ -133,12 +146,8 @@ TEST(division_of_a_multiprocessor_is_wished_for_where_the_driver_can_be_asked)
 {
     start("");
     damacy__program program;
-    const damacy__program_spec spec = add_spec();
-    int* none = NULL;
-    int n = 0;
-    void* parameters[] = {&none, &n};
-    CHECK_EQ(damacy__program_start(&program, &compiler, &spec, &err), DAMACY_OK);
-    CHECK_EQ(damacy__program_finish(&program, &device, &err), DAMACY_OK);
+    add_nothing nothing;
+    make(&program);
     damacy__grid grid = damacy__grid_of(1, 32, 0);
     CHECK_EQ(grid.division, 0);
     CHECK_EQ(device.shared_per_multiprocessor, 233472);
@@ -147,20 +156,23 @@ TEST(division_of_a_multiprocessor_is_wished_for_where_the_driver_can_be_asked)
     CHECK_EQ(damacy__division_for(&device, 1, 1311), 2);
     CHECK_EQ(damacy__division_for(&device, 64, 99999), 100); // never more than all
     grid.division = damacy__division_for(&device, 8, 23552);
-    CHECK_EQ(damacy__kernel_launch(&program.kernels[0], &device, &grid, NULL, parameters, &err),
-             DAMACY_OK);
+    CHECK_EQ(
+        damacy__kernel_launch(&program.kernels[0], &device, &grid, NULL, nothing.parameters, &err),
+        DAMACY_OK);
     fake_counts counts;
     fake_count(&counts);
     CHECK_EQ(counts.n_divided, 1);
     CHECK_EQ(counts.n_launches, 1);
     for (const int code : {DAMACY__CUDA_INVALID_VALUE, DAMACY__CUDA_NOT_SUPPORTED}) {
         fake_fail("launch_with", 0, code); // launched all the same
-        CHECK_EQ(damacy__kernel_launch(&program.kernels[0], &device, &grid, NULL, parameters, &err),
+        CHECK_EQ(damacy__kernel_launch(&program.kernels[0], &device, &grid, NULL,
+                                       nothing.parameters, &err),
                  DAMACY_OK);
     }
     fake_fail("launch_with", 0, DAMACY__CUDA_OUT_OF_MEMORY);
-    CHECK_EQ(damacy__kernel_launch(&program.kernels[0], &device, &grid, NULL, parameters, &err),
-             DAMACY_OOM);
+    CHECK_EQ(
+        damacy__kernel_launch(&program.kernels[0], &device, &grid, NULL, nothing.parameters, &err),
+        DAMACY_OOM);
     fake_count(&counts);
     CHECK_EQ(counts.n_divided, 1);
     CHECK_EQ(counts.n_launches, 3);
@@ -182,19 +194,16 @@ TEST(shared_memory_of_a_launch_must_be_allowed_and_fit)
 {
     start("");
     damacy__program program;
-    const damacy__program_spec spec = add_spec();
-    int* none = NULL;
-    int n = 0;
-    void* parameters[] = {&none, &n};
-    CHECK_EQ(damacy__program_start(&program, &compiler, &spec, &err), DAMACY_OK);
-    CHECK_EQ(damacy__program_finish(&program, &device, &err), DAMACY_OK);
+    add_nothing nothing;
+    make(&program);
     damacy__kernel* kernel = &program.kernels[0];
     CHECK_EQ(damacy__kernel_allow_shared(kernel, &device, 300000, &err), DAMACY_UNSUPPORTED);
     CHECK_HAS(err.message, "damacy_test_add needs 300000 bytes of shared memory per block");
     CHECK_EQ(damacy__kernel_allow_shared(kernel, &device, 200000, &err), DAMACY_OK);
     CHECK_EQ(kernel->dynamic_shared, 200000);
     const damacy__grid grid = damacy__grid_of(1, 32, 200000);
-    CHECK_EQ(damacy__kernel_launch(kernel, &device, &grid, NULL, parameters, &err), DAMACY_OK);
+    CHECK_EQ(damacy__kernel_launch(kernel, &device, &grid, NULL, nothing.parameters, &err),
+             DAMACY_OK);
     damacy__program_deinit(&program, &device);
     finish();
 }
