@@ -10023,8 +10023,9 @@ static_assert(sizeof(damacy__assemble_wave) == 56, "ABI");
  * - begin zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and first_zstd;
  * - parse, a warp per chunk, 32 a CTA, checks the container and appends its streams to the three
  *   tables: those of the LZ4 and Zstandard decoders, and moves, which the latter makes beside;
- * - unfilter undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of
- *   Zstandard frames has undone; the status of a chunk is that of its first stream that failed.
+ * - unfilter writes results, the status of a chunk being that of its first stream that failed, and
+ *   undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of
+ * Zstandard frames has undone.
  *
  * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing
  * and gets NEED_SCRATCH, so every count stays within its table. */
@@ -10038,6 +10039,11 @@ typedef struct damacy__move {
 } damacy__move;
 static_assert(sizeof(damacy__move) == 24, "ABI");
 #define DAMACY__MOVE_MAX 65536u
+
+/* unfilter: blocks of threads for each multiprocessor, twice what it is to hold at once, and output
+ * bytes that one handles at a time. */
+#define DAMACY__UNFILTER_PER   10u
+#define DAMACY__UNFILTER_PIECE 16384u
 
 /* Block sizes that c-blosc accepts: (INT_MAX - 255 * 4) / 3. */
 #define DAMACY__BLOSC_BLOCK_SIZE_MAX 715827542u
@@ -10102,7 +10108,7 @@ typedef struct damacy__blosc_wave {
         scratch_size; /* bytes; the sum of the decoded sizes, each rounded up to 256, is enough */
     uint32_t max_jobs, max_moves, max_lz4, max_zstd;
     uint32_t first_lz4, first_zstd;
-    uint32_t parts; /* unfilter: blocks of the grid per chunk */
+    uint32_t parts; /* unfilter: shares of a chunk, at least 1 */
     uint32_t zero;
 } damacy__blosc_wave;
 static_assert(sizeof(damacy__blosc_wave) == 144, "ABI");
@@ -10122,6 +10128,10 @@ enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */
 /* damacy__job_result.status between the two kernels: at error_offset of the block, and of the
  * output at `size`, counted from the 16-byte boundary at or below it. */
 enum { DAMACY__LZ4_GOES_ON = 0x7fff };
+
+/* Blocks of threads, four warps each, of damacy_lz4_fours for each multiprocessor: more than it
+ * holds at once, as some are done sooner. */
+#define DAMACY__LZ4_FOURS_PER 28u
 
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
@@ -10891,12 +10901,9 @@ __extension__ static const char damacy__source_bits_cuh[] =
 __extension__ static const char damacy__source_blosc_cu[] =
     "// blosc1 containers: headers and block tables -> jobs of the LZ4 and Zstandard decoders and moves;\n"
     "// afterwards statuses, and the filters. See blosc_abi.h for the order of the entries.\n"
-    "#include \"kernels/bits.cuh\"\n"
-    "#include \"kernels/shuffle.cuh\"\n"
-    "#include \"kernels/blosc_abi.h\"\n"
+    "#include \"kernels/blosc_finish.cuh\"\n"
     "\n"
-    "#define DAMACY__BLOSC_START 16u    // bytes of the header\n"
-    "#define DAMACY__BLOSC_PIECE 16384u // output bytes that a CTA of unfilter handles at a time\n"
+    "#define DAMACY__BLOSC_START 16u // bytes of the header\n"
     "\n"
     "// A container whose header was accepted.\n"
     "typedef struct damacy__container {\n"
@@ -10916,7 +10923,6 @@ __extension__ static const char damacy__source_blosc_cu[] =
     "{\n"
     "    return at << 8 | status;\n"
     "}\n"
-    "#define DAMACY__BLOSC_NO_ERROR 0xffffffffffffffffull\n"
     "\n"
     "// Codec, shuffle and splitting, from the flags.\n"
     "DAMACY__INLINE uint64_t damacy__blosc_flags(damacy__container* c)\n"
@@ -11236,15 +11242,6 @@ __extension__ static const char damacy__source_blosc_cu[] =
     "    return sum - v;\n"
     "}\n"
     "\n"
-    "DAMACY__INLINE uint64_t damacy__blosc_least(uint64_t v)\n"
-    "{\n"
-    "    for (uint32_t d = 16; d != 0; d /= 2) {\n"
-    "        const uint64_t other = damacy__shfl_xor(v, d);\n"
-    "        v = other < v ? other : v;\n"
-    "    }\n"
-    "    return v;\n"
-    "}\n"
-    "\n"
     "// Counts the streams of all blocks, a lane each, and finds the first error.\n"
     "DAMACY__INLINE uint64_t damacy__blosc_count(const damacy__container* c, uint32_t lane,\n"
     "                                            damacy__blosc_share* s)\n"
@@ -11395,88 +11392,23 @@ __extension__ static const char damacy__source_blosc_cu[] =
     "                           job->dst, error);\n"
     "}\n"
     "\n"
-    "// The minimum over a CTA of 256 threads, for all.\n"
-    "typedef struct damacy__blosc_warps {\n"
-    "    uint64_t least[8];\n"
-    "} damacy__blosc_warps;\n"
-    "\n"
-    "DAMACY__INLINE uint64_t damacy__blosc_least_of_all(uint64_t v, damacy__blosc_warps* shared)\n"
+    "// Any grid. Results first, a warp a chunk; then the parts of all chunks, of which each CTA takes\n"
+    "// its share, one after another.\n"
+    "extern \"C\" __global__ __launch_bounds__(256,\n"
+    "                                        DAMACY__UNFILTER_PER /\n"
+    "                                            2) void damacy_blosc_unfilter(damacy__blosc_wave wave)\n"
     "{\n"
-    "    v = damacy__blosc_least(v);\n"
-    "    if (damacy__lane() == 0)\n"
-    "        shared->least[threadIdx.x >> 5] = v;\n"
-    "    damacy__sync_block();\n"
-    "    for (uint32_t i = 0; i < 8; i++)\n"
-    "        v = shared->least[i] < v ? shared->least[i] : v;\n"
-    "    return v;\n"
-    "}\n"
-    "\n"
-    "// The status of a chunk, from those of its streams, and, for one CTA of it, its result.\n"
-    "DAMACY__INLINE uint32_t damacy__blosc_finish(const damacy__blosc_wave* wave,\n"
-    "                                             const damacy__blosc_chunk* chunk, uint32_t index,\n"
-    "                                             bool is_told, damacy__blosc_warps* shared)\n"
-    "{\n"
-    "    const bool is_zstd = chunk->codec == DAMACY__BLOSC_JOBS_ZSTD;\n"
-    "    const damacy__job_result* const results =\n"
-    "        (const damacy__job_result*)(uintptr_t)(is_zstd ? wave->zstd_results : wave->lz4_results) +\n"
-    "        chunk->first_job;\n"
-    "    uint64_t first = DAMACY__BLOSC_NO_ERROR;\n"
-    "    for (uint32_t i = threadIdx.x; i < chunk->n_jobs; i += blockDim.x)\n"
-    "        if (results[i].status != DAMACY__JOB_OK && i < first)\n"
-    "            first = i;\n"
-    "    first = damacy__blosc_least_of_all(first, shared);\n"
-    "    uint32_t status = chunk->status;\n"
-    "    uint64_t at = chunk->error_offset;\n"
-    "    if (first != DAMACY__BLOSC_NO_ERROR)\n"
-    "        status = results[first].status;\n"
-    "    if (!is_told || threadIdx.x != 0)\n"
-    "        return status;\n"
-    "    if (first != DAMACY__BLOSC_NO_ERROR) {\n"
-    "        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave->jobs + index;\n"
-    "        const damacy__job* const job =\n"
-    "            (const damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs) +\n"
-    "            chunk->first_job + first;\n"
-    "        at = job->src - source->src + results[first].error_offset;\n"
-    "    }\n"
-    "    damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;\n"
-    "    result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk->size : 0;\n"
-    "    result->error_offset = at;\n"
-    "    result->zero = 0;\n"
-    "    result->status = status;\n"
-    "    return status;\n"
-    "}\n"
-    "\n"
-    "// wave.parts CTAs per chunk, of which the first writes its result. Each takes every parts-th piece\n"
-    "// of about 16 KiB. Reads are coalesced in every plane, writes are 16 bytes a thread.\n"
-    "extern \"C\" __global__ __launch_bounds__(256, 5) void damacy_blosc_unfilter(damacy__blosc_wave wave)\n"
-    "{\n"
-    "    DAMACY__SHARED(damacy__blosc_warps, shared);\n"
-    "    const uint32_t index = blockIdx.x / wave.parts, part = blockIdx.x % wave.parts;\n"
-    "    if (index >= wave.max_jobs)\n"
-    "        return;\n"
-    "    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];\n"
-    "    if (index >= *(const uint32_t*)(uintptr_t)wave.n_jobs)\n"
-    "        return;\n"
-    "    const bool is_done = chunk.filter == DAMACY__BLOSC_FILTER_NONE || chunk.size == 0 ||\n"
-    "                         (chunk.n_jobs && chunk.n_filtered == chunk.n_jobs);\n"
-    "    if (part && is_done)\n"
-    "        return;\n"
-    "    if (damacy__blosc_finish(&wave, &chunk, index, part == 0, &shared) != DAMACY__JOB_OK || is_done)\n"
-    "        return;\n"
-    "    const uint32_t width = chunk.type_size;\n"
-    "    const uint32_t piece = damacy__piece_elements(width, DAMACY__BLOSC_PIECE); // elements\n"
-    "    const uint32_t n_pieces = (chunk.block_size - 1) / (piece * width) + 1;    // of a block\n"
-    "    const uint32_t n_blocks = (chunk.size - 1) / chunk.block_size + 1;\n"
-    "    for (uint64_t i = part; i < (uint64_t)n_pieces * n_blocks; i += wave.parts) {\n"
-    "        const uint32_t start = (uint32_t)(i / n_pieces) * chunk.block_size;\n"
-    "        damacy__filtered f;\n"
-    "        f.src = (const uint8_t*)(uintptr_t)chunk.image + start;\n"
-    "        f.dst = (uint8_t*)(uintptr_t)chunk.dst + start;\n"
-    "        f.size = damacy__min(chunk.size - start, chunk.block_size);\n"
-    "        f.width = width;\n"
-    "        f.n = f.size / width;\n"
-    "        damacy__unfilter_piece<2>(&f, chunk.filter == DAMACY__BLOSC_FILTER_BITS,\n"
-    "                                  (uint32_t)(i % n_pieces) * piece, piece);\n"
+    "    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);\n"
+    "    const uint64_t n_parts = (uint64_t)n * wave.parts;\n"
+    "    for (uint64_t i = (uint64_t)(threadIdx.x >> 5) * gridDim.x + blockIdx.x; i < n;\n"
+    "         i += (uint64_t)(blockDim.x >> 5) * gridDim.x)\n"
+    "        damacy__blosc_finish(&wave, (uint32_t)i);\n"
+    "    const uint64_t end = (blockIdx.x + 1ull) * n_parts / gridDim.x;\n"
+    "    for (uint64_t at = blockIdx.x * n_parts / gridDim.x; at < end;) {\n"
+    "        const uint32_t first = (uint32_t)(at % wave.parts), rest = wave.parts - first;\n"
+    "        const uint32_t here = end - at < rest ? (uint32_t)(end - at) : rest;\n"
+    "        damacy__blosc_unfilter(&wave, (uint32_t)(at / wave.parts), first, first + here);\n"
+    "        at += here;\n"
     "    }\n"
     "}\n";
 
@@ -11489,8 +11421,9 @@ __extension__ static const char damacy__source_blosc_abi_h[] =
     " * - begin zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and first_zstd;\n"
     " * - parse, a warp per chunk, 32 a CTA, checks the container and appends its streams to the three\n"
     " *   tables: those of the LZ4 and Zstandard decoders, and moves, which the latter makes beside;\n"
-    " * - unfilter undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of\n"
-    " *   Zstandard frames has undone; the status of a chunk is that of its first stream that failed.\n"
+    " * - unfilter writes results, the status of a chunk being that of its first stream that failed, and\n"
+    " *   undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of\n"
+    " * Zstandard frames has undone.\n"
     " *\n"
     " * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing\n"
     " * and gets NEED_SCRATCH, so every count stays within its table. */\n"
@@ -11506,6 +11439,11 @@ __extension__ static const char damacy__source_blosc_abi_h[] =
     "} damacy__move;\n"
     "static_assert(sizeof(damacy__move) == 24, \"ABI\");\n"
     "#define DAMACY__MOVE_MAX 65536u\n"
+    "\n"
+    "/* unfilter: blocks of threads for each multiprocessor, twice what it is to hold at once, and output\n"
+    " * bytes that one handles at a time. */\n"
+    "#define DAMACY__UNFILTER_PER   10u\n"
+    "#define DAMACY__UNFILTER_PIECE 16384u\n"
     "\n"
     "/* Block sizes that c-blosc accepts: (INT_MAX - 255 * 4) / 3. */\n"
     "#define DAMACY__BLOSC_BLOCK_SIZE_MAX 715827542u\n"
@@ -11570,10 +11508,109 @@ __extension__ static const char damacy__source_blosc_abi_h[] =
     "        scratch_size; /* bytes; the sum of the decoded sizes, each rounded up to 256, is enough */\n"
     "    uint32_t max_jobs, max_moves, max_lz4, max_zstd;\n"
     "    uint32_t first_lz4, first_zstd;\n"
-    "    uint32_t parts; /* unfilter: blocks of the grid per chunk */\n"
+    "    uint32_t parts; /* unfilter: shares of a chunk, at least 1 */\n"
     "    uint32_t zero;\n"
     "} damacy__blosc_wave;\n"
     "static_assert(sizeof(damacy__blosc_wave) == 144, \"ABI\");\n";
+
+/* ==== kernels/blosc_finish.cuh ==== */
+__extension__ static const char damacy__source_blosc_finish_cuh[] =
+    "// Blosc chunks whose streams have been decoded: what became of them, and the filters that are left\n"
+    "// to undo.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/bits.cuh\"\n"
+    "#include \"kernels/blosc_abi.h\"\n"
+    "#include \"kernels/shuffle.cuh\"\n"
+    "\n"
+    "#define DAMACY__BLOSC_NO_ERROR 0xffffffffffffffffull\n"
+    "\n"
+    "// The minimum over a warp.\n"
+    "DAMACY__INLINE uint64_t damacy__blosc_least(uint64_t v)\n"
+    "{\n"
+    "    for (uint32_t d = 16; d != 0; d /= 2) {\n"
+    "        const uint64_t other = damacy__shfl_xor(v, d);\n"
+    "        v = other < v ? other : v;\n"
+    "    }\n"
+    "    return v;\n"
+    "}\n"
+    "\n"
+    "// The status of a chunk, from those of its streams; *first: the first of these that failed, or\n"
+    "// NO_ERROR. One whole warp calls it.\n"
+    "DAMACY__INLINE uint32_t damacy__blosc_status(const damacy__blosc_wave* wave,\n"
+    "                                             const damacy__blosc_chunk* chunk, uint64_t* first)\n"
+    "{\n"
+    "    const damacy__job_result* const results =\n"
+    "        (const damacy__job_result*)(uintptr_t)(chunk->codec == DAMACY__BLOSC_JOBS_ZSTD\n"
+    "                                                   ? wave->zstd_results\n"
+    "                                                   : wave->lz4_results) +\n"
+    "        chunk->first_job;\n"
+    "    uint64_t failed = DAMACY__BLOSC_NO_ERROR;\n"
+    "    for (uint32_t i = damacy__lane(); i < chunk->n_jobs; i += 32)\n"
+    "        if (results[i].status != DAMACY__JOB_OK && i < failed)\n"
+    "            failed = i;\n"
+    "    *first = damacy__blosc_least(failed);\n"
+    "    return *first == DAMACY__BLOSC_NO_ERROR ? chunk->status : results[*first].status;\n"
+    "}\n"
+    "\n"
+    "// Writes the result of a chunk. One whole warp calls it.\n"
+    "DAMACY__INLINE void damacy__blosc_finish(const damacy__blosc_wave* wave, uint32_t index)\n"
+    "{\n"
+    "    const damacy__blosc_chunk* const chunk =\n"
+    "        (const damacy__blosc_chunk*)(uintptr_t)wave->chunks + index;\n"
+    "    uint64_t first, at = chunk->error_offset;\n"
+    "    const uint32_t status = damacy__blosc_status(wave, chunk, &first);\n"
+    "    if (damacy__lane() != 0)\n"
+    "        return;\n"
+    "    if (first != DAMACY__BLOSC_NO_ERROR) {\n"
+    "        const bool is_zstd = chunk->codec == DAMACY__BLOSC_JOBS_ZSTD;\n"
+    "        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave->jobs + index;\n"
+    "        const uint64_t job = chunk->first_job + first;\n"
+    "        at =\n"
+    "            ((const damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs))[job].src -\n"
+    "            source->src +\n"
+    "            ((const damacy__job_result*)(uintptr_t)(is_zstd ? wave->zstd_results\n"
+    "                                                            : wave->lz4_results))[job]\n"
+    "                .error_offset;\n"
+    "    }\n"
+    "    damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;\n"
+    "    result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk->size : 0;\n"
+    "    result->error_offset = at;\n"
+    "    result->zero = 0;\n"
+    "    result->status = status;\n"
+    "}\n"
+    "\n"
+    "// Parts [first, last) of a chunk, if it has been decoded and there is something left to undo: a\n"
+    "// part is every wave.parts-th piece. Reads are coalesced in every plane, writes are 16 bytes a\n"
+    "// thread.\n"
+    "DAMACY__INLINE void damacy__blosc_unfilter(const damacy__blosc_wave* wave, uint32_t index,\n"
+    "                                           uint32_t first, uint32_t last)\n"
+    "{\n"
+    "    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave->chunks)[index];\n"
+    "    const bool is_done = chunk.filter == DAMACY__BLOSC_FILTER_NONE || chunk.size == 0 ||\n"
+    "                         (chunk.n_jobs && chunk.n_filtered == chunk.n_jobs);\n"
+    "    uint64_t failed;\n"
+    "    if (is_done || damacy__blosc_status(wave, &chunk, &failed) != DAMACY__JOB_OK)\n"
+    "        return;\n"
+    "    const uint32_t width = chunk.type_size;\n"
+    "    const uint32_t piece = damacy__piece_elements(width, DAMACY__UNFILTER_PIECE); // elements\n"
+    "    const uint32_t n_pieces = (chunk.block_size - 1) / (piece * width) + 1;       // of a block\n"
+    "    const uint32_t n_blocks = (chunk.size - 1) / chunk.block_size + 1;\n"
+    "    const uint64_t n = (uint64_t)n_pieces * n_blocks;\n"
+    "    for (uint64_t round = 0; round < n; round += wave->parts) {\n"
+    "        for (uint64_t i = round + first; i < round + last && i < n; i++) {\n"
+    "            const uint32_t start = (uint32_t)(i / n_pieces) * chunk.block_size;\n"
+    "            damacy__filtered f;\n"
+    "            f.src = (const uint8_t*)(uintptr_t)chunk.image + start;\n"
+    "            f.dst = (uint8_t*)(uintptr_t)chunk.dst + start;\n"
+    "            f.size = damacy__min(chunk.size - start, chunk.block_size);\n"
+    "            f.width = width;\n"
+    "            f.n = f.size / width;\n"
+    "            damacy__unfilter_piece<2>(&f, chunk.filter == DAMACY__BLOSC_FILTER_BITS,\n"
+    "                                      (uint32_t)(i % n_pieces) * piece, piece);\n"
+    "        }\n"
+    "    }\n"
+    "}\n";
 
 /* ==== kernels/bytes.cuh ==== */
 __extension__ static const char damacy__source_bytes_cuh[] =
@@ -12537,7 +12574,26 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "    }\n"
     "}\n"
     "\n"
-    "// CTAs that one multiprocessor should hold of the other kernel.\n"
+    "// The same with four warps a CTA, for where there often is nothing to do: the device is done sooner\n"
+    "// with fewer CTAs.\n"
+    "// Grid: a CTA per four entries of the job table, or fewer. Shared memory: 29.6 KiB.\n"
+    "typedef struct damacy__lz4_four {\n"
+    "    damacy__lz4_shared warps[4];\n"
+    "} damacy__lz4_four;\n"
+    "\n"
+    "extern \"C\" __global__ __launch_bounds__(128, DAMACY__LZ4_WARPS /\n"
+    "                                                 4) void damacy_lz4_fours(damacy__lz4_wave wave)\n"
+    "{\n"
+    "    DAMACY__SHARED(damacy__lz4_four, four);\n"
+    "    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);\n"
+    "    const uint32_t member = threadIdx.x >> 5;\n"
+    "    for (uint32_t i = 4 * blockIdx.x + member; i < n; i += 4 * gridDim.x) {\n"
+    "        damacy__lz4_job(&wave, &four.warps[member], i, damacy__lane());\n"
+    "        damacy__sync_warp(); // before shared memory is used again\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// CTAs that one multiprocessor should hold of the kernel for sparse blocks.\n"
     "#ifndef DAMACY__LZ4_PAIRS\n"
     "#if defined(__CUDA_ARCH__) && \\\n"
     "    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)\n"
@@ -12576,6 +12632,10 @@ __extension__ static const char damacy__source_lz4_abi_h[] =
     "/* damacy__job_result.status between the two kernels: at error_offset of the block, and of the\n"
     " * output at `size`, counted from the 16-byte boundary at or below it. */\n"
     "enum { DAMACY__LZ4_GOES_ON = 0x7fff };\n"
+    "\n"
+    "/* Blocks of threads, four warps each, of damacy_lz4_fours for each multiprocessor: more than it\n"
+    " * holds at once, as some are done sooner. */\n"
+    "#define DAMACY__LZ4_FOURS_PER 28u\n"
     "\n"
     "/* The one parameter, passed by value. */\n"
     "typedef struct damacy__lz4_wave {\n"
@@ -30833,6 +30893,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/bits.cuh", damacy__source_bits_cuh},
     {"kernels/blosc.cu", damacy__source_blosc_cu},
     {"kernels/blosc_abi.h", damacy__source_blosc_abi_h},
+    {"kernels/blosc_finish.cuh", damacy__source_blosc_finish_cuh},
     {"kernels/bytes.cuh", damacy__source_bytes_cuh},
     {"kernels/cast.cuh", damacy__source_cast_cuh},
     {"kernels/codec.cu", damacy__source_codec_cu},
@@ -32010,6 +32071,7 @@ enum { /* of the programs */
        DAMACY__BLOSC_UNFILTER = 2,
        DAMACY__LZ4_ALL = 0,
        DAMACY__LZ4_SPARSE_FIRST = 1,
+       DAMACY__LZ4_FOURS = 2,
        DAMACY__COPY_CLEAR_FAILED = 0
 };
 
@@ -32017,7 +32079,7 @@ enum { /* of the programs */
 static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
                                               damacy__compiler* compiler, damacy_error* err)
 {
-    static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse"};
+    static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse", "damacy_lz4_fours"};
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_unfilter"};
     static const char* const filtered[] = {
@@ -32077,38 +32139,36 @@ static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__devic
     return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
 }
 
-/* Decodes the jobs of a table: at most max_jobs, by at most `per` blocks a multiprocessor.
- * Sequences may be long: the kernel for those goes first. */
-static damacy_status damacy__lz4_launch_on(const damacy__lz_kernels* kernels,
-                                           damacy__device* device, const damacy__lz_call* call,
-                                           uint32_t max_jobs, uint64_t per, bool is_sparse_first,
-                                           damacy_error* err)
+static damacy__lz4_wave damacy__lz4_wave_of(uint64_t jobs, uint64_t n_jobs, uint64_t results,
+                                            uint32_t max_jobs)
 {
-    const uint64_t n_blocks = DAMACY__MIN((uint64_t)max_jobs, per * device->n_multiprocessors);
     damacy__lz4_wave w;
-    void* parameters[1];
 
     memset(&w, 0, sizeof w);
-    w.jobs = call->jobs;
-    w.n_jobs = call->n_jobs;
-    w.results = call->results;
+    w.jobs = jobs;
+    w.n_jobs = n_jobs;
+    w.results = results;
     w.max_jobs = max_jobs;
-    parameters[0] = &w;
-    if (is_sparse_first) {
-        DAMACY__TRY(damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_SPARSE_FIRST], device,
-                                    call->stream, (n_blocks + 1) / 2, 64, parameters, err));
-        w.is_begun = 1;
-    }
-    return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_ALL], device, call->stream, n_blocks,
-                           32, parameters, err);
+    return w;
 }
 
-/* call->scratch: unused. */
+/* Decodes the jobs of a table, at most max_jobs. Sequences may be long: the kernel for those goes
+ * first. call->scratch: unused. */
 static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
                                         const damacy__lz_call* call, uint32_t max_jobs,
                                         damacy_error* err)
 {
-    return damacy__lz4_launch_on(kernels, device, call, max_jobs, 128, true, err);
+    const damacy__kernel* k = kernels->lz4.kernels;
+    const uint64_t n_blocks = DAMACY__MIN((uint64_t)max_jobs, 128ull * device->n_multiprocessors);
+    damacy__lz4_wave w = damacy__lz4_wave_of(call->jobs, call->n_jobs, call->results, max_jobs);
+    void* parameters[1];
+
+    parameters[0] = &w;
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call->stream,
+                                (n_blocks + 1) / 2, 64, parameters, err));
+    w.is_begun = 1;
+    return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32, parameters,
+                           err);
 }
 
 /* The wave with addresses of the device. */
@@ -32130,16 +32190,16 @@ static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layo
     w.zstd_jobs += call->scratch;
     w.zstd_results += call->scratch;
     w.scratch += call->scratch;
-    w.parts = 4;
-    if (w.max_jobs) { /* a CTA handles 16 KiB at a time; 8 of them busy a multiprocessor */
+    w.parts = 1;
+    if (w.max_jobs) { /* a piece each of a typical chunk */
         const uint64_t chunk_size = layout->wave.scratch_size / w.max_jobs;
-        w.parts = (uint32_t)DAMACY__MIN(DAMACY__MAX(chunk_size / 65536, 4), 256);
+        w.parts = (uint32_t)DAMACY__MIN(DAMACY__MAX(chunk_size / DAMACY__UNFILTER_PIECE, 1), 256);
     }
     return w;
 }
 
-/* Parses the containers, fills the tables and decodes what is LZ4: often nothing, so its grid is
- * smaller than is best for many jobs. */
+/* Parses the containers, fills the tables and decodes what is LZ4: often nothing, so that is done
+ * by the kernel with fewest blocks of threads. */
 static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
                                                damacy__device* device,
                                                const damacy__blosc_layout* layout,
@@ -32147,10 +32207,10 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
 {
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
-    damacy__lz_call lz4;
+    damacy__lz4_wave lz4 = damacy__lz4_wave_of(w.lz4_jobs, w.n_lz4, w.lz4_results, w.max_lz4);
+    const uint64_t fours = DAMACY__LZ4_FOURS_PER * (uint64_t)device->n_multiprocessors;
     void* parameters[1];
 
-    memset(&lz4, 0, sizeof lz4);
     parameters[0] = &w;
     if (!call->is_begun) {
         DAMACY__TRY(
@@ -32158,14 +32218,13 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     }
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
                                 damacy__div_up(w.max_jobs, 32), 1024, parameters, err));
-    lz4.jobs = w.lz4_jobs;
-    lz4.n_jobs = w.n_lz4;
-    lz4.results = w.lz4_results;
-    lz4.stream = call->stream;
-    return damacy__lz4_launch_on(kernels, device, &lz4, w.max_lz4, 64, false, err);
+    parameters[0] = &lz4;
+    return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call->stream,
+                           DAMACY__MIN(damacy__div_up(w.max_lz4, 4), fours), 128, parameters, err);
 }
 
-/* After the Zstandard decoder: stored streams, results, filters that are left. */
+/* After the Zstandard decoder: results, and filters that are left, by few blocks of threads, which
+ * are done soonest where none are. */
 static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
                                                 damacy__device* device,
                                                 const damacy__blosc_layout* layout,
@@ -32173,11 +32232,12 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 {
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    const uint64_t most = DAMACY__UNFILTER_PER * (uint64_t)device->n_multiprocessors;
     void* parameters[1];
 
     parameters[0] = &w;
     return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call->stream,
-                           (uint64_t)w.max_jobs * w.parts, 256, parameters, err);
+                           DAMACY__MIN((uint64_t)w.max_jobs * w.parts, most), 256, parameters, err);
 }
 
 /* A grid for kernels that go round whatever its size. */

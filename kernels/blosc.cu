@@ -1,11 +1,8 @@
 // blosc1 containers: headers and block tables -> jobs of the LZ4 and Zstandard decoders and moves;
 // afterwards statuses, and the filters. See blosc_abi.h for the order of the entries.
-#include "kernels/bits.cuh"
-#include "kernels/shuffle.cuh"
-#include "kernels/blosc_abi.h"
+#include "kernels/blosc_finish.cuh"
 
-#define DAMACY__BLOSC_START 16u    // bytes of the header
-#define DAMACY__BLOSC_PIECE 16384u // output bytes that a CTA of unfilter handles at a time
+#define DAMACY__BLOSC_START 16u // bytes of the header
 
 // A container whose header was accepted.
 typedef struct damacy__container {
@@ -25,7 +22,6 @@ DAMACY__INLINE uint64_t damacy__blosc_error(uint64_t at, uint32_t status)
 {
     return at << 8 | status;
 }
-#define DAMACY__BLOSC_NO_ERROR 0xffffffffffffffffull
 
 // Codec, shuffle and splitting, from the flags.
 DAMACY__INLINE uint64_t damacy__blosc_flags(damacy__container* c)
@@ -345,15 +341,6 @@ DAMACY__INLINE uint32_t damacy__blosc_sum_below(uint32_t v, uint32_t lane, uint3
     return sum - v;
 }
 
-DAMACY__INLINE uint64_t damacy__blosc_least(uint64_t v)
-{
-    for (uint32_t d = 16; d != 0; d /= 2) {
-        const uint64_t other = damacy__shfl_xor(v, d);
-        v = other < v ? other : v;
-    }
-    return v;
-}
-
 // Counts the streams of all blocks, a lane each, and finds the first error.
 DAMACY__INLINE uint64_t damacy__blosc_count(const damacy__container* c, uint32_t lane,
                                             damacy__blosc_share* s)
@@ -504,87 +491,22 @@ extern "C" __global__
                            job->dst, error);
 }
 
-// The minimum over a CTA of 256 threads, for all.
-typedef struct damacy__blosc_warps {
-    uint64_t least[8];
-} damacy__blosc_warps;
-
-DAMACY__INLINE uint64_t damacy__blosc_least_of_all(uint64_t v, damacy__blosc_warps* shared)
+// Any grid. Results first, a warp a chunk; then the parts of all chunks, of which each CTA takes
+// its share, one after another.
+extern "C" __global__ __launch_bounds__(256,
+                                        DAMACY__UNFILTER_PER /
+                                            2) void damacy_blosc_unfilter(damacy__blosc_wave wave)
 {
-    v = damacy__blosc_least(v);
-    if (damacy__lane() == 0)
-        shared->least[threadIdx.x >> 5] = v;
-    damacy__sync_block();
-    for (uint32_t i = 0; i < 8; i++)
-        v = shared->least[i] < v ? shared->least[i] : v;
-    return v;
-}
-
-// The status of a chunk, from those of its streams, and, for one CTA of it, its result.
-DAMACY__INLINE uint32_t damacy__blosc_finish(const damacy__blosc_wave* wave,
-                                             const damacy__blosc_chunk* chunk, uint32_t index,
-                                             bool is_told, damacy__blosc_warps* shared)
-{
-    const bool is_zstd = chunk->codec == DAMACY__BLOSC_JOBS_ZSTD;
-    const damacy__job_result* const results =
-        (const damacy__job_result*)(uintptr_t)(is_zstd ? wave->zstd_results : wave->lz4_results) +
-        chunk->first_job;
-    uint64_t first = DAMACY__BLOSC_NO_ERROR;
-    for (uint32_t i = threadIdx.x; i < chunk->n_jobs; i += blockDim.x)
-        if (results[i].status != DAMACY__JOB_OK && i < first)
-            first = i;
-    first = damacy__blosc_least_of_all(first, shared);
-    uint32_t status = chunk->status;
-    uint64_t at = chunk->error_offset;
-    if (first != DAMACY__BLOSC_NO_ERROR)
-        status = results[first].status;
-    if (!is_told || threadIdx.x != 0)
-        return status;
-    if (first != DAMACY__BLOSC_NO_ERROR) {
-        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave->jobs + index;
-        const damacy__job* const job =
-            (const damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs) +
-            chunk->first_job + first;
-        at = job->src - source->src + results[first].error_offset;
-    }
-    damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
-    result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk->size : 0;
-    result->error_offset = at;
-    result->zero = 0;
-    result->status = status;
-    return status;
-}
-
-// wave.parts CTAs per chunk, of which the first writes its result. Each takes every parts-th piece
-// of about 16 KiB. Reads are coalesced in every plane, writes are 16 bytes a thread.
-extern "C" __global__ __launch_bounds__(256, 5) void damacy_blosc_unfilter(damacy__blosc_wave wave)
-{
-    DAMACY__SHARED(damacy__blosc_warps, shared);
-    const uint32_t index = blockIdx.x / wave.parts, part = blockIdx.x % wave.parts;
-    if (index >= wave.max_jobs)
-        return;
-    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave.chunks)[index];
-    if (index >= *(const uint32_t*)(uintptr_t)wave.n_jobs)
-        return;
-    const bool is_done = chunk.filter == DAMACY__BLOSC_FILTER_NONE || chunk.size == 0 ||
-                         (chunk.n_jobs && chunk.n_filtered == chunk.n_jobs);
-    if (part && is_done)
-        return;
-    if (damacy__blosc_finish(&wave, &chunk, index, part == 0, &shared) != DAMACY__JOB_OK || is_done)
-        return;
-    const uint32_t width = chunk.type_size;
-    const uint32_t piece = damacy__piece_elements(width, DAMACY__BLOSC_PIECE); // elements
-    const uint32_t n_pieces = (chunk.block_size - 1) / (piece * width) + 1;    // of a block
-    const uint32_t n_blocks = (chunk.size - 1) / chunk.block_size + 1;
-    for (uint64_t i = part; i < (uint64_t)n_pieces * n_blocks; i += wave.parts) {
-        const uint32_t start = (uint32_t)(i / n_pieces) * chunk.block_size;
-        damacy__filtered f;
-        f.src = (const uint8_t*)(uintptr_t)chunk.image + start;
-        f.dst = (uint8_t*)(uintptr_t)chunk.dst + start;
-        f.size = damacy__min(chunk.size - start, chunk.block_size);
-        f.width = width;
-        f.n = f.size / width;
-        damacy__unfilter_piece<2>(&f, chunk.filter == DAMACY__BLOSC_FILTER_BITS,
-                                  (uint32_t)(i % n_pieces) * piece, piece);
+    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
+    const uint64_t n_parts = (uint64_t)n * wave.parts;
+    for (uint64_t i = (uint64_t)(threadIdx.x >> 5) * gridDim.x + blockIdx.x; i < n;
+         i += (uint64_t)(blockDim.x >> 5) * gridDim.x)
+        damacy__blosc_finish(&wave, (uint32_t)i);
+    const uint64_t end = (blockIdx.x + 1ull) * n_parts / gridDim.x;
+    for (uint64_t at = blockIdx.x * n_parts / gridDim.x; at < end;) {
+        const uint32_t first = (uint32_t)(at % wave.parts), rest = wave.parts - first;
+        const uint32_t here = end - at < rest ? (uint32_t)(end - at) : rest;
+        damacy__blosc_unfilter(&wave, (uint32_t)(at / wave.parts), first, first + here);
+        at += here;
     }
 }

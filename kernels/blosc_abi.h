@@ -5,8 +5,9 @@
  * - begin zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and first_zstd;
  * - parse, a warp per chunk, 32 a CTA, checks the container and appends its streams to the three
  *   tables: those of the LZ4 and Zstandard decoders, and moves, which the latter makes beside;
- * - unfilter undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of
- *   Zstandard frames has undone; the status of a chunk is that of its first stream that failed.
+ * - unfilter writes results, the status of a chunk being that of its first stream that failed, and
+ *   undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of
+ * Zstandard frames has undone.
  *
  * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing
  * and gets NEED_SCRATCH, so every count stays within its table. */
@@ -22,6 +23,11 @@ typedef struct damacy__move {
 } damacy__move;
 static_assert(sizeof(damacy__move) == 24, "ABI");
 #define DAMACY__MOVE_MAX 65536u
+
+/* unfilter: blocks of threads for each multiprocessor, twice what it is to hold at once, and output
+ * bytes that one handles at a time. */
+#define DAMACY__UNFILTER_PER   10u
+#define DAMACY__UNFILTER_PIECE 16384u
 
 /* Block sizes that c-blosc accepts: (INT_MAX - 255 * 4) / 3. */
 #define DAMACY__BLOSC_BLOCK_SIZE_MAX 715827542u
@@ -86,7 +92,7 @@ typedef struct damacy__blosc_wave {
         scratch_size; /* bytes; the sum of the decoded sizes, each rounded up to 256, is enough */
     uint32_t max_jobs, max_moves, max_lz4, max_zstd;
     uint32_t first_lz4, first_zstd;
-    uint32_t parts; /* unfilter: blocks of the grid per chunk */
+    uint32_t parts; /* unfilter: shares of a chunk, at least 1 */
     uint32_t zero;
 } damacy__blosc_wave;
 static_assert(sizeof(damacy__blosc_wave) == 144, "ABI");

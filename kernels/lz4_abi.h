@@ -15,6 +15,10 @@ enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */
  * output at `size`, counted from the 16-byte boundary at or below it. */
 enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 
+/* Blocks of threads, four warps each, of damacy_lz4_fours for each multiprocessor: more than it
+ * holds at once, as some are done sooner. */
+#define DAMACY__LZ4_FOURS_PER 28u
+
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
     uint64_t jobs;    /* const damacy__job[max_jobs] */

@@ -12,6 +12,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/bits.cuh", damacy__source_bits_cuh},
     {"kernels/blosc.cu", damacy__source_blosc_cu},
     {"kernels/blosc_abi.h", damacy__source_blosc_abi_h},
+    {"kernels/blosc_finish.cuh", damacy__source_blosc_finish_cuh},
     {"kernels/bytes.cuh", damacy__source_bytes_cuh},
     {"kernels/cast.cuh", damacy__source_cast_cuh},
     {"kernels/codec.cu", damacy__source_codec_cu},

@@ -132,6 +132,7 @@ enum { /* of the programs */
        DAMACY__BLOSC_UNFILTER = 2,
        DAMACY__LZ4_ALL = 0,
        DAMACY__LZ4_SPARSE_FIRST = 1,
+       DAMACY__LZ4_FOURS = 2,
        DAMACY__COPY_CLEAR_FAILED = 0
 };
 
@@ -139,7 +140,7 @@ enum { /* of the programs */
 static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
                                               damacy__compiler* compiler, damacy_error* err)
 {
-    static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse"};
+    static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse", "damacy_lz4_fours"};
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_unfilter"};
     static const char* const filtered[] = {
@@ -199,38 +200,36 @@ static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__devic
     return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
 }
 
-/* Decodes the jobs of a table: at most max_jobs, by at most `per` blocks a multiprocessor.
- * Sequences may be long: the kernel for those goes first. */
-static damacy_status damacy__lz4_launch_on(const damacy__lz_kernels* kernels,
-                                           damacy__device* device, const damacy__lz_call* call,
-                                           uint32_t max_jobs, uint64_t per, bool is_sparse_first,
-                                           damacy_error* err)
+static damacy__lz4_wave damacy__lz4_wave_of(uint64_t jobs, uint64_t n_jobs, uint64_t results,
+                                            uint32_t max_jobs)
 {
-    const uint64_t n_blocks = DAMACY__MIN((uint64_t)max_jobs, per * device->n_multiprocessors);
     damacy__lz4_wave w;
-    void* parameters[1];
 
     memset(&w, 0, sizeof w);
-    w.jobs = call->jobs;
-    w.n_jobs = call->n_jobs;
-    w.results = call->results;
+    w.jobs = jobs;
+    w.n_jobs = n_jobs;
+    w.results = results;
     w.max_jobs = max_jobs;
-    parameters[0] = &w;
-    if (is_sparse_first) {
-        DAMACY__TRY(damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_SPARSE_FIRST], device,
-                                    call->stream, (n_blocks + 1) / 2, 64, parameters, err));
-        w.is_begun = 1;
-    }
-    return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_ALL], device, call->stream, n_blocks,
-                           32, parameters, err);
+    return w;
 }
 
-/* call->scratch: unused. */
+/* Decodes the jobs of a table, at most max_jobs. Sequences may be long: the kernel for those goes
+ * first. call->scratch: unused. */
 static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
                                         const damacy__lz_call* call, uint32_t max_jobs,
                                         damacy_error* err)
 {
-    return damacy__lz4_launch_on(kernels, device, call, max_jobs, 128, true, err);
+    const damacy__kernel* k = kernels->lz4.kernels;
+    const uint64_t n_blocks = DAMACY__MIN((uint64_t)max_jobs, 128ull * device->n_multiprocessors);
+    damacy__lz4_wave w = damacy__lz4_wave_of(call->jobs, call->n_jobs, call->results, max_jobs);
+    void* parameters[1];
+
+    parameters[0] = &w;
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call->stream,
+                                (n_blocks + 1) / 2, 64, parameters, err));
+    w.is_begun = 1;
+    return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32, parameters,
+                           err);
 }
 
 /* The wave with addresses of the device. */
@@ -252,16 +251,16 @@ static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layo
     w.zstd_jobs += call->scratch;
     w.zstd_results += call->scratch;
     w.scratch += call->scratch;
-    w.parts = 4;
-    if (w.max_jobs) { /* a CTA handles 16 KiB at a time; 8 of them busy a multiprocessor */
+    w.parts = 1;
+    if (w.max_jobs) { /* a piece each of a typical chunk */
         const uint64_t chunk_size = layout->wave.scratch_size / w.max_jobs;
-        w.parts = (uint32_t)DAMACY__MIN(DAMACY__MAX(chunk_size / 65536, 4), 256);
+        w.parts = (uint32_t)DAMACY__MIN(DAMACY__MAX(chunk_size / DAMACY__UNFILTER_PIECE, 1), 256);
     }
     return w;
 }
 
-/* Parses the containers, fills the tables and decodes what is LZ4: often nothing, so its grid is
- * smaller than is best for many jobs. */
+/* Parses the containers, fills the tables and decodes what is LZ4: often nothing, so that is done
+ * by the kernel with fewest blocks of threads. */
 static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
                                                damacy__device* device,
                                                const damacy__blosc_layout* layout,
@@ -269,10 +268,10 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
 {
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
-    damacy__lz_call lz4;
+    damacy__lz4_wave lz4 = damacy__lz4_wave_of(w.lz4_jobs, w.n_lz4, w.lz4_results, w.max_lz4);
+    const uint64_t fours = DAMACY__LZ4_FOURS_PER * (uint64_t)device->n_multiprocessors;
     void* parameters[1];
 
-    memset(&lz4, 0, sizeof lz4);
     parameters[0] = &w;
     if (!call->is_begun) {
         DAMACY__TRY(
@@ -280,14 +279,13 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     }
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
                                 damacy__div_up(w.max_jobs, 32), 1024, parameters, err));
-    lz4.jobs = w.lz4_jobs;
-    lz4.n_jobs = w.n_lz4;
-    lz4.results = w.lz4_results;
-    lz4.stream = call->stream;
-    return damacy__lz4_launch_on(kernels, device, &lz4, w.max_lz4, 64, false, err);
+    parameters[0] = &lz4;
+    return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call->stream,
+                           DAMACY__MIN(damacy__div_up(w.max_lz4, 4), fours), 128, parameters, err);
 }
 
-/* After the Zstandard decoder: stored streams, results, filters that are left. */
+/* After the Zstandard decoder: results, and filters that are left, by few blocks of threads, which
+ * are done soonest where none are. */
 static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
                                                 damacy__device* device,
                                                 const damacy__blosc_layout* layout,
@@ -295,11 +293,12 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 {
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    const uint64_t most = DAMACY__UNFILTER_PER * (uint64_t)device->n_multiprocessors;
     void* parameters[1];
 
     parameters[0] = &w;
     return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call->stream,
-                           (uint64_t)w.max_jobs * w.parts, 256, parameters, err);
+                           DAMACY__MIN((uint64_t)w.max_jobs * w.parts, most), 256, parameters, err);
 }
 
 /* A grid for kernels that go round whatever its size. */

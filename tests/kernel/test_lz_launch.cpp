@@ -31,6 +31,7 @@ SIMT_KERNEL(damacy_clear_failed);
 SIMT_KERNEL(damacy_crc32c);
 SIMT_KERNEL(damacy_lz4);
 SIMT_KERNEL(damacy_lz4_sparse);
+SIMT_KERNEL(damacy_lz4_fours);
 SIMT_KERNEL(damacy_zstd_count);
 SIMT_KERNEL(damacy_zstd_allocate);
 SIMT_KERNEL(damacy_zstd_fill);

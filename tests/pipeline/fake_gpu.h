@@ -69,6 +69,7 @@ static void enroll_kernels()
     KERNEL(damacy_crc32c);
     KERNEL(damacy_lz4);
     KERNEL(damacy_lz4_sparse);
+    KERNEL(damacy_lz4_fours);
     KERNEL(damacy_clear_failed);
     KERNEL(damacy_zstd_count);
     KERNEL(damacy_zstd_allocate);

@@ -1,0 +1,96 @@
+// Blosc chunks whose streams have been decoded: what became of them, and the filters that are left
+// to undo.
+#pragma once
+
+#include "kernels/bits.cuh"
+#include "kernels/blosc_abi.h"
+#include "kernels/shuffle.cuh"
+
+#define DAMACY__BLOSC_NO_ERROR 0xffffffffffffffffull
+
+// The minimum over a warp.
+DAMACY__INLINE uint64_t damacy__blosc_least(uint64_t v)
+{
+    for (uint32_t d = 16; d != 0; d /= 2) {
+        const uint64_t other = damacy__shfl_xor(v, d);
+        v = other < v ? other : v;
+    }
+    return v;
+}
+
+// The status of a chunk, from those of its streams; *first: the first of these that failed, or
+// NO_ERROR. One whole warp calls it.
+DAMACY__INLINE uint32_t damacy__blosc_status(const damacy__blosc_wave* wave,
+                                             const damacy__blosc_chunk* chunk, uint64_t* first)
+{
+    const damacy__job_result* const results =
+        (const damacy__job_result*)(uintptr_t)(chunk->codec == DAMACY__BLOSC_JOBS_ZSTD
+                                                   ? wave->zstd_results
+                                                   : wave->lz4_results) +
+        chunk->first_job;
+    uint64_t failed = DAMACY__BLOSC_NO_ERROR;
+    for (uint32_t i = damacy__lane(); i < chunk->n_jobs; i += 32)
+        if (results[i].status != DAMACY__JOB_OK && i < failed)
+            failed = i;
+    *first = damacy__blosc_least(failed);
+    return *first == DAMACY__BLOSC_NO_ERROR ? chunk->status : results[*first].status;
+}
+
+// Writes the result of a chunk. One whole warp calls it.
+DAMACY__INLINE void damacy__blosc_finish(const damacy__blosc_wave* wave, uint32_t index)
+{
+    const damacy__blosc_chunk* const chunk =
+        (const damacy__blosc_chunk*)(uintptr_t)wave->chunks + index;
+    uint64_t first, at = chunk->error_offset;
+    const uint32_t status = damacy__blosc_status(wave, chunk, &first);
+    if (damacy__lane() != 0)
+        return;
+    if (first != DAMACY__BLOSC_NO_ERROR) {
+        const bool is_zstd = chunk->codec == DAMACY__BLOSC_JOBS_ZSTD;
+        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave->jobs + index;
+        const uint64_t job = chunk->first_job + first;
+        at =
+            ((const damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs))[job].src -
+            source->src +
+            ((const damacy__job_result*)(uintptr_t)(is_zstd ? wave->zstd_results
+                                                            : wave->lz4_results))[job]
+                .error_offset;
+    }
+    damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
+    result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk->size : 0;
+    result->error_offset = at;
+    result->zero = 0;
+    result->status = status;
+}
+
+// Parts [first, last) of a chunk, if it has been decoded and there is something left to undo: a
+// part is every wave.parts-th piece. Reads are coalesced in every plane, writes are 16 bytes a
+// thread.
+DAMACY__INLINE void damacy__blosc_unfilter(const damacy__blosc_wave* wave, uint32_t index,
+                                           uint32_t first, uint32_t last)
+{
+    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave->chunks)[index];
+    const bool is_done = chunk.filter == DAMACY__BLOSC_FILTER_NONE || chunk.size == 0 ||
+                         (chunk.n_jobs && chunk.n_filtered == chunk.n_jobs);
+    uint64_t failed;
+    if (is_done || damacy__blosc_status(wave, &chunk, &failed) != DAMACY__JOB_OK)
+        return;
+    const uint32_t width = chunk.type_size;
+    const uint32_t piece = damacy__piece_elements(width, DAMACY__UNFILTER_PIECE); // elements
+    const uint32_t n_pieces = (chunk.block_size - 1) / (piece * width) + 1;       // of a block
+    const uint32_t n_blocks = (chunk.size - 1) / chunk.block_size + 1;
+    const uint64_t n = (uint64_t)n_pieces * n_blocks;
+    for (uint64_t round = 0; round < n; round += wave->parts) {
+        for (uint64_t i = round + first; i < round + last && i < n; i++) {
+            const uint32_t start = (uint32_t)(i / n_pieces) * chunk.block_size;
+            damacy__filtered f;
+            f.src = (const uint8_t*)(uintptr_t)chunk.image + start;
+            f.dst = (uint8_t*)(uintptr_t)chunk.dst + start;
+            f.size = damacy__min(chunk.size - start, chunk.block_size);
+            f.width = width;
+            f.n = f.size / width;
+            damacy__unfilter_piece<2>(&f, chunk.filter == DAMACY__BLOSC_FILTER_BITS,
+                                      (uint32_t)(i % n_pieces) * piece, piece);
+        }
+    }
+}
