@@ -104,6 +104,18 @@ struct damacy__exec_segment {
     damacy__exec_words words;
 };
 
+// The tile's first record. A match that has gone on since before the tile repeats: its bytes lie as
+// many whole offsets further back as it has gone, too, and that far back they are in the output.
+DAMACY__INLINE damacy__u32x2 damacy__exec_back(damacy__u32x2 record, const damacy__exec_view* v)
+{
+    const uint32_t offset = record.y >> 2;
+    const int32_t gone = v->t0 - (int32_t)(record.x & 0x1ffff) - v->block;
+
+    if (gone > 0 && (int32_t)record.y >= 0 && offset > 0)
+        record.y += (uint32_t)gone / offset * offset << 2;
+    return record;
+}
+
 // Clips and checks a record, `skip` after the thread's first, and issues the loads of its first 8
 // bytes. A match that reads the tile is set aside.
 template <class S>
@@ -222,7 +234,11 @@ DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_re
     DAMACY__EXEC_UNROLL for (int32_t u = 0; u <= S::SEGMENTS; u++)
     {
         if (u < S::SEGMENTS)
-            damacy__exec_take<S>(&s[u & 1], shared, r->record[u], u * S::THREADS, &v);
+            damacy__exec_take<S>(&s[u & 1], shared,
+                                 u == 0 && threadIdx.x == 0 && !S::IS_RELAY
+                                     ? damacy__exec_back(r->record[0], &v)
+                                     : r->record[u],
+                                 u * S::THREADS, &v);
         if (u > 0)
             damacy__exec_put<S>(&s[(u - 1) & 1], shared);
     }

@@ -373,6 +373,26 @@ TEST(matches_that_begin_a_tile_read_the_end_of_the_one_before)
     }
 }
 
+TEST(matches_that_go_on_over_tiles_repeat)
+{
+    uint64_t seed = test_seed();
+    for (uint32_t v = 0; v < n_variants; v++) {
+        std::vector<frame> frames;
+        for (uint32_t offset : {1u, 2u, 3u, 5u, 8u, 15u, 16u, 31u, 100u, 1000u, 3071u, 4096u, 4097u,
+                                7168u, 9999u, 16385u}) {
+            frame f;
+            f.begin();
+            f.literals(noise(&seed, offset + (uint32_t)test_random(&seed) % 20));
+            f.match(offset, 20000 + (uint32_t)test_random(&seed) % 40000);
+            f.literals(noise(&seed, 1 + offset % 40));
+            f.match(offset, 3 + (uint32_t)test_random(&seed) % 17000);
+            frames.push_back(f);
+        }
+        simt::g.seed = seed;
+        check_frames(frames, variants[v], 7 * v);
+    }
+}
+
 TEST(adversarial_frames_execute)
 {
     uint64_t seed = test_seed();
