@@ -64,6 +64,23 @@ DAMACY__INLINE bool damacy__lz4_length(const damacy__lz4_state* s, uint32_t* at,
     }
 }
 
+// Goes on with what has a period of 16 bytes or a part of them, for n bytes at dst, by the warp. 32
+// bytes before dst have it already.
+DAMACY__INLINE void damacy__lz4_fill(uint8_t* dst, uint32_t n, uint32_t lane)
+{
+    const uint32_t head = (0 - (uint32_t)(uintptr_t)dst) & 15;
+    const uint32_t n_units = n > head ? (n - head) / 16 : 0, rest = head + 16 * n_units;
+    damacy__u32x4* const units = (damacy__u32x4*)(dst + head);
+    const damacy__u32x4 unit = *(const damacy__u32x4*)(dst + head - 32);
+    const uint32_t i = lane < 16 ? lane : rest + lane - 16;
+    const bool has = lane < 16 ? lane < damacy__min(head, n) : i < n;
+    const uint8_t byte = has ? *(dst + head - 32 + ((i - head) & 15)) : 0;
+    for (uint32_t k = lane; k < n_units; k += 32)
+        units[k] = unit;
+    if (has)
+        dst[i] = byte;
+}
+
 // Copies n bytes from `offset` bytes below dst to dst, by the warp; they may overlap.
 DAMACY__INLINE void damacy__lz4_repeat(uint8_t* dst, uint32_t offset, uint32_t n, uint32_t lane)
 {
@@ -76,11 +93,18 @@ DAMACY__INLINE void damacy__lz4_repeat(uint8_t* dst, uint32_t offset, uint32_t n
         done += m;
         far *= 2;
     }
+    if (done < n && (offset & (offset - 1)) == 0 && offset <= 16) {
+        damacy__lz4_fill(dst + done, n - done, lane);
+        damacy__sync_warp();
+        return;
+    }
     while (done < n) {
         const uint32_t m = damacy__min(far, n - done);
         damacy__copy_group(dst + done, dst + done - far, m, lane, 32);
         damacy__sync_warp();
         done += m;
+        if (far < 2048)
+            far *= 2;
     }
 }
 

@@ -458,6 +458,23 @@ TEST(matches_of_more_than_64_kib_decode_to_their_bytes)
     }
 }
 
+// Periods of every length, with and without a whole number of them in 16 bytes, at every alignment.
+TEST(runs_of_every_period_and_alignment_decode_to_their_bytes)
+{
+    uint64_t seed = test_seed();
+    for (size_t offset = 1; offset <= 33; offset++)
+        for (size_t n_match : {300u, 530u, 545u, 1100u, 5000u}) {
+            bytes src, expected;
+            const size_t n_literals = offset + test_random(&seed) % 16;
+            const size_t n = n_match + test_random(&seed) % 40;
+            put_sequence(&src, n_literals, offset, n, &seed);
+            put_sequence(&src, 3, 1 + test_random(&seed) % 40, 20, &seed);
+            put_sequence(&src, 6, 0, 0, &seed);
+            CHECK(reference(src, n_literals + n + 29, &expected));
+            compare(src, n_literals + n + 29, (unsigned)offset);
+        }
+}
+
 // Matches of every length and offset, after literals that are long and then short, or in turns.
 TEST(long_and_short_sequences_in_any_order_decode_to_their_bytes)
 {
