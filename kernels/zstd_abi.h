@@ -172,7 +172,8 @@ typedef struct damacy__zstd_counters {
     uint32_t n_late_blocks[3];    /* order: all others, likewise */
     uint32_t n_execute;           /* order: entries of execute_list */
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
-    uint32_t ticket[4]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
+    uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
+    uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 

@@ -226,20 +226,11 @@ DAMACY__INLINE bool damacy__exec_is_wide(const damacy__zstd_wave& w)
                                     : (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;
 }
 
-// Whether the frame with most records has few. All frames go by it: shapes of hundreds of frames
-// run one after another.
-DAMACY__INLINE bool damacy__exec_is_sparse(const damacy__zstd_wave& w)
-{
-    const uint32_t first = ((const uint32_t*)(uintptr_t)w.execute_list)[0];
-
-    return damacy__exec_density(damacy__zstd_frames(w)[first]) <= 64;
-}
-
 // The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points
 // measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each
 // unless more than 200 records per KB of output keep them waiting, then one that the device holds
-// all of at once; above, by that density, where more than 170 mean short segments, and up to 64
-// long ones.
+// all of at once; above, by the density of the wave, where more than 170 mean short segments, and
+// up to 64 long ones.
 DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)
 {
     const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
@@ -250,7 +241,7 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
                     DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
                     DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY)) |
         (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
-    const uint32_t density = damacy__exec_density(f);
+    const uint32_t density = damacy__exec_density(f), whole = damacy__zstd_counts(w)->density;
     uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;
 
     if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))
@@ -260,11 +251,10 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
                        (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))
                    ? DAMACY__ZSTD_EXECUTE_RELAY
                    : DAMACY__ZSTD_EXECUTE_1024X3;
-    else if (n > 1000 && density > 170)
+    else if (n > 1000 && whole > 170)
         best = DAMACY__ZSTD_EXECUTE_128X4_3K;
-    else if (n > 600 && density <= 170)
-        best = n <= 1000 && damacy__exec_is_sparse(w) ? DAMACY__ZSTD_EXECUTE_128X2
-                                                      : DAMACY__ZSTD_EXECUTE_128X4;
+    else if (n > 600 && whole <= 170)
+        best = n <= 1000 && whole <= 64 ? DAMACY__ZSTD_EXECUTE_128X2 : DAMACY__ZSTD_EXECUTE_128X4;
     if (!(best & launched))
         best = launched & (0u - launched); // the first that there is
     return best;

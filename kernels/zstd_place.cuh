@@ -1,6 +1,6 @@
 // What needs no entropy decoding: raw and RLE blocks go to the output, RLE literals to scratch, and
 // symbolic repeat offsets become plain ones. A block of threads per zstd block, and then per move
-// of stored streams.
+// of stored streams. It also sees how dense the frames are, which execution's shapes go by.
 #pragma once
 
 #include "kernels/blosc_abi.h"
@@ -81,10 +81,32 @@ static __device__ void damacy__zstd_place_offsets(const damacy__zstd_wave& w,
     }
 }
 
+// Records per KB of the frames to execute, from up to 32 of them; a warp does.
+static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)
+{
+    damacy__zstd_counters* const counts = damacy__zstd_counts(w);
+    const uint32_t n = damacy__min(counts->n_execute, 32);
+    uint32_t size = 0, n_records = 0;
+
+    if (damacy__lane() < n) {
+        const uint64_t i = (uint64_t)counts->n_execute * damacy__lane() / n;
+        const damacy__zstd_frame& f =
+            damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i]];
+        size = f.size / 16; // so that 32 bits hold the sum
+        n_records = f.size ? f.n_records / 16 : 0;
+    }
+    size = damacy__warp_sum(size);
+    n_records = damacy__warp_sum(n_records);
+    if (damacy__lane() == 0)
+        counts->density = (uint32_t)(1024ull * n_records / (size ? size : 1));
+}
+
 static __device__ void damacy__zstd_place(const damacy__zstd_wave& w)
 {
     const uint32_t n = damacy__zstd_counts(w)->n_blocks;
 
+    if (blockIdx.x == 0 && threadIdx.x < 32)
+        damacy__zstd_place_density(w);
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         const damacy__zstd_block& b = damacy__zstd_blocks(w)[i];
         if (b.dst == 0)

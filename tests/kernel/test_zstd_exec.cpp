@@ -5,6 +5,7 @@
 #include "kernels/zstd_exec.cuh"
 #include "kernels/zstd_exec_link.cuh"
 #include "kernels/zstd_exec_relay.cuh"
+#include "kernels/zstd_place.cuh"
 #include "tests/test.h"
 #include <algorithm>
 #include <memory>
@@ -262,6 +263,7 @@ static void check_frames(const std::vector<frame>& frames, variant run, uint32_t
     w.trees = (uint64_t)(uintptr_t)trees.data();
     w.links = (uint64_t)(uintptr_t)links.data();
     w.links_size = 4 * total;
+    simt::launch(dim3(1), dim3(32), [&] { damacy__zstd_place_density(w); });
     run(w);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t at = (skew + i) % 16;
@@ -391,6 +393,45 @@ TEST(matches_that_go_on_over_tiles_repeat)
         simt::g.seed = seed;
         check_frames(frames, variants[v], 7 * v);
     }
+}
+
+// Of frames of 4 KB, half with 100 and half with 300 records per KB.
+TEST(the_density_of_a_wave_is_the_mean_of_its_frames)
+{
+    for (uint32_t n : {0u, 1u, 2u, 31u, 32u, 640u, 6400u}) {
+        std::vector<damacy__zstd_frame> frames(n + 1);
+        std::vector<uint32_t> list(n + 1);
+        damacy__zstd_counters counters;
+        damacy__zstd_wave w;
+        memset((void*)frames.data(), 0, (n + 1) * sizeof frames[0]);
+        memset(&counters, 0, sizeof counters);
+        memset(&w, 0, sizeof w);
+        for (uint32_t i = 0; i < n; i++) {
+            list[i] = n - 1 - i;
+            frames[i].size = 4096;
+            frames[i].n_records = i < n / 2 ? 400 : 1200;
+        }
+        counters.n_execute = n;
+        w.counters = (uint64_t)(uintptr_t)&counters;
+        w.frames = (uint64_t)(uintptr_t)frames.data();
+        w.execute_list = (uint64_t)(uintptr_t)list.data();
+        simt::launch(dim3(1), dim3(32), [&] { damacy__zstd_place_density(w); });
+        const uint32_t all = std::min(n, 32u), few = all / 2;
+        CHECK_EQ(counters.density, all ? (100 * few + 300 * (all - few)) / all : 0);
+    }
+}
+
+TEST(waves_of_many_frames_of_all_kinds_execute)
+{
+    uint64_t seed = test_seed();
+    for (uint32_t n : {601u, 1000u, 1001u})
+        for (uint32_t round = 0; round < 4; round++) {
+            std::vector<frame> frames;
+            for (uint32_t i = 0; i < n; i++)
+                frames.push_back(random_frame(&seed, i % (2 + round), 1 + i % 300));
+            simt::g.seed = seed;
+            check_frames(frames, run_all, round);
+        }
 }
 
 TEST(adversarial_frames_execute)
