@@ -75,6 +75,8 @@ static std::vector<row> quick_rows()
     rows.push_back({"bright", "zstd", 1, m, 1000, 0, 0, "goal: 500 GB/s"});
     rows.push_back({"random", "zstd", 3, m, 1000, 0, 0, "raw blocks, goal: copy speed"});
     rows.push_back({"zeros", "zstd", 3, m, 1000, 0, 0, "run blocks, goal: copy speed"});
+    rows.push_back({"zeros", "zstd", 3, 256 * k, 4096, 0, 0, "half run blocks, half a match each"});
+    rows.push_back({"binary", "zstd", 3, 256 * k, 1000, 0, 0, "frames that differ"});
     for (const char* kind : {"dim", "half-random", "denoised", "bright"}) {
         for (const char* codec : {"blosc", "blosc-split", "blosc-bit"}) {
             rows.push_back({kind, codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
@@ -84,6 +86,8 @@ static std::vector<row> quick_rows()
         rows.push_back({kind, "lz4", 1, 64 * k, 16384, 0, 2, ""});
     }
     rows.push_back({"random", "lz4", 1, 64 * k, 16384, 0, 0, "goal: copy speed"});
+    rows.push_back({"zeros", "lz4", 1, 64 * k, 16384, 0, 0, ""});
+    rows.push_back({"zeros", "lz4", 1, 64 * k, 512, 0, 0, ""});
     return rows;
 }
 

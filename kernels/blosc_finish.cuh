@@ -47,14 +47,14 @@ DAMACY__INLINE void damacy__blosc_finish(const damacy__blosc_wave* wave, uint32_
         return;
     if (first != DAMACY__BLOSC_NO_ERROR) {
         const bool is_zstd = chunk->codec == DAMACY__BLOSC_JOBS_ZSTD;
-        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave->jobs + index;
+        const damacy__job* const jobs =
+            (const damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs);
+        const damacy__job_result* const results =
+            (const damacy__job_result*)(uintptr_t)(is_zstd ? wave->zstd_results
+                                                           : wave->lz4_results);
         const uint64_t job = chunk->first_job + first;
-        at =
-            ((const damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs))[job].src -
-            source->src +
-            ((const damacy__job_result*)(uintptr_t)(is_zstd ? wave->zstd_results
-                                                            : wave->lz4_results))[job]
-                .error_offset;
+        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave->jobs + index;
+        at = jobs[job].src - source->src + results[job].error_offset;
     }
     damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
     result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk->size : 0;
