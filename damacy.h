@@ -10024,9 +10024,9 @@ static_assert(sizeof(damacy__assemble_wave) == 56, "ABI");
  * - begin zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and first_zstd;
  * - parse, a warp per chunk, 32 a CTA, checks the container and appends its streams to the three
  *   tables: those of the LZ4 and Zstandard decoders, and moves, which the latter makes beside;
- * - unfilter writes results, the status of a chunk being that of its first stream that failed, and
- *   undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of
- * Zstandard frames has undone.
+ * - unfilter writes results, where the status of a chunk is that of its first stream that failed,
+ *   and undoes byte and bit shuffle, scratch -> output; byte shuffle of frames of Zstandard may be
+ *   undone by execution already.
  *
  * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing
  * and gets NEED_SCRATCH, so every count stays within its table. */
@@ -10041,9 +10041,9 @@ typedef struct damacy__move {
 static_assert(sizeof(damacy__move) == 24, "ABI");
 #define DAMACY__MOVE_MAX 65536u
 
-/* unfilter: blocks of threads for each multiprocessor, twice what it is to hold at once, and output
- * bytes that one handles at a time. */
-#define DAMACY__UNFILTER_PER   10u
+/* unfilter: blocks of threads that a multiprocessor is to hold, which is half of those launched for
+ * it, and output bytes that one handles at a time. */
+#define DAMACY__UNFILTER_HELD  5u
 #define DAMACY__UNFILTER_PIECE 16384u
 
 /* Block sizes that c-blosc accepts: (INT_MAX - 255 * 4) / 3. */
@@ -11395,9 +11395,9 @@ __extension__ static const char damacy__source_blosc_cu[] =
     "\n"
     "// Any grid. Results first, a warp a chunk; then the parts of all chunks, of which each CTA takes\n"
     "// its share, one after another.\n"
-    "extern \"C\" __global__ __launch_bounds__(256,\n"
-    "                                        DAMACY__UNFILTER_PER /\n"
-    "                                            2) void damacy_blosc_unfilter(damacy__blosc_wave wave)\n"
+    "extern \"C\" __global__\n"
+    "    __launch_bounds__(256,\n"
+    "                      DAMACY__UNFILTER_HELD) void damacy_blosc_unfilter(damacy__blosc_wave wave)\n"
     "{\n"
     "    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);\n"
     "    const uint64_t n_parts = (uint64_t)n * wave.parts;\n"
@@ -11422,9 +11422,9 @@ __extension__ static const char damacy__source_blosc_abi_h[] =
     " * - begin zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and first_zstd;\n"
     " * - parse, a warp per chunk, 32 a CTA, checks the container and appends its streams to the three\n"
     " *   tables: those of the LZ4 and Zstandard decoders, and moves, which the latter makes beside;\n"
-    " * - unfilter writes results, the status of a chunk being that of its first stream that failed, and\n"
-    " *   undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of\n"
-    " * Zstandard frames has undone.\n"
+    " * - unfilter writes results, where the status of a chunk is that of its first stream that failed,\n"
+    " *   and undoes byte and bit shuffle, scratch -> output; byte shuffle of frames of Zstandard may be\n"
+    " *   undone by execution already.\n"
     " *\n"
     " * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing\n"
     " * and gets NEED_SCRATCH, so every count stays within its table. */\n"
@@ -11441,9 +11441,9 @@ __extension__ static const char damacy__source_blosc_abi_h[] =
     "static_assert(sizeof(damacy__move) == 24, \"ABI\");\n"
     "#define DAMACY__MOVE_MAX 65536u\n"
     "\n"
-    "/* unfilter: blocks of threads for each multiprocessor, twice what it is to hold at once, and output\n"
-    " * bytes that one handles at a time. */\n"
-    "#define DAMACY__UNFILTER_PER   10u\n"
+    "/* unfilter: blocks of threads that a multiprocessor is to hold, which is half of those launched for\n"
+    " * it, and output bytes that one handles at a time. */\n"
+    "#define DAMACY__UNFILTER_HELD  5u\n"
     "#define DAMACY__UNFILTER_PIECE 16384u\n"
     "\n"
     "/* Block sizes that c-blosc accepts: (INT_MAX - 255 * 4) / 3. */\n"
@@ -12576,14 +12576,14 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "}\n"
     "\n"
     "// The same with four warps a CTA, for where there often is nothing to do: the device is done sooner\n"
-    "// with fewer CTAs.\n"
-    "// Grid: a CTA per four entries of the job table, or fewer. Shared memory: 29.6 KiB.\n"
+    "// with fewer CTAs. Grid: one per four entries of the job table, or fewer. Shared memory: 29.6 KiB.\n"
     "typedef struct damacy__lz4_four {\n"
     "    damacy__lz4_shared warps[4];\n"
     "} damacy__lz4_four;\n"
+    "#define DAMACY__LZ4_FOURS_HELD (DAMACY__LZ4_WARPS / 4) // that one multiprocessor should hold\n"
     "\n"
-    "extern \"C\" __global__ __launch_bounds__(128, DAMACY__LZ4_WARPS /\n"
-    "                                                 4) void damacy_lz4_fours(damacy__lz4_wave wave)\n"
+    "extern \"C\" __global__\n"
+    "    __launch_bounds__(128, DAMACY__LZ4_FOURS_HELD) void damacy_lz4_fours(damacy__lz4_wave wave)\n"
     "{\n"
     "    DAMACY__SHARED(damacy__lz4_four, four);\n"
     "    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);\n"
@@ -13064,8 +13064,8 @@ __extension__ static const char damacy__source_lz4_long_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// Goes on with what has a period of 16 bytes or a part of them, for n bytes at dst, by the warp. 32\n"
-    "// bytes before dst have it already.\n"
+    "// Goes on with a run whose period 16 is a multiple of: n bytes at dst, by the warp. The 32 bytes\n"
+    "// before dst belong to it.\n"
     "DAMACY__INLINE void damacy__lz4_fill(uint8_t* dst, uint32_t n, uint32_t lane)\n"
     "{\n"
     "    const uint32_t head = (0 - (uint32_t)(uintptr_t)dst) & 15;\n"
@@ -16130,7 +16130,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "// measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each\n"
     "// unless more than 200 records per KB of output keep them waiting, then one that the device holds\n"
     "// all of at once; above, by the density of the wave, where more than 170 mean short segments, and\n"
-    "// up to 64 long ones.\n"
+    "// up to 64 long ones: not of the frame, as shapes with a part of the frames have a tail each.\n"
     "DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)\n"
     "{\n"
     "    const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
@@ -32286,7 +32286,7 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 {
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
-    const uint64_t most = DAMACY__UNFILTER_PER * (uint64_t)device->n_multiprocessors;
+    const uint64_t most = 2ull * DAMACY__UNFILTER_HELD * device->n_multiprocessors;
     void* parameters[1];
 
     parameters[0] = &w;

@@ -493,9 +493,9 @@ extern "C" __global__
 
 // Any grid. Results first, a warp a chunk; then the parts of all chunks, of which each CTA takes
 // its share, one after another.
-extern "C" __global__ __launch_bounds__(256,
-                                        DAMACY__UNFILTER_PER /
-                                            2) void damacy_blosc_unfilter(damacy__blosc_wave wave)
+extern "C" __global__
+    __launch_bounds__(256,
+                      DAMACY__UNFILTER_HELD) void damacy_blosc_unfilter(damacy__blosc_wave wave)
 {
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
     const uint64_t n_parts = (uint64_t)n * wave.parts;

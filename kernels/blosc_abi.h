@@ -5,9 +5,9 @@
  * - begin zeroes the counters, sets the LZ4 and Zstandard job counts to first_lz4 and first_zstd;
  * - parse, a warp per chunk, 32 a CTA, checks the container and appends its streams to the three
  *   tables: those of the LZ4 and Zstandard decoders, and moves, which the latter makes beside;
- * - unfilter writes results, the status of a chunk being that of its first stream that failed, and
- *   undoes byte and bit shuffle, scratch -> output, but for byte shuffle that execution of
- * Zstandard frames has undone.
+ * - unfilter writes results, where the status of a chunk is that of its first stream that failed,
+ *   and undoes byte and bit shuffle, scratch -> output; byte shuffle of frames of Zstandard may be
+ *   undone by execution already.
  *
  * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing
  * and gets NEED_SCRATCH, so every count stays within its table. */
@@ -24,9 +24,9 @@ typedef struct damacy__move {
 static_assert(sizeof(damacy__move) == 24, "ABI");
 #define DAMACY__MOVE_MAX 65536u
 
-/* unfilter: blocks of threads for each multiprocessor, twice what it is to hold at once, and output
- * bytes that one handles at a time. */
-#define DAMACY__UNFILTER_PER   10u
+/* unfilter: blocks of threads that a multiprocessor is to hold, which is half of those launched for
+ * it, and output bytes that one handles at a time. */
+#define DAMACY__UNFILTER_HELD  5u
 #define DAMACY__UNFILTER_PIECE 16384u
 
 /* Block sizes that c-blosc accepts: (INT_MAX - 255 * 4) / 3. */

@@ -25,14 +25,14 @@ extern "C" __global__ __launch_bounds__(32,
 }
 
 // The same with four warps a CTA, for where there often is nothing to do: the device is done sooner
-// with fewer CTAs.
-// Grid: a CTA per four entries of the job table, or fewer. Shared memory: 29.6 KiB.
+// with fewer CTAs. Grid: one per four entries of the job table, or fewer. Shared memory: 29.6 KiB.
 typedef struct damacy__lz4_four {
     damacy__lz4_shared warps[4];
 } damacy__lz4_four;
+#define DAMACY__LZ4_FOURS_HELD (DAMACY__LZ4_WARPS / 4) // that one multiprocessor should hold
 
-extern "C" __global__ __launch_bounds__(128, DAMACY__LZ4_WARPS /
-                                                 4) void damacy_lz4_fours(damacy__lz4_wave wave)
+extern "C" __global__
+    __launch_bounds__(128, DAMACY__LZ4_FOURS_HELD) void damacy_lz4_fours(damacy__lz4_wave wave)
 {
     DAMACY__SHARED(damacy__lz4_four, four);
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);

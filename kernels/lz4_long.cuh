@@ -64,8 +64,8 @@ DAMACY__INLINE bool damacy__lz4_length(const damacy__lz4_state* s, uint32_t* at,
     }
 }
 
-// Goes on with what has a period of 16 bytes or a part of them, for n bytes at dst, by the warp. 32
-// bytes before dst have it already.
+// Goes on with a run whose period 16 is a multiple of: n bytes at dst, by the warp. The 32 bytes
+// before dst belong to it.
 DAMACY__INLINE void damacy__lz4_fill(uint8_t* dst, uint32_t n, uint32_t lane)
 {
     const uint32_t head = (0 - (uint32_t)(uintptr_t)dst) & 15;

@@ -230,7 +230,7 @@ DAMACY__INLINE bool damacy__exec_is_wide(const damacy__zstd_wave& w)
 // measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each
 // unless more than 200 records per KB of output keep them waiting, then one that the device holds
 // all of at once; above, by the density of the wave, where more than 170 mean short segments, and
-// up to 64 long ones.
+// up to 64 long ones: not of the frame, as shapes with a part of the frames have a tail each.
 DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)
 {
     const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];

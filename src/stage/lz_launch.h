@@ -293,7 +293,7 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 {
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
-    const uint64_t most = DAMACY__UNFILTER_PER * (uint64_t)device->n_multiprocessors;
+    const uint64_t most = 2ull * DAMACY__UNFILTER_HELD * device->n_multiprocessors;
     void* parameters[1];
 
     parameters[0] = &w;
