@@ -9702,7 +9702,7 @@ DAMACY__COLD_END
  *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
  *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
  *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;
- *             moves of a blosc wave
+ *             moves of a blosc wave; how dense the frames are
  *   execute   records -> output; of blosc blocks, their byte shuffle undone
  *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets
  *   finish    frame checksums, results
@@ -9863,7 +9863,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
 /* Variants of execution that are launched. Each takes the frames for which it is the best of them;
- * with one bit set it takes all. */
+ * with one bit set, or if frames are more than 600, one takes all. */
 #define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */
 #define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */
 #define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */
@@ -11200,7 +11200,7 @@ __extension__ static const char damacy__source_blosc_cu[] =
     "{\n"
     "    damacy__blosc_counters* const counters = (damacy__blosc_counters*)(uintptr_t)wave->counters;\n"
     "    const bool is_zstd = c->codec == DAMACY__BLOSC_JOBS_ZSTD;\n"
-    "    damacy__job* const jobs = (damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs);\n"
+    "    damacy__job* const jobs = damacy__blosc_jobs(wave, c->codec);\n"
     "    uint32_t* const n_jobs = (uint32_t*)(uintptr_t)(is_zstd ? wave->n_zstd : wave->n_lz4);\n"
     "    const uint32_t max_jobs = is_zstd ? wave->max_zstd : wave->max_lz4;\n"
     "    const uint64_t size = damacy__blosc_image_size(c);\n"
@@ -11265,11 +11265,8 @@ __extension__ static const char damacy__source_blosc_cu[] =
     "                                        const damacy__blosc_share* s, uint32_t flags, uint32_t tag,\n"
     "                                        uint32_t lane)\n"
     "{\n"
-    "    damacy__job* jobs =\n"
-    "        (damacy__job*)(uintptr_t)(c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->zstd_jobs\n"
-    "                                                                      : wave->lz4_jobs);\n"
+    "    damacy__job* jobs = damacy__blosc_jobs(wave, c->codec) + s->first_job;\n"
     "    damacy__move* moves = (damacy__move*)(uintptr_t)wave->moves + s->first_move;\n"
-    "    jobs += s->first_job;\n"
     "    if (c->n_blocks == 0) {\n"
     "        for (uint32_t at = lane * DAMACY__MOVE_MAX; at < c->size; at += 32 * DAMACY__MOVE_MAX) {\n"
     "            damacy__move* move = moves + at / DAMACY__MOVE_MAX;\n"
@@ -11536,16 +11533,27 @@ __extension__ static const char damacy__source_blosc_finish_cuh[] =
     "    return v;\n"
     "}\n"
     "\n"
+    "// The table that the jobs of a container are in, and the one of their results.\n"
+    "DAMACY__INLINE damacy__job* damacy__blosc_jobs(const damacy__blosc_wave* wave, uint32_t codec)\n"
+    "{\n"
+    "    return (damacy__job*)(uintptr_t)(codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->zstd_jobs\n"
+    "                                                                      : wave->lz4_jobs);\n"
+    "}\n"
+    "DAMACY__INLINE const damacy__job_result* damacy__blosc_results(const damacy__blosc_wave* wave,\n"
+    "                                                               uint32_t codec)\n"
+    "{\n"
+    "    return (const damacy__job_result*)(uintptr_t)(codec == DAMACY__BLOSC_JOBS_ZSTD\n"
+    "                                                      ? wave->zstd_results\n"
+    "                                                      : wave->lz4_results);\n"
+    "}\n"
+    "\n"
     "// The status of a chunk, from those of its streams; *first: the first of these that failed, or\n"
     "// NO_ERROR. One whole warp calls it.\n"
     "DAMACY__INLINE uint32_t damacy__blosc_status(const damacy__blosc_wave* wave,\n"
     "                                             const damacy__blosc_chunk* chunk, uint64_t* first)\n"
     "{\n"
     "    const damacy__job_result* const results =\n"
-    "        (const damacy__job_result*)(uintptr_t)(chunk->codec == DAMACY__BLOSC_JOBS_ZSTD\n"
-    "                                                   ? wave->zstd_results\n"
-    "                                                   : wave->lz4_results) +\n"
-    "        chunk->first_job;\n"
+    "        damacy__blosc_results(wave, chunk->codec) + chunk->first_job;\n"
     "    uint64_t failed = DAMACY__BLOSC_NO_ERROR;\n"
     "    for (uint32_t i = damacy__lane(); i < chunk->n_jobs; i += 32)\n"
     "        if (results[i].status != DAMACY__JOB_OK && i < failed)\n"
@@ -11564,15 +11572,10 @@ __extension__ static const char damacy__source_blosc_finish_cuh[] =
     "    if (damacy__lane() != 0)\n"
     "        return;\n"
     "    if (first != DAMACY__BLOSC_NO_ERROR) {\n"
-    "        const bool is_zstd = chunk->codec == DAMACY__BLOSC_JOBS_ZSTD;\n"
-    "        const damacy__job* const jobs =\n"
-    "            (const damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs);\n"
-    "        const damacy__job_result* const results =\n"
-    "            (const damacy__job_result*)(uintptr_t)(is_zstd ? wave->zstd_results\n"
-    "                                                           : wave->lz4_results);\n"
     "        const uint64_t job = chunk->first_job + first;\n"
     "        const damacy__job* const source = (const damacy__job*)(uintptr_t)wave->jobs + index;\n"
-    "        at = jobs[job].src - source->src + results[job].error_offset;\n"
+    "        at = damacy__blosc_jobs(wave, chunk->codec)[job].src - source->src +\n"
+    "             damacy__blosc_results(wave, chunk->codec)[job].error_offset;\n"
     "    }\n"
     "    damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;\n"
     "    result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk->size : 0;\n"
@@ -14854,7 +14857,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes\n"
     " *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output\n"
     " *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;\n"
-    " *             moves of a blosc wave\n"
+    " *             moves of a blosc wave; how dense the frames are\n"
     " *   execute   records -> output; of blosc blocks, their byte shuffle undone\n"
     " *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets\n"
     " *   finish    frame checksums, results\n"
@@ -15017,7 +15020,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* ---- Flags of a wave, and what the host has to know of shapes. */\n"
     "\n"
     "/* Variants of execution that are launched. Each takes the frames for which it is the best of them;\n"
-    " * with one bit set it takes all. */\n"
+    " * with one bit set, or if frames are more than 600, one takes all. */\n"
     "#define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */\n"
     "#define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */\n"
     "#define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */\n"
@@ -15309,6 +15312,12 @@ __extension__ static const char damacy__source_zstd_common_cuh[] =
     "{\n"
     "    const uint32_t n = *(const uint32_t*)(uintptr_t)w.n_jobs;\n"
     "    return n > w.first_job ? damacy__min(n - w.first_job, w.max_jobs) : 0;\n"
+    "}\n"
+    "\n"
+    "// Records per KB of output.\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_density(uint32_t n_records, uint32_t size)\n"
+    "{\n"
+    "    return (uint32_t)(1024ull * n_records / (size ? size : 1));\n"
     "}\n"
     "\n"
     "// Lowers the error word of a job. `at` is the address of the source byte at fault; one outside the\n"
@@ -16109,10 +16118,9 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    return end <= w.links_size / 4 && end < DAMACY__ZSTD_NONE ? (uint32_t)at : DAMACY__ZSTD_NONE;\n"
     "}\n"
     "\n"
-    "// Records per KB of output.\n"
     "DAMACY__INLINE uint32_t damacy__exec_density(const damacy__zstd_frame& f)\n"
     "{\n"
-    "    return (uint32_t)(1024ull * f.n_records / (f.size ? f.size : 1));\n"
+    "    return damacy__zstd_density(f.n_records, f.size);\n"
     "}\n"
     "\n"
     "// Whether EXECUTE_WIDE takes what EXECUTE_RELAY does if that runs alone: all of the wave's frames,\n"
@@ -21035,7 +21043,7 @@ __extension__ static const char damacy__source_zstd_place_cuh[] =
     "    size = damacy__warp_sum(size);\n"
     "    n_records = damacy__warp_sum(n_records);\n"
     "    if (damacy__lane() == 0)\n"
-    "        counts->density = (uint32_t)(1024ull * n_records / (size ? size : 1));\n"
+    "        counts->density = damacy__zstd_density(n_records, size);\n"
     "}\n"
     "\n"
     "static __device__ void damacy__zstd_place(const damacy__zstd_wave& w)\n"
@@ -31837,9 +31845,9 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
                              err);
 }
 
-/* Shapes for different frames run side by side: each has a tail of its own. Up to 1,000 frames are
- * all under way at once, and mostly one shape takes all of them: there the others come before or
- * after it, as a multiprocessor that they begin on keeps their division of L1 and shared memory. */
+/* Which of the shapes takes the frames, the device chooses; of hundreds one takes all. Up to 1,000
+ * frames are all under way at once: there the others come before or after it, as a multiprocessor
+ * that they begin on keeps their division of L1 and shared memory; else beside it. */
 static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;

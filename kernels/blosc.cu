@@ -298,7 +298,7 @@ DAMACY__INLINE bool damacy__blosc_reserve(const damacy__blosc_wave* wave,
 {
     damacy__blosc_counters* const counters = (damacy__blosc_counters*)(uintptr_t)wave->counters;
     const bool is_zstd = c->codec == DAMACY__BLOSC_JOBS_ZSTD;
-    damacy__job* const jobs = (damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs);
+    damacy__job* const jobs = damacy__blosc_jobs(wave, c->codec);
     uint32_t* const n_jobs = (uint32_t*)(uintptr_t)(is_zstd ? wave->n_zstd : wave->n_lz4);
     const uint32_t max_jobs = is_zstd ? wave->max_zstd : wave->max_lz4;
     const uint64_t size = damacy__blosc_image_size(c);
@@ -363,11 +363,8 @@ DAMACY__INLINE void damacy__blosc_write(const damacy__blosc_wave* wave, const da
                                         const damacy__blosc_share* s, uint32_t flags, uint32_t tag,
                                         uint32_t lane)
 {
-    damacy__job* jobs =
-        (damacy__job*)(uintptr_t)(c->codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->zstd_jobs
-                                                                      : wave->lz4_jobs);
+    damacy__job* jobs = damacy__blosc_jobs(wave, c->codec) + s->first_job;
     damacy__move* moves = (damacy__move*)(uintptr_t)wave->moves + s->first_move;
-    jobs += s->first_job;
     if (c->n_blocks == 0) {
         for (uint32_t at = lane * DAMACY__MOVE_MAX; at < c->size; at += 32 * DAMACY__MOVE_MAX) {
             damacy__move* move = moves + at / DAMACY__MOVE_MAX;

@@ -18,16 +18,27 @@ DAMACY__INLINE uint64_t damacy__blosc_least(uint64_t v)
     return v;
 }
 
+// The table that the jobs of a container are in, and the one of their results.
+DAMACY__INLINE damacy__job* damacy__blosc_jobs(const damacy__blosc_wave* wave, uint32_t codec)
+{
+    return (damacy__job*)(uintptr_t)(codec == DAMACY__BLOSC_JOBS_ZSTD ? wave->zstd_jobs
+                                                                      : wave->lz4_jobs);
+}
+DAMACY__INLINE const damacy__job_result* damacy__blosc_results(const damacy__blosc_wave* wave,
+                                                               uint32_t codec)
+{
+    return (const damacy__job_result*)(uintptr_t)(codec == DAMACY__BLOSC_JOBS_ZSTD
+                                                      ? wave->zstd_results
+                                                      : wave->lz4_results);
+}
+
 // The status of a chunk, from those of its streams; *first: the first of these that failed, or
 // NO_ERROR. One whole warp calls it.
 DAMACY__INLINE uint32_t damacy__blosc_status(const damacy__blosc_wave* wave,
                                              const damacy__blosc_chunk* chunk, uint64_t* first)
 {
     const damacy__job_result* const results =
-        (const damacy__job_result*)(uintptr_t)(chunk->codec == DAMACY__BLOSC_JOBS_ZSTD
-                                                   ? wave->zstd_results
-                                                   : wave->lz4_results) +
-        chunk->first_job;
+        damacy__blosc_results(wave, chunk->codec) + chunk->first_job;
     uint64_t failed = DAMACY__BLOSC_NO_ERROR;
     for (uint32_t i = damacy__lane(); i < chunk->n_jobs; i += 32)
         if (results[i].status != DAMACY__JOB_OK && i < failed)
@@ -46,15 +57,10 @@ DAMACY__INLINE void damacy__blosc_finish(const damacy__blosc_wave* wave, uint32_
     if (damacy__lane() != 0)
         return;
     if (first != DAMACY__BLOSC_NO_ERROR) {
-        const bool is_zstd = chunk->codec == DAMACY__BLOSC_JOBS_ZSTD;
-        const damacy__job* const jobs =
-            (const damacy__job*)(uintptr_t)(is_zstd ? wave->zstd_jobs : wave->lz4_jobs);
-        const damacy__job_result* const results =
-            (const damacy__job_result*)(uintptr_t)(is_zstd ? wave->zstd_results
-                                                           : wave->lz4_results);
         const uint64_t job = chunk->first_job + first;
         const damacy__job* const source = (const damacy__job*)(uintptr_t)wave->jobs + index;
-        at = jobs[job].src - source->src + results[job].error_offset;
+        at = damacy__blosc_jobs(wave, chunk->codec)[job].src - source->src +
+             damacy__blosc_results(wave, chunk->codec)[job].error_offset;
     }
     damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
     result->size = status == DAMACY__JOB_OK || status == DAMACY__JOB_NO_SPACE ? chunk->size : 0;

@@ -17,7 +17,7 @@
  *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
  *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
  *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;
- *             moves of a blosc wave
+ *             moves of a blosc wave; how dense the frames are
  *   execute   records -> output; of blosc blocks, their byte shuffle undone
  *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets
  *   finish    frame checksums, results
@@ -180,7 +180,7 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
 /* Variants of execution that are launched. Each takes the frames for which it is the best of them;
- * with one bit set it takes all. */
+ * with one bit set, or if frames are more than 600, one takes all. */
 #define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */
 #define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */
 #define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */

@@ -52,6 +52,12 @@ DAMACY__INLINE uint32_t damacy__zstd_n_jobs(const damacy__zstd_wave& w)
     return n > w.first_job ? damacy__min(n - w.first_job, w.max_jobs) : 0;
 }
 
+// Records per KB of output.
+DAMACY__INLINE uint32_t damacy__zstd_density(uint32_t n_records, uint32_t size)
+{
+    return (uint32_t)(1024ull * n_records / (size ? size : 1));
+}
+
 // Lowers the error word of a job. `at` is the address of the source byte at fault; one outside the
 // source counts as its first byte.
 DAMACY__INLINE void damacy__zstd_fail_job(const damacy__zstd_wave& w, uint32_t job, uint64_t at,

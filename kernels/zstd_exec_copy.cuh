@@ -209,10 +209,9 @@ DAMACY__INLINE uint32_t damacy__exec_link_at(const damacy__zstd_wave& w, uint32_
     return end <= w.links_size / 4 && end < DAMACY__ZSTD_NONE ? (uint32_t)at : DAMACY__ZSTD_NONE;
 }
 
-// Records per KB of output.
 DAMACY__INLINE uint32_t damacy__exec_density(const damacy__zstd_frame& f)
 {
-    return (uint32_t)(1024ull * f.n_records / (f.size ? f.size : 1));
+    return damacy__zstd_density(f.n_records, f.size);
 }
 
 // Whether EXECUTE_WIDE takes what EXECUTE_RELAY does if that runs alone: all of the wave's frames,

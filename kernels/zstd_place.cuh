@@ -98,7 +98,7 @@ static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)
     size = damacy__warp_sum(size);
     n_records = damacy__warp_sum(n_records);
     if (damacy__lane() == 0)
-        counts->density = (uint32_t)(1024ull * n_records / (size ? size : 1));
+        counts->density = damacy__zstd_density(n_records, size);
 }
 
 static __device__ void damacy__zstd_place(const damacy__zstd_wave& w)
