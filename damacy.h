@@ -9855,10 +9855,12 @@ typedef struct damacy__zstd_counters {
     uint32_t n_late_blocks[3];    /* order: all others, likewise */
     uint32_t n_execute;           /* order: entries of execute_list */
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
-    uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
-    uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
+    uint32_t ticket[3];  /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
+    uint32_t density;    /* place: records per KB of the frames to execute, from 32 of them */
+    uint32_t n_shuffled; /* place: of those, whose byte shuffle execution may undo */
+    uint32_t zero;
 } damacy__zstd_counters;
-static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
+static_assert(sizeof(damacy__zstd_counters) == 96, "ABI");
 
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
@@ -9872,6 +9874,12 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
 #define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
 #define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* hundreds of few long segments */
+/* Of blosc chunks alone: about a thousand of them, and the same of few segments, whose matches read
+ * what is near; and thousands of blocks. */
+#define DAMACY__ZSTD_EXECUTE_128X1        0x1000000u
+#define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u
+#define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u
+#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -9895,6 +9903,10 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
     (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)
+
+/* The same of a variant that copies a tile's own matches one after another. */
+#define DAMACY__ZSTD_SERIAL_SHARED(threads, segments, tile) \
+    (8 * (threads) * (segments) + (threads) * (segments) / 8 + 2 * (tile) + (tile) / 64 + 128)
 
 /* The same of relay, and from which average size of jobs on it is worth to cut them. */
 #define DAMACY__ZSTD_RELAY_SIZE 1048576u
@@ -15012,10 +15024,12 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t n_late_blocks[3];    /* order: all others, likewise */\n"
     "    uint32_t n_execute;           /* order: entries of execute_list */\n"
     "    uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */\n"
-    "    uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */\n"
-    "    uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */\n"
+    "    uint32_t ticket[3];  /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */\n"
+    "    uint32_t density;    /* place: records per KB of the frames to execute, from 32 of them */\n"
+    "    uint32_t n_shuffled; /* place: of those, whose byte shuffle execution may undo */\n"
+    "    uint32_t zero;\n"
     "} damacy__zstd_counters;\n"
-    "static_assert(sizeof(damacy__zstd_counters) == 88, \"ABI\");\n"
+    "static_assert(sizeof(damacy__zstd_counters) == 96, \"ABI\");\n"
     "\n"
     "/* ---- Flags of a wave, and what the host has to know of shapes. */\n"
     "\n"
@@ -15029,6 +15043,12 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */\n"
     "#define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */\n"
     "#define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* hundreds of few long segments */\n"
+    "/* Of blosc chunks alone: about a thousand of them, and the same of few segments, whose matches read\n"
+    " * what is near; and thousands of blocks. */\n"
+    "#define DAMACY__ZSTD_EXECUTE_128X1        0x1000000u\n"
+    "#define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u\n"
+    "#define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u\n"
+    "#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */\n"
     "\n"
     "#define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */\n"
     "\n"
@@ -15052,6 +15072,10 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */\n"
     "#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \\\n"
     "    (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)\n"
+    "\n"
+    "/* The same of a variant that copies a tile's own matches one after another. */\n"
+    "#define DAMACY__ZSTD_SERIAL_SHARED(threads, segments, tile) \\\n"
+    "    (8 * (threads) * (segments) + (threads) * (segments) / 8 + 2 * (tile) + (tile) / 64 + 128)\n"
     "\n"
     "/* The same of relay, and from which average size of jobs on it is worth to cut them. */\n"
     "#define DAMACY__ZSTD_RELAY_SIZE 1048576u\n"
@@ -15345,13 +15369,14 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "// A tile: (1) each record is clipped to the tile and checked; a source that lies before the tile\n"
     "// is read from the output itself, through L1, and its first 8 bytes go to the tile in shared\n"
     "// memory; (2) what is longer goes there in chunks of 8 or 16 bytes, one a thread; (3) matches that\n"
-    "// read their own tile (zstd_exec_own.cuh); (4) the tile is written 16 bytes a thread.\n"
+    "// read their own tile (zstd_exec_own.cuh, or one after another, zstd_exec_serial.cuh); (4) the tile\n"
+    "// is written 16 bytes a thread.\n"
     "//\n"
     "// Surprising: nothing waits for a byte. Where a source is not there yet, links to it are followed.\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/zstd_exec_filter.cuh\"\n"
-    "#include \"kernels/zstd_exec_own.cuh\"\n"
+    "#include \"kernels/zstd_exec_serial.cuh\"\n"
     "\n"
     "// The frame, in coordinates that count from the 16-byte boundary at or before its first byte.\n"
     "struct damacy__exec_frame {\n"
@@ -15468,8 +15493,11 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    bool here = skip < v->left && x < v->t1;\n"
     "\n"
     "    s->n = 0;\n"
-    "    if (!damacy__any(here)) // most often the last ones\n"
+    "    if (!damacy__any(here)) { // most often the last ones\n"
+    "        if (S::IS_SERIAL)\n"
+    "            damacy__exec_owned<S>(shared, skip, false);\n"
     "        return;\n"
+    "    }\n"
     "    const uint32_t offset = record.y >> 2;\n"
     "    const bool literals = (int32_t)record.y < 0;\n"
     "    const int32_t end = x + (int32_t)(damacy__funnel_right(record.x, record.y, 17) & 0x1ffff) + 1;\n"
@@ -15485,9 +15513,13 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    const bool early = S::IS_RELAY && here && !literals && !late && source + (uint32_t)n > v->done;\n"
     "    s->n = here && !late && !early ? n : 0;\n"
     "    s->words = damacy__exec_gather(from, s->n);\n"
+    "    if (S::IS_SERIAL)\n"
+    "        damacy__exec_owned<S>(shared, skip, late);\n"
     "    if (late) {\n"
-    "        const uint32_t i =\n"
-    "            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1, (uint32_t)to >> 16);\n"
+    "        const uint32_t i = S::IS_SERIAL\n"
+    "                               ? (uint32_t)skip + threadIdx.x\n"
+    "                               : damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1,\n"
+    "                                                    (uint32_t)to >> 16);\n"
     "        damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);\n"
     "        if (source >= position)\n"
     "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
@@ -15548,11 +15580,14 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "{\n"
     "    const uint32_t runs = damacy__ballot((int32_t)record.y < 0);\n"
     "    const uint32_t first = damacy__shfl(record.y >> 2 & 0x1ffff, runs ? damacy__ctz(runs) : 0);\n"
-    "    const uint32_t at = first + S::TILE + 128 * threadIdx.x;\n"
+    "    const uint32_t end = first + 2 * S::TILE;\n"
     "\n"
-    "    static_assert(S::CHUNK == 8 || S::TILE == 4096, \"a line of memory a lane\");\n"
-    "    if (runs && at < b->n_literals)\n"
-    "        damacy__prefetch_l2((const void*)(uintptr_t)(b->literals + at));\n"
+    "    DAMACY__EXEC_UNROLL for (uint32_t i = 0; i < S::TILE; i += 4096) // a line of memory a lane\n"
+    "    {\n"
+    "        const uint32_t at = first + S::TILE + i + 128 * threadIdx.x;\n"
+    "        if (runs && (S::TILE == 4096 || at < end) && at < b->n_literals)\n"
+    "            damacy__prefetch_l2((const void*)(uintptr_t)(b->literals + at));\n"
+    "    }\n"
     "}\n"
     "\n"
     "// The records of a tile.\n"
@@ -15796,11 +15831,34 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "// What shared memory holds before the first tile of all.\n"
     "template <class S> DAMACY__INLINE void damacy__exec_init(uint32_t shared)\n"
     "{\n"
-    "    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < S::LINKS / 2; i += S::THREADS)\n"
+    "    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < (S::LIST - S::LINK) / 4;\n"
+    "                               i += S::THREADS)\n"
     "        damacy__sts32(shared + S::LINK + 4 * i, 0xffffffffu);\n"
     "    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < (S::BYTES - S::STARTS) / 4;\n"
     "                               i += S::THREADS)\n"
     "        damacy__sts32(shared + S::STARTS + 4 * i, 0); // STARTS, MARKS, CONTROL\n"
+    "}\n"
+    "\n"
+    "// The tile's matches that read it. Returns bytes with links. SERIAL's warps take turns, as each\n"
+    "// has a quarter of the multiprocessor that it shares with the same warp of other blocks of threads.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE uint32_t damacy__exec_tile_own(uint32_t shared, const damacy__exec_tile* t,\n"
+    "                                              uint32_t n_own)\n"
+    "{\n"
+    "    if (S::IS_SERIAL) {\n"
+    "        if (threadIdx.x / 32 == t->start / S::TILE % S::WARPS)\n"
+    "            damacy__exec_serial<S>(shared, t->history);\n"
+    "        damacy__sync_block();\n"
+    "        return 0;\n"
+    "    }\n"
+    "    damacy__exec_own<S>(shared, n_own);\n"
+    "    damacy__sync_block();\n"
+    "    const uint32_t n_listed = damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_LISTED);\n"
+    "    if (n_listed) {\n"
+    "        damacy__exec_chase<S, true>(shared, t->history, n_listed);\n"
+    "        damacy__sync_block();\n"
+    "    }\n"
+    "    return n_listed;\n"
     "}\n"
     "\n"
     "// Executes a frame. Returns the block with a bad offset, NONE if there is none.\n"
@@ -15845,22 +15903,16 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "        }\n"
     "        if (more)\n"
     "            damacy__exec_load<S>(&r, &b);\n"
-    "        used.n_own = control.z;\n"
+    "        used.n_own = S::IS_SERIAL ? damacy__exec_owns<S>(shared) : control.z;\n"
     "        used.n_chunks = control.w & 0xffff;\n"
     "        used.n_listed = 0;\n"
     "        damacy__exec_chunks<S>(shared, used.n_chunks, f.base + f.begin, literals);\n"
-    "        damacy__exec_mark<S>(shared, used.n_own);\n"
+    "        if (!S::IS_SERIAL)\n"
+    "            damacy__exec_mark<S>(shared, used.n_own);\n"
     "        if (used.n_own | used.n_chunks)\n"
     "            damacy__sync_block();\n"
-    "        if (used.n_own) {\n"
-    "            damacy__exec_own<S>(shared, used.n_own);\n"
-    "            damacy__sync_block();\n"
-    "            used.n_listed = damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_LISTED);\n"
-    "        }\n"
-    "        if (used.n_listed) {\n"
-    "            damacy__exec_chase<S, true>(shared, t.history, used.n_listed);\n"
-    "            damacy__sync_block();\n"
-    "        }\n"
+    "        if (used.n_own)\n"
+    "            used.n_listed = damacy__exec_tile_own<S>(shared, &t, used.n_own);\n"
     "        damacy__exec_flush<S>(shared, &f, &t, !more || is_first);\n"
     "        if (!more)\n"
     "            return DAMACY__ZSTD_NONE;\n"
@@ -15878,12 +15930,14 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "#endif\n"
     "\n"
     "// A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to\n"
-    "// this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED bytes. Grid: any; best one CTA a frame.\n"
-    "template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_FILTERED = false>\n"
+    "// this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED or _SERIAL_SHARED bytes. Grid: any; best one\n"
+    "// CTA a frame.\n"
+    "template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_SERIAL = false,\n"
+    "          bool IS_FILTERED = false>\n"
     "static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t variant,\n"
     "                                            uint8_t* shared)\n"
     "{\n"
-    "    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK> shape;\n"
+    "    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL> shape;\n"
     "    const uint32_t n = damacy__zstd_counts(w)->n_execute, base = DAMACY__EXEC_BASE(shared);\n"
     "\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
@@ -16134,6 +16188,20 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "                                    : (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;\n"
     "}\n"
     "\n"
+    "// The variant for the blocks of blosc chunks by the density of the wave: matches of few records are\n"
+    "// copied one after another, of thousands of frames also those of more. Bytes that are shuffled have\n"
+    "// most records in a part of a block, bits of some planes in all of it.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* counts)\n"
+    "{\n"
+    "    const uint32_t n = counts->n_execute, whole = counts->density;\n"
+    "\n"
+    "    if (n > 1200)\n"
+    "        return whole <= 120 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
+    "    if (whole <= (counts->n_shuffled ? 44 : 64))\n"
+    "        return DAMACY__ZSTD_EXECUTE_128X2_SERIAL;\n"
+    "    return whole <= 170 ? DAMACY__ZSTD_EXECUTE_128X1 : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
+    "}\n"
+    "\n"
     "// The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points\n"
     "// measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each\n"
     "// unless more than 200 records per KB of output keep them waiting, then one that the device holds\n"
@@ -16145,16 +16213,19 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
     "    const uint32_t n = damacy__zstd_counts(w)->n_execute;\n"
     "    const uint32_t launched =\n"
-    "        (w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |\n"
-    "                    DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |\n"
-    "                    DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY)) |\n"
+    "        (w.flags &\n"
+    "         (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |\n"
+    "          DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY |\n"
+    "          DAMACY__ZSTD_EXECUTE_BLOSC)) |\n"
     "        (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);\n"
     "    const uint32_t density = damacy__exec_density(f), whole = damacy__zstd_counts(w)->density;\n"
     "    uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;\n"
     "\n"
     "    if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))\n"
     "        return DAMACY__ZSTD_EXECUTE_LINKS;\n"
-    "    if (n <= 200)\n"
+    "    if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)\n"
+    "        best = damacy__exec_blosc_variant(damacy__zstd_counts(w));\n"
+    "    else if (n <= 200)\n"
     "        best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&\n"
     "                       (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))\n"
     "                   ? DAMACY__ZSTD_EXECUTE_RELAY\n"
@@ -16228,29 +16299,38 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "#define DAMACY__EXEC_BIAS 0x4000  // links are positions in the tile plus this: below it, before it\n"
     "#define DAMACY__EXEC_LONG 32      // bytes that a lane handles alone\n"
     "\n"
-    "template <int THREADS_, int SEGMENTS_, int TILE_, int CHUNK_ = 8> struct damacy__exec_shape {\n"
+    "template <int THREADS_, int SEGMENTS_, int TILE_, int CHUNK_ = 8, bool IS_SERIAL_ = false>\n"
+    "struct damacy__exec_shape {\n"
     "    static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;\n"
     "    static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;\n"
-    "    static constexpr int32_t CHUNK = CHUNK_;                         // bytes, see damacy__exec_put\n"
-    "    static constexpr bool HAS_PAIRS = false;                         // see damacy__exec_store8\n"
-    "    static constexpr bool IS_RELAY = false;                          // see zstd_exec_relay.cuh\n"
-    "    static constexpr bool IS_DEALT = THREADS == 128 && TILE == 4096; // see damacy__exec_own\n"
+    "    static constexpr int32_t CHUNK = CHUNK_;      // bytes, see damacy__exec_put\n"
+    "    static constexpr bool HAS_PAIRS = false;      // see damacy__exec_store8\n"
+    "    static constexpr bool IS_RELAY = false;       // see zstd_exec_relay.cuh\n"
+    "    static constexpr bool IS_SERIAL = IS_SERIAL_; // see zstd_exec_serial.cuh\n"
+    "    // see damacy__exec_own\n"
+    "    static constexpr bool IS_DEALT = THREADS == 128 && 8 * RECORDS <= TILE;\n"
     "    static constexpr uint32_t LINKS = TILE + 16;\n"
     "    // Places in shared memory. OWN: matches that read their tile, {place | bytes << 16, offset}.\n"
     "    // QUEUE: segments above 8 bytes, {source, place | end << 16}, source and place less CHUNK times\n"
     "    // the chunks before them; STARTS: a bit for each chunk, set for the first of a segment. A list\n"
     "    // of up to LISTS bytes begins when the queue is done. MARKS: a bit for each byte of the tile,\n"
-    "    // set if it belongs to OWN.\n"
-    "    static constexpr uint32_t OWN = 0, LINK = OWN + 8 * RECORDS, LIST = LINK + 2 * LINKS;\n"
+    "    // set if it belongs to OWN. SERIAL has neither links nor marks but a bit for each record,\n"
+    "    // OWNED.\n"
+    "    static constexpr uint32_t OWN = 0, OWNED = OWN + 8 * RECORDS;\n"
+    "    static constexpr uint32_t LINK = OWNED + (IS_SERIAL ? RECORDS / 8 : 0);\n"
+    "    static constexpr uint32_t LIST = LINK + (IS_SERIAL ? 0 : 2 * LINKS);\n"
     "    static constexpr uint32_t QUEUE = LIST, STARTS = LIST + TILE, MARKS = STARTS + TILE / 64;\n"
     "    static constexpr uint32_t LISTS = TILE / 2;\n"
-    "    static constexpr uint32_t CONTROL = MARKS + TILE / 8 + 16, BYTES = CONTROL + 64;\n"
+    "    static constexpr uint32_t CONTROL = MARKS + (IS_SERIAL ? 0 : TILE / 8 + 16);\n"
+    "    static constexpr uint32_t BYTES = CONTROL + 64;\n"
     "    static constexpr uint32_t CLEARED = CONTROL + 16 - STARTS; // after a tile\n"
     "    static constexpr uint32_t SIZE = BYTES + TILE + 64;\n"
     "    static_assert(CHUNK == 8 || CHUNK == 16, \"chunks\");\n"
     "    static_assert(TILE % 1024 == 0 && TILE <= DAMACY__EXEC_BIAS, \"tile\");\n"
     "    static_assert(8 * (TILE / 9 + 2) <= TILE, \"every segment above 8 bytes has an entry\");\n"
-    "    static_assert(SIZE == DAMACY__ZSTD_EXECUTE_SHARED(THREADS, SEGMENTS, TILE), \"host's view\");\n"
+    "    static_assert(SIZE == (IS_SERIAL ? DAMACY__ZSTD_SERIAL_SHARED(THREADS, SEGMENTS, TILE)\n"
+    "                                     : DAMACY__ZSTD_EXECUTE_SHARED(THREADS, SEGMENTS, TILE)),\n"
+    "                  \"host's view\");\n"
     "};\n"
     "\n"
     "enum { // words at CONTROL\n"
@@ -16529,6 +16609,94 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "    }\n"
     "}\n";
 
+/* ==== kernels/zstd_exec_serial.cuh ==== */
+__extension__ static const char damacy__source_zstd_exec_serial_cuh[] =
+    "// Matches that read their own tile, one after another by one warp, a byte a lane: for waves of few\n"
+    "// records. There matches are long and most read what others of the tile have copied, so that links,\n"
+    "// one for every byte, take most of the time; and what one warp does is little beside the warps of\n"
+    "// other frames.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_exec_own.cuh\"\n"
+    "\n"
+    "// A record's place among those of its tile, `skip` records of its warp before it: the matches that\n"
+    "// read the tile have a bit each in OWNED and lie in OWN at their record's place, so in order. The\n"
+    "// whole warp calls this.\n"
+    "template <class S> DAMACY__INLINE void damacy__exec_owned(uint32_t shared, int32_t skip, bool late)\n"
+    "{\n"
+    "    const uint32_t owned = damacy__ballot(late);\n"
+    "\n"
+    "    if (damacy__lane() == 0)\n"
+    "        damacy__sts32(shared + S::OWNED + ((uint32_t)skip + threadIdx.x) / 8, owned);\n"
+    "}\n"
+    "\n"
+    "// Whether there are any. Every warp looks.\n"
+    "template <class S> DAMACY__INLINE bool damacy__exec_owns(uint32_t shared)\n"
+    "{\n"
+    "    return damacy__any(damacy__lds32(shared + S::OWNED + damacy__lane() % (S::RECORDS / 32) * 4));\n"
+    "}\n"
+    "\n"
+    "// A match whose source is in the tile's buffer or, with what lies before that, in the output; where\n"
+    "// source and match overlap, the bytes before the match repeat. A warp does.\n"
+    "template <class S>\n"
+    "static __device__ void damacy__exec_copy_serial(uint32_t shared, uint64_t history,\n"
+    "                                                damacy__exec_match m)\n"
+    "{\n"
+    "    const int32_t lane = (int32_t)damacy__lane(), period = m.offset < m.n ? m.offset : m.n;\n"
+    "    int32_t phase = lane, step = 32;\n"
+    "\n"
+    "    if (period < 32) {\n"
+    "        phase = lane % period;\n"
+    "        step = 32 % period;\n"
+    "    }\n"
+    "    DAMACY__EXEC_NOUNROLL for (int32_t k = lane; k < m.n; k += 32)\n"
+    "    {\n"
+    "        const int32_t from = m.to - m.offset + phase;\n"
+    "        const uint32_t byte = from < 0 ? damacy__exec_byte(history + (uint64_t)(int64_t)from)\n"
+    "                                       : damacy__lds8(shared + S::BYTES + (uint32_t)from);\n"
+    "        damacy__sts8(shared + S::BYTES + (uint32_t)(m.to + k), byte);\n"
+    "        phase += step;\n"
+    "        if (phase >= period)\n"
+    "            phase -= period;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// All of the tile, by one warp. Those of up to 32 bytes that do not overlap their source and find\n"
+    "// it in the buffer take one step; the next entry is on its way meanwhile.\n"
+    "template <class S> DAMACY__INLINE void damacy__exec_serial(uint32_t shared, uint64_t history)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), bytes = shared + S::BYTES + lane;\n"
+    "\n"
+    "    DAMACY__EXEC_NOUNROLL for (uint32_t k = 0; k < S::RECORDS / 32; k++)\n"
+    "    {\n"
+    "        const uint32_t own = shared + S::OWN + 256 * k;\n"
+    "        uint32_t left = damacy__lds32(shared + S::OWNED + 4 * k);\n"
+    "        if (left == 0)\n"
+    "            continue;\n"
+    "        const damacy__u32x2 mine = damacy__lds64(own + 8 * lane); // no match: it is not looked at\n"
+    "        const uint32_t length = mine.x >> 16, offset = mine.y;\n"
+    "        const uint32_t other =\n"
+    "            damacy__ballot(length > 32 || offset < length || offset > (mine.x & 0xffff));\n"
+    "        damacy__u32x2 next = damacy__lds64(own + 8 * damacy__ctz(left));\n"
+    "        while (left) {\n"
+    "            const damacy__u32x2 now = next;\n"
+    "            const uint32_t bit = left & (0 - left);\n"
+    "            damacy__exec_match m;\n"
+    "            left ^= bit;\n"
+    "            next = damacy__lds64(own + 8 * (left ? damacy__ctz(left) : 0));\n"
+    "            m.to = (int32_t)(now.x & 0xffff);\n"
+    "            m.n = (int32_t)(now.x >> 16);\n"
+    "            m.offset = (int32_t)now.y;\n"
+    "            if (other & bit)\n"
+    "                damacy__exec_copy_serial<S>(shared, history, m);\n"
+    "            else if ((int32_t)lane < m.n)\n"
+    "                damacy__sts8(bytes + (uint32_t)m.to,\n"
+    "                             damacy__lds8(bytes + (uint32_t)(m.to - m.offset)));\n"
+    "            damacy__sync_warp();\n"
+    "        }\n"
+    "    }\n"
+    "}\n";
+
 /* ==== kernels/zstd_exec_link.cuh ==== */
 __extension__ static const char damacy__source_zstd_exec_link_cuh[] =
     "// Sequence execution for a few large frames, too few for a CTA each: every block at once, by links\n"
@@ -16722,18 +16890,22 @@ __extension__ static const char damacy__source_zstd_filtered_cu[] =
     "// zstd_sequences.cu with that at their end, a program of their own as they would slow others down.\n"
     "#include \"kernels/zstd_exec.cuh\"\n"
     "\n"
-    "#define DAMACY__FILTERED_ENTRY(name, threads, segments, tile, chunk, per_multiprocessor, variant) \\\n"
-    "    extern \"C\" __global__ __launch_bounds__(threads, per_multiprocessor) void name(               \\\n"
-    "        damacy__zstd_wave w)                                                                      \\\n"
-    "    {                                                                                             \\\n"
-    "        DAMACY__DYNAMIC_SHARED(shared);                                                           \\\n"
-    "        damacy__zstd_execute<threads, segments, tile, chunk, true>(w, variant, shared);           \\\n"
+    "#define DAMACY__FILTERED_ENTRY(name, threads, segments, tile, chunk, is_serial, per, variant)      \\\n"
+    "    extern \"C\" __global__ __launch_bounds__(threads, per) void name(damacy__zstd_wave w)           \\\n"
+    "    {                                                                                              \\\n"
+    "        DAMACY__DYNAMIC_SHARED(shared);                                                            \\\n"
+    "        damacy__zstd_execute<threads, segments, tile, chunk, is_serial, true>(w, variant, shared); \\\n"
     "    }\n"
-    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x4, 256, 4, 7168, 8, 4, DAMACY__ZSTD_EXECUTE_256X4)\n"
-    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x4, 128, 4, 4096, 8, 8, DAMACY__ZSTD_EXECUTE_128X4)\n"
-    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x4_3k, 128, 4, 3072, 8, 8,\n"
+    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x4, 256, 4, 7168, 8, false, 4,\n"
+    "                       DAMACY__ZSTD_EXECUTE_256X4)\n"
+    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x4_3k, 128, 4, 3072, 8, false, 8,\n"
     "                       DAMACY__ZSTD_EXECUTE_128X4_3K)\n"
-    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x2, 128, 2, 4096, 16, 8, DAMACY__ZSTD_EXECUTE_128X2)\n";
+    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x1, 128, 1, 2048, 8, false, 8,\n"
+    "                       DAMACY__ZSTD_EXECUTE_128X1)\n"
+    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x2_serial, 128, 2, 6144, 16, true, 8,\n"
+    "                       DAMACY__ZSTD_EXECUTE_128X2_SERIAL)\n"
+    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_64x4_serial, 64, 4, 4096, 16, true, 16,\n"
+    "                       DAMACY__ZSTD_EXECUTE_64X4_SERIAL)\n";
 
 /* ==== kernels/zstd_exec_cut.cuh ==== */
 __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
@@ -21026,12 +21198,14 @@ __extension__ static const char damacy__source_zstd_place_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// Records per KB of the frames to execute, from up to 32 of them; a warp does.\n"
+    "// Records per KB of the frames to execute, from up to 32 of them, and how many of these are\n"
+    "// shuffled bytes; a warp does.\n"
     "static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)\n"
     "{\n"
     "    damacy__zstd_counters* const counts = damacy__zstd_counts(w);\n"
     "    const uint32_t n = damacy__min(counts->n_execute, 32);\n"
     "    uint32_t size = 0, n_records = 0;\n"
+    "    bool is_shuffled = false;\n"
     "\n"
     "    if (damacy__lane() < n) {\n"
     "        const uint64_t i = (uint64_t)counts->n_execute * damacy__lane() / n;\n"
@@ -21039,11 +21213,15 @@ __extension__ static const char damacy__source_zstd_place_cuh[] =
     "            damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i]];\n"
     "        size = f.size / 16; // so that 32 bits hold the sum\n"
     "        n_records = f.size ? f.n_records / 16 : 0;\n"
+    "        is_shuffled = damacy__zstd_jobs(w)[f.job].flags & DAMACY__JOB_SHUFFLED;\n"
     "    }\n"
+    "    const uint32_t shuffled = damacy__ballot(is_shuffled);\n"
     "    size = damacy__warp_sum(size);\n"
     "    n_records = damacy__warp_sum(n_records);\n"
-    "    if (damacy__lane() == 0)\n"
+    "    if (damacy__lane() == 0) {\n"
     "        counts->density = damacy__zstd_density(n_records, size);\n"
+    "        counts->n_shuffled = damacy__popc(shuffled);\n"
+    "    }\n"
     "}\n"
     "\n"
     "static __device__ void damacy__zstd_place(const damacy__zstd_wave& w)\n"
@@ -30978,6 +31156,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_exec_copy.cuh", damacy__source_zstd_exec_copy_cuh},
     {"kernels/zstd_exec_filter.cuh", damacy__source_zstd_exec_filter_cuh},
     {"kernels/zstd_exec_own.cuh", damacy__source_zstd_exec_own_cuh},
+    {"kernels/zstd_exec_serial.cuh", damacy__source_zstd_exec_serial_cuh},
     {"kernels/zstd_exec_link.cuh", damacy__source_zstd_exec_link_cuh},
     {"kernels/zstd_exec_cut.cuh", damacy__source_zstd_exec_cut_cuh},
     {"kernels/zstd_exec_relay.cuh", damacy__source_zstd_exec_relay_cuh},
@@ -31225,8 +31404,13 @@ enum { /* of the program back */
        DAMACY__ZSTD_CUT = 5,
        DAMACY__ZSTD_RELAY = 6,
        DAMACY__ZSTD_RELAY_WIDE = 7,
-       DAMACY__ZSTD_TILE = 8, /* shapes, in the order of damacy__zstd_tile_of */
-       DAMACY__ZSTD_TILES = 5
+       DAMACY__ZSTD_TILE = 8 /* shapes, in the order of damacy__zstd_tile_of */
+};
+enum { /* of shapes: PLAIN in the program back; from FILTERED on those that undo byte shuffle */
+       DAMACY__ZSTD_TILE_FILTERED = 3,
+       DAMACY__ZSTD_TILE_256X4 = 3,
+       DAMACY__ZSTD_TILES_PLAIN = 5,
+       DAMACY__ZSTD_TILES = 8
 };
 
 /* A shape of execution. */
@@ -31241,10 +31425,13 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
 {
     static const damacy__zstd_tile tiles[DAMACY__ZSTD_TILES] = {
         {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384), 1},
-        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168), 4},
         {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096), 8},
-        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072), 8},
         {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096), 8},
+        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168), 4},
+        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072), 8},
+        {DAMACY__ZSTD_EXECUTE_128X1, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 1, 2048), 8},
+        {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 128, DAMACY__ZSTD_SERIAL_SHARED(128, 2, 6144), 8},
+        {DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 64, DAMACY__ZSTD_SERIAL_SHARED(64, 4, 4096), 16},
     };
 
     return tiles[index];
@@ -31316,12 +31503,19 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
                                         "damacy_zstd_literals_split128"};
-    static const char* const back[] = {
-        "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_few",
-        "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_cut",
-        "damacy_zstd_relay",         "damacy_zstd_relay_wide",    "damacy_zstd_execute_1024x3",
-        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_128x4_3k",
-        "damacy_zstd_execute_128x2"};
+    static const char* const back[] = {"damacy_zstd_tables",
+                                       "damacy_zstd_fse",
+                                       "damacy_zstd_fse_few",
+                                       "damacy_zstd_link",
+                                       "damacy_zstd_jump",
+                                       "damacy_zstd_cut",
+                                       "damacy_zstd_relay",
+                                       "damacy_zstd_relay_wide",
+                                       "damacy_zstd_execute_1024x3",
+                                       "damacy_zstd_execute_128x4",
+                                       "damacy_zstd_execute_128x2",
+                                       "damacy_zstd_execute_256x4",
+                                       "damacy_zstd_execute_128x4_3k"};
     damacy__program_spec spec = {0};
     damacy_status status;
 
@@ -31367,7 +31561,7 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(
         &back[DAMACY__ZSTD_FSE_FEW], device,
         damacy__zstd_fit(device, DAMACY__ZSTD_FSE_LATENCY_SHARED), err));
-    for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
+    for (uint32_t i = 0; i < DAMACY__ZSTD_TILES_PLAIN; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         if (tile.shared <= device->shared_per_block) {
             DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,
@@ -31403,14 +31597,13 @@ static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__d
 }
 DAMACY__COLD_END
 
-/* ==== src/stage/zstd_launch.h ==== */
+/* ==== src/stage/zstd_choose.h ==== */
 DAMACY__COLD_BEGIN
-/* Zstandard jobs on a device -> their output, by the kernels of kernels/zstd.cu and
- * kernels/zstd_sequences.cu: the launches of a wave of jobs in scratch of stage/zstd_layout.h.
+/* A wave of Zstandard jobs -> which kernels take it, with how many blocks of threads and which
+ * division of a multiprocessor's memory: by the number of jobs and bytes that are likely.
  *
- * Nothing is read back and nothing is allocated, so a launch may be captured in a graph. The
- * surprising rule: stages that do not need each other run at the same time, on side streams that
- * all waves share. */
+ * The surprising rule: of several shapes of execution that are launched the device takes one, as it
+ * alone knows how dense the frames are (kernels/zstd_exec_copy.cuh). */
 
 /* Which kernels run; zero chooses by the number of jobs and bytes. Every choice gives the same
  * bytes. */
@@ -31435,7 +31628,8 @@ typedef struct damacy__zstd_call {
     damacy__stream stream;
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
     /* jobs of blosc chunks: their wave with addresses of the device, whose moves are made as well,
-       and shapes of execution that undo byte shuffle, from EXECUTE_256X4 on; or NULL both */
+       and shapes of execution that undo byte shuffle, from TILE_FILTERED on; or NULL, and the
+       shapes do not matter */
     const damacy__blosc_wave* blosc;
     const damacy__kernel* filtered;
     bool has_company; /* other waves run at the same time: takes no more of the device than helps */
@@ -31456,6 +31650,153 @@ enum {
     DAMACY__ZSTD_STAGE_FINISH = 7,
     DAMACY__ZSTD_STAGES = 8
 };
+
+/* What the launches of a wave have in common. */
+typedef struct damacy__zstd_pass {
+    const damacy__zstd_kernels* kernels;
+    damacy__device* device;
+    const damacy__zstd_call* call;
+    damacy__zstd_wave wave;
+    uint32_t n_jobs;    /* likely */
+    uint32_t n_blocks;  /* likely */
+    bool is_few;        /* so few blocks that sequences take the shape for latency */
+    uint64_t size_each; /* likely, of a job's output */
+    damacy__zstd_options options;
+    uint32_t division; /* of what is launched next; 0: the driver's choice */
+    bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
+} damacy__zstd_pass;
+
+/* Execution of up to 200 frames, which all multiprocessors share if they are large; beside other
+ * waves only if they are very large. The fewer frames and the denser, which the kernels see, the
+ * more their tiles wait for each other: then they are done sooner one at a time. With a frame for
+ * nearly every multiprocessor a block of threads each is fastest. */
+static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
+{
+    const uint32_t n = run->device->n_multiprocessors;
+    const bool are_few = 5 * run->n_jobs <= 3 * n;
+    const uint32_t least = are_few && !run->call->has_company ? DAMACY__ZSTD_RELAY_SIZE / 4
+                           : run->n_jobs <= n                 ? 2 * DAMACY__ZSTD_RELAY_SIZE
+                                                              : DAMACY__ZSTD_RELAY_SIZE;
+
+    if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
+        return DAMACY__ZSTD_EXECUTE_1024X3;
+    }
+    if (3 * run->n_jobs <= n) {
+        return DAMACY__ZSTD_EXECUTE_WIDE;
+    }
+    if (are_few) {
+        return DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
+    }
+    if (run->n_jobs > n) {
+        return DAMACY__ZSTD_EXECUTE_RELAY;
+    }
+    return DAMACY__ZSTD_EXECUTE_1024X3 |
+           (10 * run->n_jobs <= 9 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
+}
+
+/* Execution of more than 200 frames. Of blosc chunks the device alone knows how many frames they
+ * are, so it has more shapes to choose from, also in a wave that is alone: what does not run costs
+ * little beside what the wrong one takes. */
+static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
+{
+    const uint32_t n = run->n_jobs;
+
+    if (run->call->blosc) {
+        return n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL
+                        : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_BLOSC;
+    }
+    if (n <= 600 || run->call->is_alone) { /* two would run one after another */
+        return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;
+    }
+    return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K
+                    : DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
+                          DAMACY__ZSTD_EXECUTE_128X2;
+}
+
+/* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
+static void damacy__zstd_choose(damacy__zstd_pass* run)
+{
+    damacy__zstd_options* o = &run->options;
+    const bool has_links = run->wave.links_size != 0, is_open = o->literals == 0;
+    const uint32_t tiles =
+        run->kernels->tiles | (run->call->blosc ? DAMACY__ZSTD_EXECUTE_BLOSC : 0);
+
+    if (is_open) {
+        o->literals = run->n_blocks >= 4000  ? DAMACY__ZSTD_LANES
+                      : run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT32
+                                             : DAMACY__ZSTD_SPLIT128;
+    }
+    if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
+        o->literals = DAMACY__ZSTD_SPLIT32;
+    }
+    /* Beside sequences they take what the multiprocessors that are done first leave: by shares they
+       always gain, by lanes if they are few, which the device knows. */
+    if (is_open && !run->call->is_alone) {
+        o->early = DAMACY__ZSTD_FLAG_EARLY |
+                   (o->literals == DAMACY__ZSTD_LANES ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0);
+    }
+    if (o->fse == 0 && run->call->has_company) {
+        o->fse = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+    }
+    if (o->execute == 0) {
+        o->execute =
+            run->n_jobs > 200 ? damacy__zstd_choose_many(run) : damacy__zstd_choose_few(run);
+        if (run->n_jobs <= 8 && has_links) {
+            o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
+        }
+    }
+    o->execute &= tiles | (has_links ? DAMACY__ZSTD_EXECUTE_LINKS : 0);
+    /* Links take what fits; every frame has to find some kernel. */
+    if (!(o->execute & tiles)) {
+        o->execute |= DAMACY__ZSTD_EXECUTE_128X4_3K;
+    }
+    run->wave.flags = o->execute | o->fse;
+}
+
+/* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel
+ * goes round with any grid, though never so few that many more would take long. */
+static uint64_t damacy__zstd_grid_of(const damacy__zstd_pass* run, uint32_t per)
+{
+    const uint64_t likely = damacy__div_up(run->n_jobs, per);
+
+    return DAMACY__MIN(damacy__div_up(run->wave.max_jobs, per),
+                       DAMACY__MAX(likely, 16ull * run->device->n_multiprocessors));
+}
+
+/* The division of small kernels, those around execution or those before it. A multiprocessor that
+ * is not idle keeps its division, so they matter for what comes after them. Beside other waves all
+ * have the same, and find room next to each other. Else it is execution's where one shape takes all
+ * frames, and the driver's choice where the device chooses between shapes. Measured. */
+static uint32_t damacy__zstd_division_of(const damacy__zstd_pass* run, bool is_around)
+{
+    const damacy__zstd_tile tile = damacy__zstd_tile_of(DAMACY__ZSTD_TILE_256X4);
+    const bool is_one_shape = run->n_jobs > 200 && run->n_jobs <= 1000;
+
+    if (run->call->has_company) {
+        return damacy__zstd_division(run->device, 0);
+    }
+    if (!is_one_shape || run->options.literals != DAMACY__ZSTD_LANES) {
+        return 0;
+    }
+    return is_around ? damacy__division_for(run->device, tile.per, tile.shared)
+                     : damacy__zstd_division(run->device, 0);
+}
+
+/* Blocks of threads, two warps each, for kernels that take a block of the source by a warp. */
+static uint64_t damacy__zstd_pairs(const damacy__zstd_pass* run)
+{
+    return DAMACY__MIN(damacy__div_up(run->n_blocks, 2), 8ull * run->device->n_multiprocessors);
+}
+DAMACY__COLD_END
+
+/* ==== src/stage/zstd_launch.h ==== */
+DAMACY__COLD_BEGIN
+/* Zstandard jobs on a device -> their output, by the kernels of kernels/zstd.cu and
+ * kernels/zstd_sequences.cu: the launches of a wave of jobs in scratch of stage/zstd_layout.h.
+ *
+ * Nothing is read back and nothing is allocated, so a launch may be captured in a graph. The
+ * surprising rule: stages that do not need each other run at the same time, on side streams that
+ * all waves share. */
 
 static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
                                          damacy__device* device, const damacy__zstd_layout* layout,
@@ -31494,21 +31835,6 @@ static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
     }
     return w;
 }
-
-/* What the launches of a wave have in common. */
-typedef struct damacy__zstd_pass {
-    const damacy__zstd_kernels* kernels;
-    damacy__device* device;
-    const damacy__zstd_call* call;
-    damacy__zstd_wave wave;
-    uint32_t n_jobs;    /* likely */
-    uint32_t n_blocks;  /* likely */
-    bool is_few;        /* so few blocks that sequences take the shape for latency */
-    uint64_t size_each; /* likely, of a job's output */
-    damacy__zstd_options options;
-    uint32_t division; /* of what is launched next; 0: the driver's choice */
-    bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
-} damacy__zstd_pass;
 
 static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream stream,
                                           const damacy__kernel* kernel, uint64_t n_blocks,
@@ -31589,113 +31915,6 @@ static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err
         DAMACY__TRY(damacy__zstd_join_side(run, i, err));
     }
     return DAMACY_OK;
-}
-
-/* Execution of up to 200 frames, which all multiprocessors share if they are large; beside other
- * waves only if they are very large. The fewer frames and the denser, which the kernels see, the
- * more their tiles wait for each other: then they are done sooner one at a time. With a frame for
- * nearly every multiprocessor a block of threads each is fastest. */
-static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
-{
-    const uint32_t n = run->device->n_multiprocessors;
-    const bool are_few = 5 * run->n_jobs <= 3 * n;
-    const uint32_t least = are_few && !run->call->has_company ? DAMACY__ZSTD_RELAY_SIZE / 4
-                           : run->n_jobs <= n                 ? 2 * DAMACY__ZSTD_RELAY_SIZE
-                                                              : DAMACY__ZSTD_RELAY_SIZE;
-
-    if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
-        return DAMACY__ZSTD_EXECUTE_1024X3;
-    }
-    if (3 * run->n_jobs <= n) {
-        return DAMACY__ZSTD_EXECUTE_WIDE;
-    }
-    if (are_few) {
-        return DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
-    }
-    if (run->n_jobs > n) {
-        return DAMACY__ZSTD_EXECUTE_RELAY;
-    }
-    return DAMACY__ZSTD_EXECUTE_1024X3 |
-           (10 * run->n_jobs <= 9 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
-}
-
-/* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
-static void damacy__zstd_choose(damacy__zstd_pass* run)
-{
-    damacy__zstd_options* o = &run->options;
-    const bool has_links = run->wave.links_size != 0, is_open = o->literals == 0;
-
-    if (is_open) {
-        o->literals = run->n_blocks >= 4000  ? DAMACY__ZSTD_LANES
-                      : run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT32
-                                             : DAMACY__ZSTD_SPLIT128;
-    }
-    if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
-        o->literals = DAMACY__ZSTD_SPLIT32;
-    }
-    /* Beside sequences they take what the multiprocessors that are done first leave: by shares they
-       always gain, by lanes if they are few, which the device knows. */
-    if (is_open && !run->call->is_alone) {
-        o->early = DAMACY__ZSTD_FLAG_EARLY |
-                   (o->literals == DAMACY__ZSTD_LANES ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0);
-    }
-    if (o->fse == 0 && run->call->has_company) {
-        o->fse = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
-    }
-    if (o->execute == 0) {
-        o->execute = run->n_jobs > 1000  ? DAMACY__ZSTD_EXECUTE_128X4
-                     : run->n_jobs > 200 ? DAMACY__ZSTD_EXECUTE_256X4
-                                         : damacy__zstd_choose_few(run);
-        if (run->n_jobs > 600 && !run->call->is_alone) { /* two would run one after another */
-            o->execute |= run->n_jobs > 1000
-                              ? DAMACY__ZSTD_EXECUTE_128X4_3K
-                              : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
-        }
-        if (run->n_jobs <= 8 && has_links) {
-            o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
-        }
-    }
-    o->execute &= run->kernels->tiles | (has_links ? DAMACY__ZSTD_EXECUTE_LINKS : 0);
-    /* Links take what fits; every frame has to find some kernel. */
-    if (!(o->execute & run->kernels->tiles)) {
-        o->execute |= DAMACY__ZSTD_EXECUTE_128X4_3K;
-    }
-    run->wave.flags = o->execute | o->fse;
-}
-
-/* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel
- * goes round with any grid, though never so few that many more would take long. */
-static uint64_t damacy__zstd_grid_of(const damacy__zstd_pass* run, uint32_t per)
-{
-    const uint64_t likely = damacy__div_up(run->n_jobs, per);
-
-    return DAMACY__MIN(damacy__div_up(run->wave.max_jobs, per),
-                       DAMACY__MAX(likely, 16ull * run->device->n_multiprocessors));
-}
-
-/* The division of small kernels, those around execution or those before it. A multiprocessor that
- * is not idle keeps its division, so they matter for what comes after them. Beside other waves all
- * have the same, and find room next to each other. Else it is execution's where one shape takes all
- * frames, and the driver's choice where the device chooses between shapes. Measured. */
-static uint32_t damacy__zstd_division_of(const damacy__zstd_pass* run, bool is_around)
-{
-    const damacy__zstd_tile tile = damacy__zstd_tile_of(1);
-    const bool is_one_shape = run->n_jobs > 200 && run->n_jobs <= 1000;
-
-    if (run->call->has_company) {
-        return damacy__zstd_division(run->device, 0);
-    }
-    if (!is_one_shape || run->options.literals != DAMACY__ZSTD_LANES) {
-        return 0;
-    }
-    return is_around ? damacy__division_for(run->device, tile.per, tile.shared)
-                     : damacy__zstd_division(run->device, 0);
-}
-
-/* Blocks of threads, two warps each, for kernels that take a block of the source by a warp. */
-static uint64_t damacy__zstd_pairs(const damacy__zstd_pass* run)
-{
-    return DAMACY__MIN(damacy__div_up(run->n_blocks, 2), 8ull * run->device->n_multiprocessors);
 }
 
 /* Trees of literals, on side 0: before the sequence stage, or where few blocks leave room beside it
@@ -31864,11 +32083,12 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
+        const bool is_filtered = run->call->blosc && i >= DAMACY__ZSTD_TILE_FILTERED;
         /* blocks of blosc may be many more than is likely, and then a round of them is long */
         const uint64_t grid = run->call->blosc ? 4ull * run->n_jobs : run->n_jobs;
-        const damacy__kernel* const filtered =
-            i > 0 && run->call->blosc ? run->call->filtered : NULL;
-        const damacy__kernel* kernel = filtered ? &filtered[i - 1] : &back[DAMACY__ZSTD_TILE + i];
+        const damacy__kernel* kernel = is_filtered
+                                           ? &run->call->filtered[i - DAMACY__ZSTD_TILE_FILTERED]
+                                           : &back[DAMACY__ZSTD_TILE + i];
         if (!(run->options.execute & tile.flag)) {
             continue;
         }
@@ -31876,7 +32096,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         if (run->call->has_company) {
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
-        if (n_tiles++ == 0 || run->n_jobs <= 1000) {
+        if (n_tiles++ == 0 || run->n_jobs <= 1000 || is_filtered) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, grid, tile.threads,
@@ -32145,8 +32365,8 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_unfilter"};
     static const char* const filtered[] = {
-        "damacy_zstd_filtered_256x4", "damacy_zstd_filtered_128x4", "damacy_zstd_filtered_128x4_3k",
-        "damacy_zstd_filtered_128x2"};
+        "damacy_zstd_filtered_256x4", "damacy_zstd_filtered_128x4_3k", "damacy_zstd_filtered_128x1",
+        "damacy_zstd_filtered_128x2_serial", "damacy_zstd_filtered_64x4_serial"};
     static const char* const copy[] = {"damacy_clear_failed"};
     static const char* const crc32c[] = {"damacy_crc32c"};
     const damacy__program_spec specs[5] = {

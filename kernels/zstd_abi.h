@@ -172,10 +172,12 @@ typedef struct damacy__zstd_counters {
     uint32_t n_late_blocks[3];    /* order: all others, likewise */
     uint32_t n_execute;           /* order: entries of execute_list */
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
-    uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
-    uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
+    uint32_t ticket[3];  /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
+    uint32_t density;    /* place: records per KB of the frames to execute, from 32 of them */
+    uint32_t n_shuffled; /* place: of those, whose byte shuffle execution may undo */
+    uint32_t zero;
 } damacy__zstd_counters;
-static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
+static_assert(sizeof(damacy__zstd_counters) == 96, "ABI");
 
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
@@ -189,6 +191,12 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 #define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
 #define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
 #define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* hundreds of few long segments */
+/* Of blosc chunks alone: about a thousand of them, and the same of few segments, whose matches read
+ * what is near; and thousands of blocks. */
+#define DAMACY__ZSTD_EXECUTE_128X1        0x1000000u
+#define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u
+#define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u
+#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -212,6 +220,10 @@ static_assert(sizeof(damacy__zstd_counters) == 88, "ABI");
 /* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
     (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)
+
+/* The same of a variant that copies a tile's own matches one after another. */
+#define DAMACY__ZSTD_SERIAL_SHARED(threads, segments, tile) \
+    (8 * (threads) * (segments) + (threads) * (segments) / 8 + 2 * (tile) + (tile) / 64 + 128)
 
 /* The same of relay, and from which average size of jobs on it is worth to cut them. */
 #define DAMACY__ZSTD_RELAY_SIZE 1048576u

@@ -4,13 +4,14 @@
 // A tile: (1) each record is clipped to the tile and checked; a source that lies before the tile
 // is read from the output itself, through L1, and its first 8 bytes go to the tile in shared
 // memory; (2) what is longer goes there in chunks of 8 or 16 bytes, one a thread; (3) matches that
-// read their own tile (zstd_exec_own.cuh); (4) the tile is written 16 bytes a thread.
+// read their own tile (zstd_exec_own.cuh, or one after another, zstd_exec_serial.cuh); (4) the tile
+// is written 16 bytes a thread.
 //
 // Surprising: nothing waits for a byte. Where a source is not there yet, links to it are followed.
 #pragma once
 
 #include "kernels/zstd_exec_filter.cuh"
-#include "kernels/zstd_exec_own.cuh"
+#include "kernels/zstd_exec_serial.cuh"
 
 // The frame, in coordinates that count from the 16-byte boundary at or before its first byte.
 struct damacy__exec_frame {
@@ -127,8 +128,11 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
     bool here = skip < v->left && x < v->t1;
 
     s->n = 0;
-    if (!damacy__any(here)) // most often the last ones
+    if (!damacy__any(here)) { // most often the last ones
+        if (S::IS_SERIAL)
+            damacy__exec_owned<S>(shared, skip, false);
         return;
+    }
     const uint32_t offset = record.y >> 2;
     const bool literals = (int32_t)record.y < 0;
     const int32_t end = x + (int32_t)(damacy__funnel_right(record.x, record.y, 17) & 0x1ffff) + 1;
@@ -144,9 +148,13 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
     const bool early = S::IS_RELAY && here && !literals && !late && source + (uint32_t)n > v->done;
     s->n = here && !late && !early ? n : 0;
     s->words = damacy__exec_gather(from, s->n);
+    if (S::IS_SERIAL)
+        damacy__exec_owned<S>(shared, skip, late);
     if (late) {
-        const uint32_t i =
-            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1, (uint32_t)to >> 16);
+        const uint32_t i = S::IS_SERIAL
+                               ? (uint32_t)skip + threadIdx.x
+                               : damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1,
+                                                    (uint32_t)to >> 16);
         damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);
         if (source >= position)
             damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
@@ -207,11 +215,14 @@ DAMACY__INLINE void damacy__exec_ahead(const damacy__exec_block* b, damacy__u32x
 {
     const uint32_t runs = damacy__ballot((int32_t)record.y < 0);
     const uint32_t first = damacy__shfl(record.y >> 2 & 0x1ffff, runs ? damacy__ctz(runs) : 0);
-    const uint32_t at = first + S::TILE + 128 * threadIdx.x;
+    const uint32_t end = first + 2 * S::TILE;
 
-    static_assert(S::CHUNK == 8 || S::TILE == 4096, "a line of memory a lane");
-    if (runs && at < b->n_literals)
-        damacy__prefetch_l2((const void*)(uintptr_t)(b->literals + at));
+    DAMACY__EXEC_UNROLL for (uint32_t i = 0; i < S::TILE; i += 4096) // a line of memory a lane
+    {
+        const uint32_t at = first + S::TILE + i + 128 * threadIdx.x;
+        if (runs && (S::TILE == 4096 || at < end) && at < b->n_literals)
+            damacy__prefetch_l2((const void*)(uintptr_t)(b->literals + at));
+    }
 }
 
 // The records of a tile.
@@ -455,11 +466,34 @@ damacy__exec_tile_begin(damacy__exec_tile* t, uint32_t shared, const damacy__exe
 // What shared memory holds before the first tile of all.
 template <class S> DAMACY__INLINE void damacy__exec_init(uint32_t shared)
 {
-    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < S::LINKS / 2; i += S::THREADS)
+    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < (S::LIST - S::LINK) / 4;
+                               i += S::THREADS)
         damacy__sts32(shared + S::LINK + 4 * i, 0xffffffffu);
     DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < (S::BYTES - S::STARTS) / 4;
                                i += S::THREADS)
         damacy__sts32(shared + S::STARTS + 4 * i, 0); // STARTS, MARKS, CONTROL
+}
+
+// The tile's matches that read it. Returns bytes with links. SERIAL's warps take turns, as each
+// has a quarter of the multiprocessor that it shares with the same warp of other blocks of threads.
+template <class S>
+DAMACY__INLINE uint32_t damacy__exec_tile_own(uint32_t shared, const damacy__exec_tile* t,
+                                              uint32_t n_own)
+{
+    if (S::IS_SERIAL) {
+        if (threadIdx.x / 32 == t->start / S::TILE % S::WARPS)
+            damacy__exec_serial<S>(shared, t->history);
+        damacy__sync_block();
+        return 0;
+    }
+    damacy__exec_own<S>(shared, n_own);
+    damacy__sync_block();
+    const uint32_t n_listed = damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_LISTED);
+    if (n_listed) {
+        damacy__exec_chase<S, true>(shared, t->history, n_listed);
+        damacy__sync_block();
+    }
+    return n_listed;
 }
 
 // Executes a frame. Returns the block with a bad offset, NONE if there is none.
@@ -504,22 +538,16 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
         }
         if (more)
             damacy__exec_load<S>(&r, &b);
-        used.n_own = control.z;
+        used.n_own = S::IS_SERIAL ? damacy__exec_owns<S>(shared) : control.z;
         used.n_chunks = control.w & 0xffff;
         used.n_listed = 0;
         damacy__exec_chunks<S>(shared, used.n_chunks, f.base + f.begin, literals);
-        damacy__exec_mark<S>(shared, used.n_own);
+        if (!S::IS_SERIAL)
+            damacy__exec_mark<S>(shared, used.n_own);
         if (used.n_own | used.n_chunks)
             damacy__sync_block();
-        if (used.n_own) {
-            damacy__exec_own<S>(shared, used.n_own);
-            damacy__sync_block();
-            used.n_listed = damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_LISTED);
-        }
-        if (used.n_listed) {
-            damacy__exec_chase<S, true>(shared, t.history, used.n_listed);
-            damacy__sync_block();
-        }
+        if (used.n_own)
+            used.n_listed = damacy__exec_tile_own<S>(shared, &t, used.n_own);
         damacy__exec_flush<S>(shared, &f, &t, !more || is_first);
         if (!more)
             return DAMACY__ZSTD_NONE;
@@ -537,12 +565,14 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
 #endif
 
 // A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to
-// this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED bytes. Grid: any; best one CTA a frame.
-template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_FILTERED = false>
+// this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED or _SERIAL_SHARED bytes. Grid: any; best one
+// CTA a frame.
+template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_SERIAL = false,
+          bool IS_FILTERED = false>
 static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t variant,
                                             uint8_t* shared)
 {
-    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK> shape;
+    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL> shape;
     const uint32_t n = damacy__zstd_counts(w)->n_execute, base = DAMACY__EXEC_BASE(shared);
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {

@@ -225,6 +225,20 @@ DAMACY__INLINE bool damacy__exec_is_wide(const damacy__zstd_wave& w)
                                     : (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;
 }
 
+// The variant for the blocks of blosc chunks by the density of the wave: matches of few records are
+// copied one after another, of thousands of frames also those of more. Bytes that are shuffled have
+// most records in a part of a block, bits of some planes in all of it.
+DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* counts)
+{
+    const uint32_t n = counts->n_execute, whole = counts->density;
+
+    if (n > 1200)
+        return whole <= 120 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;
+    if (whole <= (counts->n_shuffled ? 44 : 64))
+        return DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+    return whole <= 170 ? DAMACY__ZSTD_EXECUTE_128X1 : DAMACY__ZSTD_EXECUTE_128X4_3K;
+}
+
 // The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points
 // measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each
 // unless more than 200 records per KB of output keep them waiting, then one that the device holds
@@ -236,16 +250,19 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
     const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
     const uint32_t n = damacy__zstd_counts(w)->n_execute;
     const uint32_t launched =
-        (w.flags & (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
-                    DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
-                    DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY)) |
+        (w.flags &
+         (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
+          DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY |
+          DAMACY__ZSTD_EXECUTE_BLOSC)) |
         (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
     const uint32_t density = damacy__exec_density(f), whole = damacy__zstd_counts(w)->density;
     uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;
 
     if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))
         return DAMACY__ZSTD_EXECUTE_LINKS;
-    if (n <= 200)
+    if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)
+        best = damacy__exec_blosc_variant(damacy__zstd_counts(w));
+    else if (n <= 200)
         best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&
                        (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))
                    ? DAMACY__ZSTD_EXECUTE_RELAY

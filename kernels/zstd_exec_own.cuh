@@ -14,29 +14,38 @@
 #define DAMACY__EXEC_BIAS 0x4000  // links are positions in the tile plus this: below it, before it
 #define DAMACY__EXEC_LONG 32      // bytes that a lane handles alone
 
-template <int THREADS_, int SEGMENTS_, int TILE_, int CHUNK_ = 8> struct damacy__exec_shape {
+template <int THREADS_, int SEGMENTS_, int TILE_, int CHUNK_ = 8, bool IS_SERIAL_ = false>
+struct damacy__exec_shape {
     static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;
     static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;
-    static constexpr int32_t CHUNK = CHUNK_;                         // bytes, see damacy__exec_put
-    static constexpr bool HAS_PAIRS = false;                         // see damacy__exec_store8
-    static constexpr bool IS_RELAY = false;                          // see zstd_exec_relay.cuh
-    static constexpr bool IS_DEALT = THREADS == 128 && TILE == 4096; // see damacy__exec_own
+    static constexpr int32_t CHUNK = CHUNK_;      // bytes, see damacy__exec_put
+    static constexpr bool HAS_PAIRS = false;      // see damacy__exec_store8
+    static constexpr bool IS_RELAY = false;       // see zstd_exec_relay.cuh
+    static constexpr bool IS_SERIAL = IS_SERIAL_; // see zstd_exec_serial.cuh
+    // see damacy__exec_own
+    static constexpr bool IS_DEALT = THREADS == 128 && 8 * RECORDS <= TILE;
     static constexpr uint32_t LINKS = TILE + 16;
     // Places in shared memory. OWN: matches that read their tile, {place | bytes << 16, offset}.
     // QUEUE: segments above 8 bytes, {source, place | end << 16}, source and place less CHUNK times
     // the chunks before them; STARTS: a bit for each chunk, set for the first of a segment. A list
     // of up to LISTS bytes begins when the queue is done. MARKS: a bit for each byte of the tile,
-    // set if it belongs to OWN.
-    static constexpr uint32_t OWN = 0, LINK = OWN + 8 * RECORDS, LIST = LINK + 2 * LINKS;
+    // set if it belongs to OWN. SERIAL has neither links nor marks but a bit for each record,
+    // OWNED.
+    static constexpr uint32_t OWN = 0, OWNED = OWN + 8 * RECORDS;
+    static constexpr uint32_t LINK = OWNED + (IS_SERIAL ? RECORDS / 8 : 0);
+    static constexpr uint32_t LIST = LINK + (IS_SERIAL ? 0 : 2 * LINKS);
     static constexpr uint32_t QUEUE = LIST, STARTS = LIST + TILE, MARKS = STARTS + TILE / 64;
     static constexpr uint32_t LISTS = TILE / 2;
-    static constexpr uint32_t CONTROL = MARKS + TILE / 8 + 16, BYTES = CONTROL + 64;
+    static constexpr uint32_t CONTROL = MARKS + (IS_SERIAL ? 0 : TILE / 8 + 16);
+    static constexpr uint32_t BYTES = CONTROL + 64;
     static constexpr uint32_t CLEARED = CONTROL + 16 - STARTS; // after a tile
     static constexpr uint32_t SIZE = BYTES + TILE + 64;
     static_assert(CHUNK == 8 || CHUNK == 16, "chunks");
     static_assert(TILE % 1024 == 0 && TILE <= DAMACY__EXEC_BIAS, "tile");
     static_assert(8 * (TILE / 9 + 2) <= TILE, "every segment above 8 bytes has an entry");
-    static_assert(SIZE == DAMACY__ZSTD_EXECUTE_SHARED(THREADS, SEGMENTS, TILE), "host's view");
+    static_assert(SIZE == (IS_SERIAL ? DAMACY__ZSTD_SERIAL_SHARED(THREADS, SEGMENTS, TILE)
+                                     : DAMACY__ZSTD_EXECUTE_SHARED(THREADS, SEGMENTS, TILE)),
+                  "host's view");
 };
 
 enum { // words at CONTROL

@@ -48,8 +48,13 @@ enum { /* of the program back */
        DAMACY__ZSTD_CUT = 5,
        DAMACY__ZSTD_RELAY = 6,
        DAMACY__ZSTD_RELAY_WIDE = 7,
-       DAMACY__ZSTD_TILE = 8, /* shapes, in the order of damacy__zstd_tile_of */
-       DAMACY__ZSTD_TILES = 5
+       DAMACY__ZSTD_TILE = 8 /* shapes, in the order of damacy__zstd_tile_of */
+};
+enum { /* of shapes: PLAIN in the program back; from FILTERED on those that undo byte shuffle */
+       DAMACY__ZSTD_TILE_FILTERED = 3,
+       DAMACY__ZSTD_TILE_256X4 = 3,
+       DAMACY__ZSTD_TILES_PLAIN = 5,
+       DAMACY__ZSTD_TILES = 8
 };
 
 /* A shape of execution. */
@@ -64,10 +69,13 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
 {
     static const damacy__zstd_tile tiles[DAMACY__ZSTD_TILES] = {
         {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384), 1},
-        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168), 4},
         {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096), 8},
-        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072), 8},
         {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096), 8},
+        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168), 4},
+        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072), 8},
+        {DAMACY__ZSTD_EXECUTE_128X1, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 1, 2048), 8},
+        {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 128, DAMACY__ZSTD_SERIAL_SHARED(128, 2, 6144), 8},
+        {DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 64, DAMACY__ZSTD_SERIAL_SHARED(64, 4, 4096), 16},
     };
 
     return tiles[index];
@@ -139,12 +147,19 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
                                         "damacy_zstd_literals_split128"};
-    static const char* const back[] = {
-        "damacy_zstd_tables",        "damacy_zstd_fse",           "damacy_zstd_fse_few",
-        "damacy_zstd_link",          "damacy_zstd_jump",          "damacy_zstd_cut",
-        "damacy_zstd_relay",         "damacy_zstd_relay_wide",    "damacy_zstd_execute_1024x3",
-        "damacy_zstd_execute_256x4", "damacy_zstd_execute_128x4", "damacy_zstd_execute_128x4_3k",
-        "damacy_zstd_execute_128x2"};
+    static const char* const back[] = {"damacy_zstd_tables",
+                                       "damacy_zstd_fse",
+                                       "damacy_zstd_fse_few",
+                                       "damacy_zstd_link",
+                                       "damacy_zstd_jump",
+                                       "damacy_zstd_cut",
+                                       "damacy_zstd_relay",
+                                       "damacy_zstd_relay_wide",
+                                       "damacy_zstd_execute_1024x3",
+                                       "damacy_zstd_execute_128x4",
+                                       "damacy_zstd_execute_128x2",
+                                       "damacy_zstd_execute_256x4",
+                                       "damacy_zstd_execute_128x4_3k"};
     damacy__program_spec spec = {0};
     damacy_status status;
 
@@ -190,7 +205,7 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(
         &back[DAMACY__ZSTD_FSE_FEW], device,
         damacy__zstd_fit(device, DAMACY__ZSTD_FSE_LATENCY_SHARED), err));
-    for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
+    for (uint32_t i = 0; i < DAMACY__ZSTD_TILES_PLAIN; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         if (tile.shared <= device->shared_per_block) {
             DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,

@@ -24,9 +24,10 @@ SIMT_KERNEL(damacy_blosc_begin);
 SIMT_KERNEL(damacy_blosc_parse);
 SIMT_KERNEL(damacy_blosc_unfilter);
 SIMT_KERNEL(damacy_zstd_filtered_256x4);
-SIMT_KERNEL(damacy_zstd_filtered_128x4);
 SIMT_KERNEL(damacy_zstd_filtered_128x4_3k);
-SIMT_KERNEL(damacy_zstd_filtered_128x2);
+SIMT_KERNEL(damacy_zstd_filtered_128x1);
+SIMT_KERNEL(damacy_zstd_filtered_128x2_serial);
+SIMT_KERNEL(damacy_zstd_filtered_64x4_serial);
 SIMT_KERNEL(damacy_clear_failed);
 SIMT_KERNEL(damacy_crc32c);
 SIMT_KERNEL(damacy_lz4);
@@ -187,7 +188,7 @@ static damacy__job job_of(const bytes& src, uint64_t dst, uint64_t n)
 }
 
 // Decodes blosc chunks and plain LZ4 jobs, and assembles what chunk 0 became.
-static void run_wave(uint64_t seed, bool corrupt)
+static void run_wave(uint64_t seed, bool corrupt, uint32_t execute)
 {
     const size_t chunk_size = 16 * 16 * 16 * 2;
     const uint32_t n_chunks = 6, n_plain = 3;
@@ -244,7 +245,7 @@ static void run_wave(uint64_t seed, bool corrupt)
     const damacy__blosc_wave on_device = damacy__blosc_wave_at(&blosc, &call);
     zstd_call.blosc = &on_device;
     zstd_call.filtered = kernels.filtered.kernels;
-    zstd_call.options.execute = DAMACY__ZSTD_EXECUTE_256X4;
+    zstd_call.options.execute = execute;
     zstd_call.stream = stream;
     zstd_call.likely_jobs = 8;
     CHECK_EQ(damacy__blosc_launch_open(&kernels, &device, &blosc, &call, &err), DAMACY_OK);
@@ -305,12 +306,18 @@ static void run_wave(uint64_t seed, bool corrupt)
 
 TEST(a_wave_of_both_codecs_decodes_and_assembles)
 {
-    run_wave(test_seed(), false);
+    static const uint32_t shapes[] = {DAMACY__ZSTD_EXECUTE_256X4, DAMACY__ZSTD_EXECUTE_128X4_3K,
+                                      DAMACY__ZSTD_EXECUTE_128X1, DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
+                                      DAMACY__ZSTD_EXECUTE_64X4_SERIAL};
+
+    for (uint32_t i = 0; i < 5; i++)
+        run_wave(test_seed() + 2 * i, false, shapes[i]);
 }
 
 TEST(failed_chunks_of_a_wave_are_cleared_and_the_others_right)
 {
-    run_wave(test_seed() + 1, true);
+    run_wave(test_seed() + 1, true, DAMACY__ZSTD_EXECUTE_256X4);
+    run_wave(test_seed() + 3, true, DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
 }
 
 TEST(checksums_launch)

@@ -73,14 +73,15 @@ static bytes noise(uint64_t* seed, size_t n)
 // ---- variants
 // -------------------------------------------------------------------------------------
 
-template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8>
+template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_SERIAL = false>
 static void run_tile(damacy__zstd_wave w, uint32_t variant)
 {
     w.flags = variant;
     simt::launch(dim3(1 + (unsigned)(simt::random() % 5)), dim3(THREADS),
-                 DAMACY__ZSTD_EXECUTE_SHARED(THREADS, SEGMENTS, TILE), [&] {
+                 damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL>::SIZE, [&] {
                      DAMACY__DYNAMIC_SHARED(shared);
-                     damacy__zstd_execute<THREADS, SEGMENTS, TILE, CHUNK>(w, variant, shared);
+                     damacy__zstd_execute<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL>(w, variant,
+                                                                                     shared);
                  });
 }
 static void run_256x4(const damacy__zstd_wave& w)
@@ -98,6 +99,18 @@ static void run_128x4_3k(const damacy__zstd_wave& w)
 static void run_128x2(const damacy__zstd_wave& w)
 {
     run_tile<128, 2, 4096, 16>(w, DAMACY__ZSTD_EXECUTE_128X2);
+}
+static void run_128x1(const damacy__zstd_wave& w)
+{
+    run_tile<128, 1, 2048>(w, DAMACY__ZSTD_EXECUTE_128X1);
+}
+static void run_128x2_serial(const damacy__zstd_wave& w)
+{
+    run_tile<128, 2, 6144, 16, true>(w, DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
+}
+static void run_64x4_serial(const damacy__zstd_wave& w)
+{
+    run_tile<64, 4, 4096, 16, true>(w, DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
 }
 static void run_1024x3(const damacy__zstd_wave& w)
 {
@@ -147,16 +160,18 @@ static void run_all(const damacy__zstd_wave& wave)
                                          DAMACY__ZSTD_EXECUTE_128X4_3K,
                                      DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X2,
                                      DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_RELAY,
-                                     DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE};
+                                     DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE,
+                                     DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL,
+                                     DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_BLOSC};
     damacy__zstd_wave w = wave;
-    w.flags = flags[simt::random() % 6];
+    w.flags = flags[simt::random() % 8];
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_link(w); });
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_jump(w); });
     const auto tile = [&](auto t, uint32_t threads, uint32_t variant) {
         simt::launch(dim3(2), dim3(threads), decltype(t)::SIZE, [&] {
             DAMACY__DYNAMIC_SHARED(shared);
             damacy__zstd_execute<decltype(t)::THREADS, decltype(t)::SEGMENTS, decltype(t)::TILE,
-                                 decltype(t)::CHUNK>(w, variant, shared);
+                                 decltype(t)::CHUNK, decltype(t)::IS_SERIAL>(w, variant, shared);
         });
     };
     tile(damacy__exec_shape<256, 4, 7168>(), 256, DAMACY__ZSTD_EXECUTE_256X4);
@@ -164,6 +179,9 @@ static void run_all(const damacy__zstd_wave& wave)
     tile(damacy__exec_shape<128, 4, 3072>(), 128, DAMACY__ZSTD_EXECUTE_128X4_3K);
     tile(damacy__exec_shape<128, 2, 4096, 16>(), 128, DAMACY__ZSTD_EXECUTE_128X2);
     tile(damacy__exec_shape<1024, 3, 16384>(), 1024, DAMACY__ZSTD_EXECUTE_1024X3);
+    tile(damacy__exec_shape<128, 1, 2048>(), 128, DAMACY__ZSTD_EXECUTE_128X1);
+    tile(damacy__exec_shape<128, 2, 6144, 16, true>(), 128, DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
+    tile(damacy__exec_shape<64, 4, 4096, 16, true>(), 64, DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
     simt::launch(dim3(2), dim3(1024), [&] { damacy__zstd_cut<damacy__relay_best>(w); });
     const auto relay = [&](auto t) {
         simt::launch(dim3(2), dim3(decltype(t)::THREADS), decltype(t)::RELAY_SIZE, [&] {
@@ -175,9 +193,10 @@ static void run_all(const damacy__zstd_wave& wave)
     relay(damacy__relay_wide());
 }
 typedef void (*variant)(const damacy__zstd_wave& w);
-static const variant variants[] = {run_256x4, run_128x4, run_128x4_3k, run_1024x3, run_links,
-                                   run_all,   run_relay, run_wide,     run_128x2};
-static const uint32_t n_variants = 9;
+static const variant variants[] = {run_256x4, run_128x4, run_128x4_3k,     run_1024x3,
+                                   run_links, run_all,   run_relay,        run_wide,
+                                   run_128x2, run_128x1, run_128x2_serial, run_64x4_serial};
+static const uint32_t n_variants = 12;
 
 // ---- harness
 // --------------------------------------------------------------------------------------
@@ -354,8 +373,8 @@ TEST(overlaps_of_every_offset_and_length_at_every_alignment)
 
 TEST(matches_that_begin_a_tile_read_the_end_of_the_one_before)
 {
-    static const uint32_t tiles[n_variants] = {7168, 4096,  3072,  16384, 3072,
-                                               4096, 16384, 16384, 4096};
+    static const uint32_t tiles[n_variants] = {7168,  4096,  3072, 16384, 3072, 4096,
+                                               16384, 16384, 4096, 2048,  6144, 4096};
     uint64_t seed = test_seed();
     for (uint32_t v = 0; v < n_variants; v++) {
         std::vector<frame> frames;
@@ -409,21 +428,70 @@ TEST(the_density_of_a_wave_is_the_mean_of_its_frames)
             list[i] = n - 1 - i;
             frames[i].size = 4096;
             frames[i].n_records = i < n / 2 ? 400 : 1200;
+            frames[i].job = i % 2;
         }
+        damacy__job jobs[2] = {};
+        jobs[1].flags = DAMACY__JOB_SHUFFLED;
         counters.n_execute = n;
         w.counters = (uint64_t)(uintptr_t)&counters;
         w.frames = (uint64_t)(uintptr_t)frames.data();
+        w.jobs = (uint64_t)(uintptr_t)jobs;
         w.execute_list = (uint64_t)(uintptr_t)list.data();
         simt::launch(dim3(1), dim3(32), [&] { damacy__zstd_place_density(w); });
+        uint32_t n_shuffled = 0;
+        for (uint32_t i = 0; i < std::min(n, 32u); i++)
+            n_shuffled += list[(uint64_t)n * i / std::min(n, 32u)] % 2;
+        CHECK_EQ(counters.n_shuffled, n_shuffled);
         const uint32_t all = std::min(n, 32u), few = all / 2;
         CHECK_EQ(counters.density, all ? (100 * few + 300 * (all - few)) / all : 0);
+    }
+}
+
+// Of blosc chunks: by how many frames they are and how dense, if that shape is launched.
+TEST(frames_of_blosc_chunks_go_by_one_shape)
+{
+    static const uint32_t all = DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_BLOSC;
+    static const uint32_t few = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
+    static const struct {
+        uint32_t flags, n, density, n_shuffled, variant;
+    } cases[] = {{all, 1024, 44, 32, DAMACY__ZSTD_EXECUTE_128X2_SERIAL},
+                 {all, 1024, 45, 1, DAMACY__ZSTD_EXECUTE_128X1},
+                 {all, 1024, 64, 0, DAMACY__ZSTD_EXECUTE_128X2_SERIAL},
+                 {all, 1024, 65, 0, DAMACY__ZSTD_EXECUTE_128X1},
+                 {all, 1200, 170, 32, DAMACY__ZSTD_EXECUTE_128X1},
+                 {all, 1200, 171, 32, DAMACY__ZSTD_EXECUTE_128X4_3K},
+                 {all, 1201, 0, 0, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
+                 {all, 1201, 120, 32, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
+                 {all, 1201, 121, 32, DAMACY__ZSTD_EXECUTE_128X4_3K},
+                 {all, 1, 200, 0, DAMACY__ZSTD_EXECUTE_128X4_3K},
+                 {few, 512, 20, 32, DAMACY__ZSTD_EXECUTE_256X4},
+                 {few, 512, 200, 32, DAMACY__ZSTD_EXECUTE_256X4},
+                 {few, 2048, 20, 32, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
+                 {few, 2048, 200, 32, DAMACY__ZSTD_EXECUTE_256X4}};
+
+    for (const auto& c : cases) {
+        std::vector<damacy__zstd_frame> frames(1);
+        std::vector<uint32_t> list(c.n); // zero
+        damacy__zstd_counters counters;
+        damacy__zstd_wave w;
+        memset(&counters, 0, sizeof counters);
+        memset(&w, 0, sizeof w);
+        counters.n_execute = c.n;
+        counters.density = c.density;
+        counters.n_shuffled = c.n_shuffled;
+        w.flags = c.flags;
+        w.counters = (uint64_t)(uintptr_t)&counters;
+        w.frames = (uint64_t)(uintptr_t)frames.data();
+        w.execute_list = (uint64_t)(uintptr_t)list.data();
+        for (uint32_t i : {0u, c.n / 2, c.n - 1})
+            CHECK_EQ(damacy__exec_variant(w, i), c.variant);
     }
 }
 
 TEST(waves_of_many_frames_of_all_kinds_execute)
 {
     uint64_t seed = test_seed();
-    for (uint32_t n : {601u, 1000u, 1001u})
+    for (uint32_t n : {601u, 1000u, 1001u, 1201u})
         for (uint32_t round = 0; round < 4; round++) {
             std::vector<frame> frames;
             for (uint32_t i = 0; i < n; i++)

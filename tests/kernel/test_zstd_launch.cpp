@@ -218,6 +218,36 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
     close_all();
 }
 
+// Whatever number of jobs: shapes that undo a filter are there to be had, but the jobs are frames.
+TEST(zstd_launch_takes_shapes_of_blosc_for_blosc_alone)
+{
+    const damacy__kernel shapes[DAMACY__ZSTD_TILES] = {};
+    const damacy__blosc_wave blosc = {};
+
+    for (const uint32_t n : {1u, 201u, 601u, 1001u, 1201u, 100000u}) {
+        damacy__zstd_kernels all = {};
+        damacy__zstd_call call = {};
+        damacy__zstd_pass run = {};
+        device.n_multiprocessors = 132;
+        all.tiles = DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
+                    DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
+                    DAMACY__ZSTD_EXECUTE_128X2;
+        call.filtered = shapes;
+        run.kernels = &all;
+        run.device = &device;
+        run.call = &call;
+        run.n_jobs = run.n_blocks = n;
+        damacy__zstd_choose(&run);
+        CHECK(run.wave.flags & all.tiles);
+        CHECK_EQ(run.wave.flags & DAMACY__ZSTD_EXECUTE_BLOSC, 0);
+        call.blosc = &blosc;
+        memset(&run.options, 0, sizeof run.options);
+        damacy__zstd_choose(&run);
+        CHECK(run.wave.flags & all.tiles);
+        CHECK_EQ((run.wave.flags & DAMACY__ZSTD_EXECUTE_BLOSC) != 0, n > 200);
+    }
+}
+
 TEST(zstd_launch_works_with_the_shared_memory_of_small_devices)
 {
     for (const uint32_t size : {65536u, 101376u}) {

@@ -63,9 +63,10 @@ static void enroll_kernels()
     KERNEL(damacy_blosc_parse);
     KERNEL(damacy_blosc_unfilter);
     KERNEL(damacy_zstd_filtered_256x4);
-    KERNEL(damacy_zstd_filtered_128x4);
     KERNEL(damacy_zstd_filtered_128x4_3k);
-    KERNEL(damacy_zstd_filtered_128x2);
+    KERNEL(damacy_zstd_filtered_128x1);
+    KERNEL(damacy_zstd_filtered_128x2_serial);
+    KERNEL(damacy_zstd_filtered_64x4_serial);
     KERNEL(damacy_crc32c);
     KERNEL(damacy_lz4);
     KERNEL(damacy_lz4_sparse);

@@ -1,0 +1,192 @@
+/* A wave of Zstandard jobs -> which kernels take it, with how many blocks of threads and which
+ * division of a multiprocessor's memory: by the number of jobs and bytes that are likely.
+ *
+ * The surprising rule: of several shapes of execution that are launched the device takes one, as it
+ * alone knows how dense the frames are (kernels/zstd_exec_copy.cuh). */
+#pragma once
+#include "kernels/blosc_abi.h"
+#include "stage/zstd_kernels.h"
+#include "stage/zstd_layout.h"
+
+/* Which kernels run; zero chooses by the number of jobs and bytes. Every choice gives the same
+ * bytes. */
+enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT32 = 2, DAMACY__ZSTD_SPLIT128 = 3 };
+typedef struct damacy__zstd_options {
+    uint32_t literals; /* DAMACY__ZSTD_LANES ... */
+    uint32_t early;    /* literals of blocks with sequences beside those, in a pass of their own:
+                          DAMACY__ZSTD_FLAG_EARLY, alone or with EARLY_FEW */
+    uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
+    uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
+} damacy__zstd_options;
+
+/* One wave. The tables are read while the kernels run. */
+typedef struct damacy__zstd_call {
+    uint64_t jobs;        /* device address of damacy__job[] */
+    uint64_t n_jobs;      /* device address of uint32_t: jobs in the table, at most max_jobs of the
+                             layout */
+    uint64_t results;     /* device address of damacy__job_result[max_jobs] */
+    uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
+    uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: max_jobs */
+    uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
+    damacy__stream stream;
+    bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
+    /* jobs of blosc chunks: their wave with addresses of the device, whose moves are made as well,
+       and shapes of execution that undo byte shuffle, from TILE_FILTERED on; or NULL, and the
+       shapes do not matter */
+    const damacy__blosc_wave* blosc;
+    const damacy__kernel* filtered;
+    bool has_company; /* other waves run at the same time: takes no more of the device than helps */
+    const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
+                                   the last part */
+    damacy__zstd_options options;
+} damacy__zstd_call;
+
+/* Stages in order, for marks. */
+enum {
+    DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
+    DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
+    DAMACY__ZSTD_STAGE_FSE = 2,
+    DAMACY__ZSTD_STAGE_LITERALS = 3, /* what is left of them */
+    DAMACY__ZSTD_STAGE_RESOLVE = 4,
+    DAMACY__ZSTD_STAGE_PLACE = 5, /* and the late literals */
+    DAMACY__ZSTD_STAGE_EXECUTE = 6,
+    DAMACY__ZSTD_STAGE_FINISH = 7,
+    DAMACY__ZSTD_STAGES = 8
+};
+
+/* What the launches of a wave have in common. */
+typedef struct damacy__zstd_pass {
+    const damacy__zstd_kernels* kernels;
+    damacy__device* device;
+    const damacy__zstd_call* call;
+    damacy__zstd_wave wave;
+    uint32_t n_jobs;    /* likely */
+    uint32_t n_blocks;  /* likely */
+    bool is_few;        /* so few blocks that sequences take the shape for latency */
+    uint64_t size_each; /* likely, of a job's output */
+    damacy__zstd_options options;
+    uint32_t division; /* of what is launched next; 0: the driver's choice */
+    bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
+} damacy__zstd_pass;
+
+/* Execution of up to 200 frames, which all multiprocessors share if they are large; beside other
+ * waves only if they are very large. The fewer frames and the denser, which the kernels see, the
+ * more their tiles wait for each other: then they are done sooner one at a time. With a frame for
+ * nearly every multiprocessor a block of threads each is fastest. */
+static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
+{
+    const uint32_t n = run->device->n_multiprocessors;
+    const bool are_few = 5 * run->n_jobs <= 3 * n;
+    const uint32_t least = are_few && !run->call->has_company ? DAMACY__ZSTD_RELAY_SIZE / 4
+                           : run->n_jobs <= n                 ? 2 * DAMACY__ZSTD_RELAY_SIZE
+                                                              : DAMACY__ZSTD_RELAY_SIZE;
+
+    if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
+        return DAMACY__ZSTD_EXECUTE_1024X3;
+    }
+    if (3 * run->n_jobs <= n) {
+        return DAMACY__ZSTD_EXECUTE_WIDE;
+    }
+    if (are_few) {
+        return DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
+    }
+    if (run->n_jobs > n) {
+        return DAMACY__ZSTD_EXECUTE_RELAY;
+    }
+    return DAMACY__ZSTD_EXECUTE_1024X3 |
+           (10 * run->n_jobs <= 9 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
+}
+
+/* Execution of more than 200 frames. Of blosc chunks the device alone knows how many frames they
+ * are, so it has more shapes to choose from, also in a wave that is alone: what does not run costs
+ * little beside what the wrong one takes. */
+static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
+{
+    const uint32_t n = run->n_jobs;
+
+    if (run->call->blosc) {
+        return n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL
+                        : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_BLOSC;
+    }
+    if (n <= 600 || run->call->is_alone) { /* two would run one after another */
+        return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;
+    }
+    return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K
+                    : DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
+                          DAMACY__ZSTD_EXECUTE_128X2;
+}
+
+/* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
+static void damacy__zstd_choose(damacy__zstd_pass* run)
+{
+    damacy__zstd_options* o = &run->options;
+    const bool has_links = run->wave.links_size != 0, is_open = o->literals == 0;
+    const uint32_t tiles =
+        run->kernels->tiles | (run->call->blosc ? DAMACY__ZSTD_EXECUTE_BLOSC : 0);
+
+    if (is_open) {
+        o->literals = run->n_blocks >= 4000  ? DAMACY__ZSTD_LANES
+                      : run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT32
+                                             : DAMACY__ZSTD_SPLIT128;
+    }
+    if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
+        o->literals = DAMACY__ZSTD_SPLIT32;
+    }
+    /* Beside sequences they take what the multiprocessors that are done first leave: by shares they
+       always gain, by lanes if they are few, which the device knows. */
+    if (is_open && !run->call->is_alone) {
+        o->early = DAMACY__ZSTD_FLAG_EARLY |
+                   (o->literals == DAMACY__ZSTD_LANES ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0);
+    }
+    if (o->fse == 0 && run->call->has_company) {
+        o->fse = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+    }
+    if (o->execute == 0) {
+        o->execute =
+            run->n_jobs > 200 ? damacy__zstd_choose_many(run) : damacy__zstd_choose_few(run);
+        if (run->n_jobs <= 8 && has_links) {
+            o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
+        }
+    }
+    o->execute &= tiles | (has_links ? DAMACY__ZSTD_EXECUTE_LINKS : 0);
+    /* Links take what fits; every frame has to find some kernel. */
+    if (!(o->execute & tiles)) {
+        o->execute |= DAMACY__ZSTD_EXECUTE_128X4_3K;
+    }
+    run->wave.flags = o->execute | o->fse;
+}
+
+/* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel
+ * goes round with any grid, though never so few that many more would take long. */
+static uint64_t damacy__zstd_grid_of(const damacy__zstd_pass* run, uint32_t per)
+{
+    const uint64_t likely = damacy__div_up(run->n_jobs, per);
+
+    return DAMACY__MIN(damacy__div_up(run->wave.max_jobs, per),
+                       DAMACY__MAX(likely, 16ull * run->device->n_multiprocessors));
+}
+
+/* The division of small kernels, those around execution or those before it. A multiprocessor that
+ * is not idle keeps its division, so they matter for what comes after them. Beside other waves all
+ * have the same, and find room next to each other. Else it is execution's where one shape takes all
+ * frames, and the driver's choice where the device chooses between shapes. Measured. */
+static uint32_t damacy__zstd_division_of(const damacy__zstd_pass* run, bool is_around)
+{
+    const damacy__zstd_tile tile = damacy__zstd_tile_of(DAMACY__ZSTD_TILE_256X4);
+    const bool is_one_shape = run->n_jobs > 200 && run->n_jobs <= 1000;
+
+    if (run->call->has_company) {
+        return damacy__zstd_division(run->device, 0);
+    }
+    if (!is_one_shape || run->options.literals != DAMACY__ZSTD_LANES) {
+        return 0;
+    }
+    return is_around ? damacy__division_for(run->device, tile.per, tile.shared)
+                     : damacy__zstd_division(run->device, 0);
+}
+
+/* Blocks of threads, two warps each, for kernels that take a block of the source by a warp. */
+static uint64_t damacy__zstd_pairs(const damacy__zstd_pass* run)
+{
+    return DAMACY__MIN(damacy__div_up(run->n_blocks, 2), 8ull * run->device->n_multiprocessors);
+}
