@@ -48,6 +48,9 @@ cases() {
         done
         echo "codec lz4 decodes_lz4_and_blosc"
         echo "codec blosc decodes_lz4_and_blosc"
+        for kernels in zstd_filtered_64 zstd_filtered_128x1 zstd_filtered_128x2; do
+            echo "codec $kernels waves_of_shuffled_blosc"
+        done
         echo "pipeline assemble the_gpu_gives"
         return
     fi
@@ -57,6 +60,7 @@ cases() {
     if [ "$1" = memcheck ]; then # the hostile frames, too
         echo "zstd - refuses_hostile"
         echo "codec - refuses_hostile_lz4"
+        echo "codec - waves_of_shuffled_blosc"
     fi
 }
 
