@@ -6,9 +6,9 @@
 
 #include "kernels/zstd_exec_own.cuh"
 
-// A record's place among those of its tile, `skip` records of its warp before it: the matches that
-// read the tile have a bit each in OWNED and lie in OWN at their record's place, so in order. The
-// whole warp calls this.
+// Which of the tile's records from `skip` on, one a thread, are matches that read the tile. They
+// have a bit each in OWNED and lie in OWN at their record's place, so in order. The whole warp
+// calls this.
 template <class S> DAMACY__INLINE void damacy__exec_owned(uint32_t shared, int32_t skip, bool late)
 {
     const uint32_t owned = damacy__ballot(late);
