@@ -275,7 +275,8 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
 
 /* Which of the shapes takes the frames, the device chooses; of hundreds one takes all. Up to 1,000
  * frames are all under way at once: there the others come before or after it, as a multiprocessor
- * that they begin on keeps their division of L1 and shared memory; else beside it. */
+ * that they begin on keeps their division of L1 and shared memory; else beside it. Those for blosc
+ * come one after another however many frames there are, which the host does not know. */
 static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;

@@ -6,6 +6,7 @@
 
 #include "tests/test.h"
 #include "tests/gpu/codec_frames.h"
+#include "tests/gpu/codec_waves.h"
 #include "tests/gpu/driver_symbol.h"
 #include <thread>
 
@@ -309,61 +310,16 @@ TEST(codec_gpu_decodes_lz4_and_blosc_with_scratch_of_either_query)
     }
 }
 
-// Noise in the low bytes of voxels; high bytes are those 256 voxels before but for one in `rare`.
-static bytes voxels(size_t n, uint32_t rare, uint64_t* seed)
-{
-    bytes v(2 * n);
-    for (size_t i = 0; i < n; i++) {
-        const bool is_new = i < 256 || (test_random(seed) >> 33) % rare == 0;
-        v[2 * i] = (uint8_t)(test_random(seed) >> 56);
-        v[2 * i + 1] = is_new ? (uint8_t)(test_random(seed) >> 56) : v[2 * (i - 256) + 1];
-    }
-    return v;
-}
-
-// So many frames, and of such densities, that each shape of execution for them has its turn. One in
-// seven is damaged; what is decoded of those is what c-blosc makes of them.
+// So many frames, and of such densities, that each shape of execution for them has its turn.
 TEST(codec_gpu_decodes_waves_of_shuffled_blosc_of_every_density)
 {
     NEED(DAMACY_CODEC_BLOSC)
     const bool is_small = getenv("DAMACY_TEST_SMALL") != nullptr; // under a sanitizer
-    const size_t n_voxels = is_small ? 4096 : 32768;
     uint64_t seed = 5;
     for (const unsigned n : {1300u, 700u, 500u}) {
-        for (const uint32_t rare : {150u, 10u, 3u}) {
-            std::vector<codec_frame> frames(n);
-            std::vector<bytes> raw, packed;
-            for (unsigned i = 0; i < 24; i++) {
-                raw.push_back(voxels(n_voxels + i % 5, rare, &seed));
-                packed.push_back(bytes(raw[i].size() + 4096));
-                packed[i].resize((size_t)blosc_compress_ctx(
-                    5, 1 + (int)(rare == 10 && i % 2), 2, raw[i].size(), raw[i].data(),
-                    packed[i].data(), packed[i].size(), "zstd", raw[i].size(), 1));
-            }
-            for (unsigned i = 0; i < n; i++) {
-                frames[i].src = packed[i % 24];
-                frames[i].capacity = raw[i % 24].size();
-                if (i % 7 == 6) {
-                    frames[i].src[16 + (test_random(&seed) >> 33) % (frames[i].src.size() - 16)] ^=
-                        (uint8_t)(1 << (test_random(&seed) >> 61));
-                }
-            }
-            gpu(DAMACY_CODEC_BLOSC)->must(gpu(DAMACY_CODEC_BLOSC)->run(frames, codec_options()));
-            for (unsigned i = 0; i < n; i++) {
-                const codec_frame& f = frames[i];
-                bytes expected = raw[i % 24];
-                CHECK(f.is_clean);
-                if (i % 7 == 6 && f.status != DAMACY_FRAME_OK) {
-                    continue;
-                }
-                CHECK_EQ(f.status, DAMACY_FRAME_OK);
-                if (i % 7 == 6) {
-                    CHECK_EQ(
-                        blosc_decompress_ctx(f.src.data(), expected.data(), expected.size(), 1),
-                        (int)expected.size());
-                }
-                CHECK(f.out == expected);
-            }
+        for (const unsigned rare : {150u, 10u, 3u}) {
+            const codec_wave wave = {n, is_small ? 4096u : 32768u, 256, rare, rare == 10 ? 2u : 0u};
+            check_codec_wave(*gpu(DAMACY_CODEC_BLOSC), wave, &seed);
         }
     }
 }

@@ -1,6 +1,7 @@
 // damacy_codec_* on the fake driver, whose device runs the kernels on the CPU: every kind of frame,
 // sizes, limits, scratch, hostile frames among good ones, capture.
 #include "tests/pipeline/codec_scene.h"
+#include "tests/gpu/codec_waves.h"
 
 TEST(every_kind_decodes_with_scratch_of_either_query)
 {
@@ -64,59 +65,19 @@ TEST(a_frame_that_fails_leaves_its_neighbours_alone)
     }
 }
 
-// As many frames as shapes of execution of their own begin with, of every density. High bytes are
-// those 64 voxels before but for one in `rare`. One in seven is damaged; what is decoded of those
-// is what c-blosc makes of them.
+// As many frames as shapes of execution of their own begin with, of every density.
 TEST(waves_of_shuffled_blosc_of_every_density_decode)
 {
 #ifdef SIMT_TSAN
     SKIP("the thread sanitizer of clang 14 breaks down after so many fibers");
 #endif
-    static const struct {
-        uint32_t n, rare;
-    } waves[] = {{210, 40}, {610, 40}, {610, 5}, {1210, 20}};
+    static const codec_wave waves[] = {
+        {210, 700, 64, 40, 4}, {610, 700, 64, 40, 4}, {610, 700, 64, 5, 4}, {1210, 700, 64, 20, 4}};
     codec_machine m = open_codec(DAMACY_CODEC_BLOSC);
     uint64_t seed = test_seed();
 
-    for (const auto& wave : waves) {
-        std::vector<codec_frame> frames(wave.n);
-        std::vector<bytes> raw, packed;
-        for (unsigned i = 0; i < 20; i++) {
-            bytes v(2 * (700 + i));
-            for (size_t k = 0; k < v.size() / 2; k++) {
-                const bool is_new = k < 64 || (test_random(&seed) >> 33) % wave.rare == 0;
-                v[2 * k] = (uint8_t)(test_random(&seed) >> 56);
-                v[2 * k + 1] = is_new ? (uint8_t)(test_random(&seed) >> 56) : v[2 * k - 127];
-            }
-            bytes p(v.size() + 1000);
-            p.resize((size_t)blosc_compress_ctx(5, 1 + (int)(i % 4 == 3), 2, v.size(), v.data(),
-                                                p.data(), p.size(), "zstd", v.size(), 1));
-            raw.push_back(v);
-            packed.push_back(p);
-        }
-        for (uint32_t i = 0; i < wave.n; i++) {
-            frames[i].src = packed[i % 20];
-            frames[i].capacity = raw[i % 20].size();
-            if (i % 7 == 6) {
-                frames[i].src[16 + (test_random(&seed) >> 33) % (frames[i].src.size() - 16)] ^=
-                    (uint8_t)(1 << (test_random(&seed) >> 61));
-            }
-        }
-        m.must(m.run(frames, codec_options()));
-        for (uint32_t i = 0; i < wave.n; i++) {
-            const codec_frame& f = frames[i];
-            bytes expected = raw[i % 20];
-            CHECK(f.is_clean);
-            if (i % 7 == 6 && f.status != DAMACY_FRAME_OK) {
-                continue;
-            }
-            CHECK_EQ(f.status, DAMACY_FRAME_OK);
-            if (i % 7 == 6) {
-                CHECK_EQ(blosc_decompress_ctx(f.src.data(), expected.data(), expected.size(), 1),
-                         (int)expected.size());
-            }
-            CHECK(f.out == expected);
-        }
+    for (const codec_wave& wave : waves) {
+        check_codec_wave(m, wave, &seed);
     }
     close_codec(m);
 }

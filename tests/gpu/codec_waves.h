@@ -1,0 +1,62 @@
+// Waves of blosc chunks of shuffled voxels through damacy_codec_*, some of them damaged. The
+// program has included tests/test.h, blosc.h and tests/gpu/codec_device.h.
+#pragma once
+
+// `rare` decides how dense the chunks are: high bytes are those `row` voxels before but for one in
+// so many; low bytes are noise.
+struct codec_wave {
+    unsigned n, n_voxels, row, rare;
+    unsigned bits; // shuffled by bits is one chunk in so many; 0: none
+};
+
+static codec_bytes codec_voxels(const codec_wave& wave, size_t n, uint64_t* seed)
+{
+    codec_bytes v(2 * n);
+    for (size_t i = 0; i < n; i++) {
+        const bool is_new = i < wave.row || (test_random(seed) >> 33) % wave.rare == 0;
+        v[2 * i] = (uint8_t)(test_random(seed) >> 56);
+        v[2 * i + 1] = is_new ? (uint8_t)(test_random(seed) >> 56) : v[2 * (i - wave.row) + 1];
+    }
+    return v;
+}
+
+// One in seven is damaged; what is decoded of those is what c-blosc makes of them.
+static void check_codec_wave(codec_machine& m, const codec_wave& wave, uint64_t* seed)
+{
+    const unsigned n_kinds = 24;
+    std::vector<codec_frame> frames(wave.n);
+    std::vector<codec_bytes> raw, packed;
+
+    for (unsigned i = 0; i < n_kinds; i++) {
+        const bool is_bits = wave.bits && i % wave.bits == wave.bits - 1;
+        raw.push_back(codec_voxels(wave, wave.n_voxels + i, seed));
+        packed.push_back(codec_bytes(raw[i].size() + 4096));
+        packed[i].resize((size_t)blosc_compress_ctx(5, is_bits ? 2 : 1, 2, raw[i].size(),
+                                                    raw[i].data(), packed[i].data(),
+                                                    packed[i].size(), "zstd", raw[i].size(), 1));
+    }
+    for (unsigned i = 0; i < wave.n; i++) {
+        codec_frame& f = frames[i];
+        f.src = packed[i % n_kinds];
+        f.capacity = raw[i % n_kinds].size();
+        if (i % 7 == 6) {
+            f.src[16 + (test_random(seed) >> 33) % (f.src.size() - 16)] ^=
+                (uint8_t)(1 << (test_random(seed) >> 61));
+        }
+    }
+    m.must(m.run(frames, codec_options()));
+    for (unsigned i = 0; i < wave.n; i++) {
+        const codec_frame& f = frames[i];
+        codec_bytes expected = raw[i % n_kinds];
+        CHECK(f.is_clean);
+        if (i % 7 == 6 && f.status != DAMACY_FRAME_OK) {
+            continue;
+        }
+        CHECK_EQ(f.status, DAMACY_FRAME_OK);
+        if (i % 7 == 6) {
+            CHECK_EQ(blosc_decompress_ctx(f.src.data(), expected.data(), expected.size(), 1),
+                     (int)expected.size());
+        }
+        CHECK(f.out == expected);
+    }
+}
