@@ -9875,11 +9875,13 @@ static_assert(sizeof(damacy__zstd_counters) == 96, "ABI");
 #define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
 #define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* hundreds of few long segments */
 /* Of blosc chunks alone: about a thousand of them, and the same of few segments, whose matches read
- * what is near; and thousands of blocks. */
+ * what is near; thousands of blocks; and hundreds of chunks, likewise. */
 #define DAMACY__ZSTD_EXECUTE_128X1        0x1000000u
 #define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u
 #define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u
-#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */
+#define DAMACY__ZSTD_EXECUTE_256X1        0x8000000u
+#define DAMACY__ZSTD_EXECUTE_256X2_SERIAL 0x10000000u
+#define DAMACY__ZSTD_EXECUTE_BLOSC        0x1f000000u /* these */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -11798,7 +11800,7 @@ __extension__ static const char damacy__source_cast_cuh[] =
     "                                                                  : DAMACY__KIND_I32;\n"
     "}\n"
     "\n"
-    "// ---- reinterpretation ---------------------------------------------------------------------------\n"
+    "// ---- reinterpretation ----\n"
     "DAMACY__INLINE float damacy__as_f32(uint32_t bits)\n"
     "{\n"
     "    return __uint_as_float(bits);\n"
@@ -11816,8 +11818,7 @@ __extension__ static const char damacy__source_cast_cuh[] =
     "    return (uint64_t)__double_as_longlong(value);\n"
     "}\n"
     "\n"
-    "// ---- floats to floats, NaN by hand: the hardware makes them all one\n"
-    "// ------------------------------\n"
+    "// ---- floats to floats, NaN by hand: the hardware makes them all one ----\n"
     "DAMACY__INLINE uint32_t damacy__half_to_f32(uint32_t half)\n"
     "{\n"
     "    const uint32_t rest = half & 0x7fffu;\n"
@@ -11875,8 +11876,7 @@ __extension__ static const char damacy__source_cast_cuh[] =
     "    return damacy__of_f32((float)damacy__as_f64(bits));\n"
     "}\n"
     "\n"
-    "// ---- rounding to odd: the smaller magnitude, with the last bit set when anything was lost\n"
-    "// --------\n"
+    "// ---- rounding to odd: the smaller magnitude, with the last bit set when anything was lost ----\n"
     "DAMACY__INLINE uint32_t damacy__double_to_f32_odd(uint64_t bits)\n"
     "{\n"
     "    const uint64_t mantissa = bits & 0xfffffffffffffull;\n"
@@ -11919,9 +11919,9 @@ __extension__ static const char damacy__source_cast_cuh[] =
     "                     : damacy__u64_to_f32_odd((uint64_t)value);\n"
     "}\n"
     "\n"
-    "// ---- a source to its number\n"
-    "// ---------------------------------------------------------------------- The number of a 32-bit\n"
-    "// source (kinds I32 and F32), and of any source, widened to 64 bits.\n"
+    "// ---- a source to its number ----\n"
+    "\n"
+    "// The number of a 32-bit source (kinds I32 and F32), and of any source, widened to 64 bits.\n"
     "template <uint32_t S> DAMACY__INLINE uint32_t damacy__number32(uint32_t raw)\n"
     "{\n"
     "    if constexpr (S == DAMACY__TYPE_F16)\n"
@@ -11938,9 +11938,9 @@ __extension__ static const char damacy__source_cast_cuh[] =
     "        return raw;\n"
     "}\n"
     "\n"
-    "// ---- a number to an output\n"
-    "// ----------------------------------------------------------------------- Truncates towards zero\n"
-    "// and clamps; NaN is 0. limit is the first whole number above the range.\n"
+    "// ---- a number to an output ----\n"
+    "\n"
+    "// Truncates towards zero and clamps; NaN is 0. limit is the first whole number above the range.\n"
     "template <class T> DAMACY__INLINE T damacy__truncate(double value, double low, double limit, T high)\n"
     "{\n"
     "    if (damacy__of_f64(value) << 1 > 0xffe0000000000000ull)\n"
@@ -12051,9 +12051,9 @@ __extension__ static const char damacy__source_cast_cuh[] =
     "    return damacy__f32_to_out(damacy__number_to_f32<K, true>(x), out);\n"
     "}\n"
     "\n"
-    "// ---- a voxel\n"
-    "// ------------------------------------------------------------------------------------- Scale and\n"
-    "// offset of one voxel: an f32 times scale, rounded, plus offset, rounded.\n"
+    "// ---- a voxel ----\n"
+    "\n"
+    "// Scale and offset of one voxel: an f32 times scale, rounded, plus offset, rounded.\n"
     "typedef struct damacy__linear {\n"
     "    float scale;\n"
     "    float offset;\n"
@@ -14305,7 +14305,7 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "    uint32_t x, y, z, w;\n"
     "} damacy__u32x4;\n"
     "\n"
-    "// ---- collectives ------------------------------------------------------------------------------\n"
+    "// ---- collectives ----\n"
     "#define damacy__sync_block()           __syncthreads()\n"
     "#define damacy__sync_warp()            __syncwarp(DAMACY__FULL)\n"
     "#define damacy__sync_warp_of(mask)     __syncwarp(mask)\n"
@@ -14409,7 +14409,7 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "    return v;\n"
     "}\n"
     "\n"
-    "// ---- bits -------------------------------------------------------------------------------------\n"
+    "// ---- bits ----\n"
     "#ifdef __CUDACC__\n"
     "// High word of hi:lo << (s mod 32), and low word of hi:lo >> (s mod 32).\n"
     "DAMACY__INLINE uint32_t damacy__funnel_left(uint32_t lo, uint32_t hi, uint32_t s)\n"
@@ -14499,7 +14499,7 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "}\n"
     "#endif\n"
     "\n"
-    "// ---- atomics on global or shared memory: relaxed, they order nothing ----------------------------\n"
+    "// ---- atomics on global or shared memory: relaxed, they order nothing ----\n"
     "#ifdef __CUDACC__\n"
     "typedef unsigned long long damacy__atomic64; // the type that the 64-bit functions take\n"
     "#else\n"
@@ -14543,7 +14543,7 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "    return atomicCAS((damacy__atomic64*)p, (damacy__atomic64)expected, (damacy__atomic64)v);\n"
     "}\n"
     "\n"
-    "// ---- global memory: cache hints -----------------------------------------------------------------\n"
+    "// ---- global memory: cache hints ----\n"
     "// Of a load whose neighbours are wanted soon: L2 asks memory for all 256 bytes.\n"
     "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800\n"
     "#define DAMACY__AHEAD \".L2::128B\"\n"
@@ -14592,7 +14592,7 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "}\n"
     "#endif\n"
     "\n"
-    "// ---- shared memory by 32-bit address ------------------------------------------------------------\n"
+    "// ---- shared memory by 32-bit address ----\n"
     "#ifdef __CUDACC__\n"
     "DAMACY__INLINE uint32_t damacy__shared_address(const void* p)\n"
     "{\n"
@@ -15044,11 +15044,13 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */\n"
     "#define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* hundreds of few long segments */\n"
     "/* Of blosc chunks alone: about a thousand of them, and the same of few segments, whose matches read\n"
-    " * what is near; and thousands of blocks. */\n"
+    " * what is near; thousands of blocks; and hundreds of chunks, likewise. */\n"
     "#define DAMACY__ZSTD_EXECUTE_128X1        0x1000000u\n"
     "#define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u\n"
     "#define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u\n"
-    "#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */\n"
+    "#define DAMACY__ZSTD_EXECUTE_256X1        0x8000000u\n"
+    "#define DAMACY__ZSTD_EXECUTE_256X2_SERIAL 0x10000000u\n"
+    "#define DAMACY__ZSTD_EXECUTE_BLOSC        0x1f000000u /* these */\n"
     "\n"
     "#define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */\n"
     "\n"
@@ -16154,8 +16156,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "                               damacy__funnel_right(w.w1, w.w2, skew), n);\n"
     "}\n"
     "\n"
-    "// ---- which variant takes a frame\n"
-    "// ------------------------------------------------------------------\n"
+    "// ---- which variant takes a frame ----\n"
     "\n"
     "// Where the links of entry i of the execute list lie, in links; NONE: it is not executed by links.\n"
     "DAMACY__INLINE uint32_t damacy__exec_link_at(const damacy__zstd_wave& w, uint32_t i)\n"
@@ -16189,17 +16190,22 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "}\n"
     "\n"
     "// The variant for the blocks of blosc chunks by the density of the wave: matches of few records are\n"
-    "// copied one after another, of thousands of frames also those of more. Bytes that are shuffled have\n"
-    "// most records in a part of a block, bits of some planes in all of it.\n"
-    "DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* counts)\n"
+    "// copied one after another, of thousands of frames also those of more, of hundreds not in planes of\n"
+    "// bits. Bytes that are shuffled have most records in a part of a block, bits of some planes in all\n"
+    "// of it.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* counts,\n"
+    "                                                   uint32_t launched)\n"
     "{\n"
     "    const uint32_t n = counts->n_execute, whole = counts->density;\n"
+    "    const bool hundreds = launched & DAMACY__ZSTD_EXECUTE_256X4;\n"
     "\n"
     "    if (n > 1200)\n"
     "        return whole <= 120 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
-    "    if (whole <= (counts->n_shuffled ? 44 : 64))\n"
-    "        return DAMACY__ZSTD_EXECUTE_128X2_SERIAL;\n"
-    "    return whole <= 170 ? DAMACY__ZSTD_EXECUTE_128X1 : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
+    "    if (counts->n_shuffled ? whole <= 44 : whole <= 64 && !hundreds)\n"
+    "        return hundreds ? DAMACY__ZSTD_EXECUTE_256X2_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;\n"
+    "    if (whole <= 170)\n"
+    "        return hundreds ? DAMACY__ZSTD_EXECUTE_256X1 : DAMACY__ZSTD_EXECUTE_128X1;\n"
+    "    return hundreds ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "}\n"
     "\n"
     "// The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points\n"
@@ -16224,7 +16230,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))\n"
     "        return DAMACY__ZSTD_EXECUTE_LINKS;\n"
     "    if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)\n"
-    "        best = damacy__exec_blosc_variant(damacy__zstd_counts(w));\n"
+    "        best = damacy__exec_blosc_variant(damacy__zstd_counts(w), launched);\n"
     "    else if (n <= 200)\n"
     "        best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&\n"
     "                       (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))\n"
@@ -16905,7 +16911,11 @@ __extension__ static const char damacy__source_zstd_filtered_cu[] =
     "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x2_serial, 128, 2, 6144, 16, true, 8,\n"
     "                       DAMACY__ZSTD_EXECUTE_128X2_SERIAL)\n"
     "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_64x4_serial, 64, 4, 4096, 16, true, 16,\n"
-    "                       DAMACY__ZSTD_EXECUTE_64X4_SERIAL)\n";
+    "                       DAMACY__ZSTD_EXECUTE_64X4_SERIAL)\n"
+    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x1, 256, 1, 4096, 8, false, 4,\n"
+    "                       DAMACY__ZSTD_EXECUTE_256X1)\n"
+    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x2_serial, 256, 2, 6144, 16, true, 4,\n"
+    "                       DAMACY__ZSTD_EXECUTE_256X2_SERIAL)\n";
 
 /* ==== kernels/zstd_exec_cut.cuh ==== */
 __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
@@ -18785,6 +18795,35 @@ __extension__ static const char damacy__source_zstd_fse_table_cuh[] =
     "    return damacy__popc(rare0) + damacy__popc(rare1);\n"
     "}\n"
     "\n"
+    "// Second half: the symbol of a cell in each of N tables.\n"
+    "template <uint32_t N>\n"
+    "DAMACY__INLINE void damacy__fse_symbols(uint32_t cell, const uint32_t (&size)[N],\n"
+    "                                        const uint32_t (&n_rare)[N], uint32_t scratch,\n"
+    "                                        uint32_t (&symbol)[N])\n"
+    "{\n"
+    "    constexpr uint32_t STRIDE = DAMACY__FSE_BUILD;\n"
+    "    uint32_t turn[N];\n"
+    "    damacy__u32x2 v[N];\n"
+    "\n"
+    "    // Step by step, so that all wait for shared memory together.\n"
+    "    DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)\n"
+    "    {\n"
+    "        turn[u] = damacy__fse_turn(cell, size[u]) & 511;\n"
+    "        v[u] = damacy__lds64(scratch + u * STRIDE + 128 + (turn[u] >> 5) * 8);\n"
+    "    }\n"
+    "    DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)\n"
+    "    {\n"
+    "        turn[u] -= v[u].y + damacy__popc(v[u].x & ((1u << (turn[u] & 31)) - 1));\n"
+    "        v[u] = damacy__lds64(scratch + u * STRIDE + (turn[u] >> 5 & 15) * 8);\n"
+    "    }\n"
+    "    DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)\n"
+    "    {\n"
+    "        const uint32_t nth = v[u].y + damacy__popc(v[u].x & ((2u << (turn[u] & 31)) - 1)) - 1;\n"
+    "        const uint32_t at = cell + n_rare[u] < size[u] ? nth : cell - size[u];\n"
+    "        symbol[u] = damacy__lds8(scratch + u * STRIDE + 256 + (at & 63));\n"
+    "    }\n"
+    "}\n"
+    "\n"
     "// A warp builds the tables of N neighbouring slots from slot `first` on, as many as make 16 bytes\n"
     "// of entries: cells of one table lie in one bank, so that a store takes as long for one table as\n"
     "// for N. Those that are not there, log DAMACY__FSE_BAD, get what stays in the first cell. Every\n"
@@ -18811,25 +18850,9 @@ __extension__ static const char damacy__source_zstd_fse_table_cuh[] =
     "    }\n"
     "    damacy__sync_warp();\n"
     "    for (uint32_t cell = lane; cell < most + lane; cell += 32) {\n"
-    "        uint32_t turn[N], symbol[N], same[N];\n"
+    "        uint32_t symbol[N], same[N];\n"
     "        damacy__u32x2 v[N], entry[N];\n"
-    "        // Step by step, so that all wait for shared memory together.\n"
-    "        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)\n"
-    "        {\n"
-    "            turn[u] = damacy__fse_turn(cell, size[u]) & 511;\n"
-    "            v[u] = damacy__lds64(scratch + u * STRIDE + 128 + (turn[u] >> 5) * 8);\n"
-    "        }\n"
-    "        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)\n"
-    "        {\n"
-    "            turn[u] -= v[u].y + damacy__popc(v[u].x & ((1u << (turn[u] & 31)) - 1));\n"
-    "            v[u] = damacy__lds64(scratch + u * STRIDE + (turn[u] >> 5 & 15) * 8);\n"
-    "        }\n"
-    "        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)\n"
-    "        {\n"
-    "            const uint32_t nth = v[u].y + damacy__popc(v[u].x & ((2u << (turn[u] & 31)) - 1)) - 1;\n"
-    "            const uint32_t at = cell + n_rare[u] < size[u] ? nth : cell - size[u];\n"
-    "            symbol[u] = damacy__lds8(scratch + u * STRIDE + 256 + (at & 63));\n"
-    "        }\n"
+    "        damacy__fse_symbols<N>(cell, size, n_rare, scratch, symbol);\n"
     "        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)\n"
     "        {\n"
     "            if (cell >= size[u])\n"
@@ -20538,7 +20561,7 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "    return true;\n"
     "}\n"
     "\n"
-    "// ---- many blocks: lane = stream, 8 blocks a warp ------------------------------------------------\n"
+    "// ---- many blocks: lane = stream, 8 blocks a warp ----\n"
     "\n"
     "// Sections for tables of one size: of one list, or of two.\n"
     "typedef struct damacy__zstd_sections {\n"
@@ -21264,7 +21287,7 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "\n"
     "#include \"kernels/zstd_common.cuh\"\n"
     "\n"
-    "// ---- allocate: one block of 1024 threads --------------------------------------------------------\n"
+    "// ---- allocate: one block of 1024 threads ----\n"
     "\n"
     "typedef struct damacy__zstd_totals {\n"
     "    uint64_t n_literal_bytes, n_records;\n"
@@ -21458,7 +21481,7 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// ---- order: one or two blocks of 1024 threads ---------------------------------------------------\n"
+    "// ---- order: one or two blocks of 1024 threads ----\n"
     "\n"
     "#define DAMACY__ZSTD_BUCKETS          80u\n"
     "#define DAMACY__ZSTD_SEQUENCE_BUCKETS 1024u\n"
@@ -21697,7 +21720,7 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// ---- resolve: a warp per job --------------------------------------------------------------------\n"
+    "// ---- resolve: a warp per job ----\n"
     "\n"
     "// An entry of a map of repeat offsets: a plain offset (0 = broken), or MAP | k << 29 | d for\n"
     "// \"incoming offset k minus d\". d stays far below 2^29: 32 blocks of 43690 sequences.\n"
@@ -22022,22 +22045,106 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "    a.end = s.at;\n"
     "}\n"
     "\n"
-    "// First guess of the boundaries.\n"
+    "// First guess of the boundaries. Codes that all have `unit` bits, if that is not 1, begin at\n"
+    "// multiples of it, and never synchronise from another place.\n"
     "template <int LOG, int S>\n"
     "DAMACY__INLINE void damacy__zstd_share_guess(damacy__zstd_stream& s, uint32_t step_table,\n"
-    "                                             uint32_t lane, uint32_t target, damacy__zstd_share& a)\n"
+    "                                             uint32_t lane, uint32_t target, uint32_t unit,\n"
+    "                                             damacy__zstd_share& a)\n"
     "{\n"
-    "    const uint32_t first = s.at, size = target > first ? (target - first + S - 1) / S : 1;\n"
+    "    const uint32_t first = s.at, even = target > first ? (target - first + S - 1) / S : 1;\n"
+    "    const uint32_t size = (even + unit - 1) / unit * unit;\n"
+    "    const uint32_t warm = unit > 1 ? 0 : DAMACY__ZSTD_WARM;\n"
     "    uint32_t from = first + lane * size;\n"
     "\n"
     "    a.limit = lane == S - 1 ? target : damacy__min(first + (lane + 1) * size, target);\n"
     "    from = damacy__min(from, target);\n"
-    "    s.at = from > first + DAMACY__ZSTD_WARM ? from - DAMACY__ZSTD_WARM : first;\n"
+    "    s.at = from > first + warm ? from - warm : first;\n"
     "    damacy__zstd_ring_start(s);\n"
     "    a.middle = damacy__min(from + 1024, a.limit);\n"
-    "    if (lane)\n"
+    "    if (s.at < from)\n"
     "        damacy__zstd_run<LOG>(s, step_table, from);\n"
     "    damacy__zstd_share_run<LOG>(s, step_table, a, false);\n"
+    "}\n"
+    "\n"
+    "// Fills the table that walks two symbols at a time. Returns the length of all codes, 1 where they\n"
+    "// differ.\n"
+    "template <int LOG, int S>\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_steps_build(const uint16_t* table, uint16_t* step,\n"
+    "                                                 uint32_t log)\n"
+    "{\n"
+    "    bool differs = false;\n"
+    "\n"
+    "    for (uint32_t v = threadIdx.x; v < 1u << DAMACY__ZSTD_STEP_LOG; v += 4 * S) {\n"
+    "        const uint32_t x = v << (32 - DAMACY__ZSTD_STEP_LOG);\n"
+    "        const uint32_t n1 = table[x >> (32 - LOG)] & 255;\n"
+    "        const uint32_t n2 = table[(x << n1) >> (32 - LOG)] & 255;\n"
+    "        step[v] = (uint16_t)(n1 + n2 <= DAMACY__ZSTD_STEP_LOG ? (n1 + n2) | 512 : n1 | 256);\n"
+    "        differs |= n1 != log;\n"
+    "    }\n"
+    "    return damacy__sync_count(differs) ? 1 : log;\n"
+    "}\n"
+    "\n"
+    "// Walks shares that did not synchronise again, from where the one before them ends.\n"
+    "template <int LOG, int S>\n"
+    "DAMACY__INLINE void damacy__zstd_shares_repair(damacy__zstd_stream& s, uint32_t step_table,\n"
+    "                                               bool runs, damacy__zstd_split_shared<S>& shared,\n"
+    "                                               damacy__zstd_share& a)\n"
+    "{\n"
+    "    const uint32_t tid = threadIdx.x, lane = tid % S;\n"
+    "\n"
+    "    for (uint32_t r = 0; r <= S; r++) {\n"
+    "        bool wrong = false;\n"
+    "        shared.end[tid] = a.end;\n"
+    "        damacy__sync_block();\n"
+    "        if (runs && lane && shared.end[tid - 1] != a.start) {\n"
+    "            wrong = true;\n"
+    "            s.at = shared.end[tid - 1];\n"
+    "            damacy__zstd_ring_start(s);\n"
+    "            damacy__zstd_share_run<LOG>(s, step_table, a, true);\n"
+    "        }\n"
+    "        if (damacy__sync_count(wrong) == 0)\n"
+    "            break;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// The symbols of a lane's stream before its share, which has `mine`. Marks the section as bad where\n"
+    "// a stream ends elsewhere than at target or has not `count` symbols.\n"
+    "template <int S>\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_shares_count(damacy__zstd_split_shared<S>& shared,\n"
+    "                                                  const damacy__zstd_share& a, uint32_t mine,\n"
+    "                                                  bool runs, uint32_t target, uint32_t count)\n"
+    "{\n"
+    "    const uint32_t tid = threadIdx.x, lane = tid % S;\n"
+    "    uint32_t before = 0, total = 0;\n"
+    "\n"
+    "    shared.count[tid] = mine;\n"
+    "    if (runs && lane == S - 1 && a.end != target)\n"
+    "        shared.bad = 1;\n"
+    "    damacy__sync_block();\n"
+    "    for (uint32_t k = 0; k < S; k++) {\n"
+    "        const uint32_t v = shared.count[tid / S * S + k];\n"
+    "        before += k < lane ? v : 0;\n"
+    "        total += v;\n"
+    "    }\n"
+    "    if (runs && total != count)\n"
+    "        shared.bad = 1;\n"
+    "    damacy__sync_block();\n"
+    "    return before;\n"
+    "}\n"
+    "\n"
+    "// What a lane stores: whole 32-byte units, so that it fills whole sectors. own: where its share of\n"
+    "// n symbols goes; last: the end of its stream's place.\n"
+    "template <int S>\n"
+    "DAMACY__INLINE void damacy__zstd_share_range(uint64_t own, uint64_t last, uint32_t n,\n"
+    "                                             uint64_t& from, uint64_t& until)\n"
+    "{\n"
+    "    const uint32_t lane = threadIdx.x % S;\n"
+    "\n"
+    "    from = lane == 0 ? own : (own + 31) & ~31ull;\n"
+    "    until = lane == S - 1 ? last : (own + n + 31) & ~31ull;\n"
+    "    if (until > last)\n"
+    "        until = last;\n"
     "}\n"
     "\n"
     "// Decodes the section of one block of the wave.\n"
@@ -22066,13 +22173,7 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "        damacy__zstd_table_build(table, ring, damacy__zstd_trees(w)[c.tree].weights[tid], c.log,\n"
     "                                 LOG);\n"
     "    damacy__sync_block();\n"
-    "    for (uint32_t v = tid; v < 1u << DAMACY__ZSTD_STEP_LOG; v += 4 * S) {\n"
-    "        const uint32_t x = v << (32 - DAMACY__ZSTD_STEP_LOG);\n"
-    "        const uint32_t n1 = table[x >> (32 - LOG)] & 255;\n"
-    "        const uint32_t n2 = table[(x << n1) >> (32 - LOG)] & 255;\n"
-    "        step[v] = (uint16_t)(n1 + n2 <= DAMACY__ZSTD_STEP_LOG ? (n1 + n2) | 512 : n1 | 256);\n"
-    "    }\n"
-    "    damacy__sync_block();\n"
+    "    const uint32_t unit = damacy__zstd_steps_build<LOG, S>(table, step, c.log);\n"
     "    s.ring = damacy__shared_address(ring) + (tid & 31) * 4;\n"
     "    s.table = damacy__shared_address(table);\n"
     "    s.lo = c.lo;\n"
@@ -22084,47 +22185,20 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "        runs = false;\n"
     "    }\n"
     "    if (runs)\n"
-    "        damacy__zstd_share_guess<LOG, S>(s, step_table, lane, target, a);\n"
-    "    for (uint32_t r = 0; r <= S; r++) { // repair lanes that did not synchronise\n"
-    "        bool wrong = false;\n"
-    "        shared.end[tid] = a.end;\n"
-    "        damacy__sync_block();\n"
-    "        if (runs && lane && shared.end[tid - 1] != a.start) {\n"
-    "            wrong = true;\n"
-    "            s.at = shared.end[tid - 1];\n"
-    "            damacy__zstd_ring_start(s);\n"
-    "            damacy__zstd_share_run<LOG>(s, step_table, a, true);\n"
-    "        }\n"
-    "        if (damacy__sync_count(wrong) == 0)\n"
-    "            break;\n"
-    "    }\n"
+    "        damacy__zstd_share_guess<LOG, S>(s, step_table, lane, target, unit, a);\n"
+    "    damacy__zstd_shares_repair<LOG>(s, step_table, runs, shared, a);\n"
     "    const uint32_t mine = a.n_before + a.n_after;\n"
-    "    shared.count[tid] = mine;\n"
-    "    if (runs && lane == S - 1 && a.end != target)\n"
-    "        shared.bad = 1;\n"
-    "    damacy__sync_block();\n"
-    "    uint32_t before = 0, total = 0;\n"
-    "    for (uint32_t k = 0; k < S; k++) {\n"
-    "        const uint32_t v = shared.count[stream * S + k];\n"
-    "        before += k < lane ? v : 0;\n"
-    "        total += v;\n"
-    "    }\n"
-    "    if (runs && total != count)\n"
-    "        shared.bad = 1;\n"
-    "    damacy__sync_block();\n"
+    "    const uint32_t before = damacy__zstd_shares_count(shared, a, mine, runs, target, count);\n"
     "    if (shared.bad) {\n"
     "        if (tid == 0)\n"
     "            damacy__zstd_fail(w, damacy__zstd_blocks(w)[block], c.src, DAMACY__JOB_BAD_LITERALS);\n"
     "        return;\n"
     "    }\n"
-    "    uint64_t from = 0, until = 0; // pass B: whole 32-byte units, so that lanes store whole sectors\n"
+    "    uint64_t from = 0, until = 0; // pass B\n"
     "    uint32_t skip = 0;\n"
     "    if (runs) {\n"
-    "        const uint64_t own = dst + before, last = dst + count;\n"
-    "        from = lane == 0 ? own : (own + 31) & ~31ull;\n"
-    "        until = lane == S - 1 ? last : (own + mine + 31) & ~31ull;\n"
-    "        if (until > last)\n"
-    "            until = last;\n"
+    "        const uint64_t own = dst + before;\n"
+    "        damacy__zstd_share_range<S>(own, dst + count, mine, from, until);\n"
     "        if (from < until) {\n"
     "            skip = (uint32_t)(from - own);\n"
     "            s.at = a.start;\n"
@@ -23001,10 +23075,13 @@ static damacy_status damacy__event_record(damacy__device* device, damacy__event 
                                           damacy__stream stream, damacy_error* err);
 static damacy_status damacy__event_done(damacy__device* device, damacy__event event, bool* done,
                                         damacy_error* err);
+static damacy_status damacy__stream_done(damacy__device* device, damacy__stream stream, bool* done,
+                                         damacy_error* err);
 static damacy_status damacy__event_await(damacy__device* device, damacy__event event,
                                          uint64_t timeout_ns, damacy_error* err);
 static damacy_status damacy__stream_await(damacy__device* device, damacy__stream stream,
                                           damacy__event event, damacy_error* err);
+static void damacy__stream_settle(damacy__device* device, damacy__stream stream);
 static damacy_status damacy__copy_to_device(damacy__device* device, uint64_t dst_dev,
                                             const void* src, uint64_t size, damacy__stream stream,
                                             damacy_error* err);
@@ -23224,20 +23301,32 @@ static damacy_status damacy__event_record(damacy__device* device, damacy__event 
                                 "cuEventRecord");
 }
 
+/* What a query says: done, not yet, or why it never will be. */
+static damacy_status damacy__device_answer(damacy__device* device, int code, const char* call,
+                                           bool* done, damacy_error* err)
+{
+    *done = code == DAMACY__CUDA_OK;
+    return code == DAMACY__CUDA_NOT_READY
+               ? DAMACY_OK
+               : damacy__device_check(device, code, err, "work on the GPU (seen at %s)", call);
+}
+
 /* Whether the work before the last record has run. An event that was never recorded is done. */
 static damacy_status damacy__event_done(damacy__device* device, damacy__event event, bool* done,
                                         damacy_error* err)
 {
-    int code;
-
     DAMACY__TRY(damacy__device_alive(device, err));
-    code = device->driver->event_query(event);
-    if (code != DAMACY__CUDA_NOT_READY) {
-        DAMACY__TRY(
-            damacy__device_check(device, code, err, "work on the GPU (seen at cuEventQuery)"));
-    }
-    *done = code == DAMACY__CUDA_OK;
-    return DAMACY_OK;
+    return damacy__device_answer(device, device->driver->event_query(event), "cuEventQuery", done,
+                                 err);
+}
+
+/* Whether nothing is queued on the stream any more. */
+static damacy_status damacy__stream_done(damacy__device* device, damacy__stream stream, bool* done,
+                                         damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    return damacy__device_answer(device, device->driver->stream_query(stream), "cuStreamQuery",
+                                 done, err);
 }
 
 /* Waits on the host. After timeout_ns (0: never) the device counts as stalled: a kernel that hangs
@@ -23277,6 +23366,18 @@ static damacy_status damacy__stream_await(damacy__device* device, damacy__stream
     DAMACY__TRY(damacy__device_alive(device, err));
     return damacy__device_check(device, device->driver->stream_wait(stream, event, 0), err,
                                 "cuStreamWaitEvent");
+}
+
+/* After a failure: waits until what was queued has run, so that memory of the host's is its owner's
+ * again. A lost device does nothing more, and one that is stalled cannot be waited for. */
+static void damacy__stream_settle(damacy__device* device, damacy__stream stream)
+{
+    damacy_error ignored;
+
+    if (damacy__device_alive(device, &ignored) == DAMACY_OK) {
+        (void)damacy__device_note(device, device->driver->stream_synchronize(stream),
+                                  "cuStreamSynchronize");
+    }
 }
 
 /* ---- copies: queued on the stream, in order ---- */
@@ -31410,7 +31511,7 @@ enum { /* of shapes: PLAIN in the program back; from FILTERED on those that undo
        DAMACY__ZSTD_TILE_FILTERED = 3,
        DAMACY__ZSTD_TILE_256X4 = 3,
        DAMACY__ZSTD_TILES_PLAIN = 5,
-       DAMACY__ZSTD_TILES = 8
+       DAMACY__ZSTD_TILES = 10
 };
 
 /* A shape of execution. */
@@ -31432,6 +31533,8 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
         {DAMACY__ZSTD_EXECUTE_128X1, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 1, 2048), 8},
         {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 128, DAMACY__ZSTD_SERIAL_SHARED(128, 2, 6144), 8},
         {DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 64, DAMACY__ZSTD_SERIAL_SHARED(64, 4, 4096), 16},
+        {DAMACY__ZSTD_EXECUTE_256X1, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 1, 4096), 4},
+        {DAMACY__ZSTD_EXECUTE_256X2_SERIAL, 256, DAMACY__ZSTD_SERIAL_SHARED(256, 2, 6144), 4},
     };
 
     return tiles[index];
@@ -31702,8 +31805,11 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
     const uint32_t n = run->n_jobs;
 
     if (run->call->blosc) {
-        return n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL
-                        : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_BLOSC;
+        return DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
+               (n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X1 |
+                               DAMACY__ZSTD_EXECUTE_256X2_SERIAL
+                         : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X1 |
+                               DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     }
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
         return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;
@@ -32366,8 +32472,10 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_unfilter"};
     static const char* const filtered[] = {
-        "damacy_zstd_filtered_256x4", "damacy_zstd_filtered_128x4_3k", "damacy_zstd_filtered_128x1",
-        "damacy_zstd_filtered_128x2_serial", "damacy_zstd_filtered_64x4_serial"};
+        "damacy_zstd_filtered_256x4",       "damacy_zstd_filtered_128x4_3k",
+        "damacy_zstd_filtered_128x1",       "damacy_zstd_filtered_128x2_serial",
+        "damacy_zstd_filtered_64x4_serial", "damacy_zstd_filtered_256x1",
+        "damacy_zstd_filtered_256x2_serial"};
     static const char* const copy[] = {"damacy_clear_failed"};
     static const char* const crc32c[] = {"damacy_crc32c"};
     const damacy__program_spec specs[5] = {
@@ -34270,7 +34378,19 @@ static void damacy__wave_sent(damacy__gpu* gpu, damacy__wave* wave)
     }
 }
 
-/* Ends what the device has finished; after a failure, everything. */
+/* Whether no copy that was queued reads the host's bytes any more. A lost device reads none. */
+static bool damacy__gpu_has_sent(damacy__gpu* gpu)
+{
+    damacy_error ignored;
+    bool done = false;
+
+    memset(&ignored, 0, sizeof ignored);
+    return damacy__stream_done(&gpu->device, gpu->copy_stream, &done, &ignored) != DAMACY_OK ||
+           done;
+}
+
+/* Ends what the device has finished; after a failure everything, but for bytes that a copy may
+ * still read: their memory is read into again. */
 static void damacy__gpu_poll(damacy__gpu* gpu)
 {
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
@@ -34295,7 +34415,7 @@ static void damacy__gpu_poll(damacy__gpu* gpu)
             damacy__event_done(&gpu->device, wave->done, &done, &error) != DAMACY_OK) {
             damacy__gpu_fail(gpu, &error);
         }
-        if (gpu->has_failed) {
+        if (gpu->has_failed && (wave->is_sent || damacy__gpu_has_sent(gpu))) {
             for (uint32_t k = 0; k < wave->n_units; k++) {
                 damacy__unit_abandon(gpu, wave->units[k]);
             }
@@ -34997,6 +35117,9 @@ static damacy_status damacy__batch_fetch(damacy__gpu* gpu, const damacy_batch_in
     }
     if (status == DAMACY_OK) {
         status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
+    }
+    if (status != DAMACY_OK) {
+        damacy__stream_settle(&gpu->device, gpu->read_stream);
     }
     damacy__event_close(&gpu->device, event);
     return status;

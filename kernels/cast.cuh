@@ -60,7 +60,7 @@ DAMACY__CONSTEXPR uint32_t damacy__type_kind(uint32_t type)
                                                                   : DAMACY__KIND_I32;
 }
 
-// ---- reinterpretation ---------------------------------------------------------------------------
+// ---- reinterpretation ----
 DAMACY__INLINE float damacy__as_f32(uint32_t bits)
 {
     return __uint_as_float(bits);
@@ -78,8 +78,7 @@ DAMACY__INLINE uint64_t damacy__of_f64(double value)
     return (uint64_t)__double_as_longlong(value);
 }
 
-// ---- floats to floats, NaN by hand: the hardware makes them all one
-// ------------------------------
+// ---- floats to floats, NaN by hand: the hardware makes them all one ----
 DAMACY__INLINE uint32_t damacy__half_to_f32(uint32_t half)
 {
     const uint32_t rest = half & 0x7fffu;
@@ -137,8 +136,7 @@ DAMACY__INLINE uint32_t damacy__double_to_f32(uint64_t bits)
     return damacy__of_f32((float)damacy__as_f64(bits));
 }
 
-// ---- rounding to odd: the smaller magnitude, with the last bit set when anything was lost
-// --------
+// ---- rounding to odd: the smaller magnitude, with the last bit set when anything was lost ----
 DAMACY__INLINE uint32_t damacy__double_to_f32_odd(uint64_t bits)
 {
     const uint64_t mantissa = bits & 0xfffffffffffffull;
@@ -181,9 +179,9 @@ DAMACY__INLINE uint32_t damacy__i64_to_f32_odd(int64_t value)
                      : damacy__u64_to_f32_odd((uint64_t)value);
 }
 
-// ---- a source to its number
-// ---------------------------------------------------------------------- The number of a 32-bit
-// source (kinds I32 and F32), and of any source, widened to 64 bits.
+// ---- a source to its number ----
+
+// The number of a 32-bit source (kinds I32 and F32), and of any source, widened to 64 bits.
 template <uint32_t S> DAMACY__INLINE uint32_t damacy__number32(uint32_t raw)
 {
     if constexpr (S == DAMACY__TYPE_F16)
@@ -200,9 +198,9 @@ template <uint32_t S> DAMACY__INLINE uint32_t damacy__number32(uint32_t raw)
         return raw;
 }
 
-// ---- a number to an output
-// ----------------------------------------------------------------------- Truncates towards zero
-// and clamps; NaN is 0. limit is the first whole number above the range.
+// ---- a number to an output ----
+
+// Truncates towards zero and clamps; NaN is 0. limit is the first whole number above the range.
 template <class T> DAMACY__INLINE T damacy__truncate(double value, double low, double limit, T high)
 {
     if (damacy__of_f64(value) << 1 > 0xffe0000000000000ull)
@@ -313,9 +311,9 @@ template <uint32_t K> DAMACY__INLINE uint64_t damacy__number_to_out(uint64_t x, 
     return damacy__f32_to_out(damacy__number_to_f32<K, true>(x), out);
 }
 
-// ---- a voxel
-// ------------------------------------------------------------------------------------- Scale and
-// offset of one voxel: an f32 times scale, rounded, plus offset, rounded.
+// ---- a voxel ----
+
+// Scale and offset of one voxel: an f32 times scale, rounded, plus offset, rounded.
 typedef struct damacy__linear {
     float scale;
     float offset;

@@ -21,7 +21,7 @@ typedef struct alignas(16) damacy__u32x4 {
     uint32_t x, y, z, w;
 } damacy__u32x4;
 
-// ---- collectives ------------------------------------------------------------------------------
+// ---- collectives ----
 #define damacy__sync_block()           __syncthreads()
 #define damacy__sync_warp()            __syncwarp(DAMACY__FULL)
 #define damacy__sync_warp_of(mask)     __syncwarp(mask)
@@ -125,7 +125,7 @@ DAMACY__INLINE uint32_t damacy__sum_upto(uint32_t v, uint32_t lane)
     return v;
 }
 
-// ---- bits -------------------------------------------------------------------------------------
+// ---- bits ----
 #ifdef __CUDACC__
 // High word of hi:lo << (s mod 32), and low word of hi:lo >> (s mod 32).
 DAMACY__INLINE uint32_t damacy__funnel_left(uint32_t lo, uint32_t hi, uint32_t s)
@@ -215,7 +215,7 @@ DAMACY__INLINE uint32_t damacy__mask_bits(uint32_t at, uint32_t width)
 }
 #endif
 
-// ---- atomics on global or shared memory: relaxed, they order nothing ----------------------------
+// ---- atomics on global or shared memory: relaxed, they order nothing ----
 #ifdef __CUDACC__
 typedef unsigned long long damacy__atomic64; // the type that the 64-bit functions take
 #else
@@ -259,7 +259,7 @@ DAMACY__INLINE uint64_t damacy__atomic_cas64(uint64_t* p, uint64_t expected, uin
     return atomicCAS((damacy__atomic64*)p, (damacy__atomic64)expected, (damacy__atomic64)v);
 }
 
-// ---- global memory: cache hints -----------------------------------------------------------------
+// ---- global memory: cache hints ----
 // Of a load whose neighbours are wanted soon: L2 asks memory for all 256 bytes.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #define DAMACY__AHEAD ".L2::128B"
@@ -308,7 +308,7 @@ DAMACY__INLINE void damacy__prefetch_l2(const void* p)
 }
 #endif
 
-// ---- shared memory by 32-bit address ------------------------------------------------------------
+// ---- shared memory by 32-bit address ----
 #ifdef __CUDACC__
 DAMACY__INLINE uint32_t damacy__shared_address(const void* p)
 {

@@ -192,11 +192,13 @@ static_assert(sizeof(damacy__zstd_counters) == 96, "ABI");
 #define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
 #define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* hundreds of few long segments */
 /* Of blosc chunks alone: about a thousand of them, and the same of few segments, whose matches read
- * what is near; and thousands of blocks. */
+ * what is near; thousands of blocks; and hundreds of chunks, likewise. */
 #define DAMACY__ZSTD_EXECUTE_128X1        0x1000000u
 #define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u
 #define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u
-#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */
+#define DAMACY__ZSTD_EXECUTE_256X1        0x8000000u
+#define DAMACY__ZSTD_EXECUTE_256X2_SERIAL 0x10000000u
+#define DAMACY__ZSTD_EXECUTE_BLOSC        0x1f000000u /* these */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 

@@ -191,8 +191,7 @@ DAMACY__INLINE void damacy__exec_scatter(uint32_t to, damacy__exec_words w, uint
                                damacy__funnel_right(w.w1, w.w2, skew), n);
 }
 
-// ---- which variant takes a frame
-// ------------------------------------------------------------------
+// ---- which variant takes a frame ----
 
 // Where the links of entry i of the execute list lie, in links; NONE: it is not executed by links.
 DAMACY__INLINE uint32_t damacy__exec_link_at(const damacy__zstd_wave& w, uint32_t i)
@@ -226,17 +225,22 @@ DAMACY__INLINE bool damacy__exec_is_wide(const damacy__zstd_wave& w)
 }
 
 // The variant for the blocks of blosc chunks by the density of the wave: matches of few records are
-// copied one after another, of thousands of frames also those of more. Bytes that are shuffled have
-// most records in a part of a block, bits of some planes in all of it.
-DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* counts)
+// copied one after another, of thousands of frames also those of more, of hundreds not in planes of
+// bits. Bytes that are shuffled have most records in a part of a block, bits of some planes in all
+// of it.
+DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* counts,
+                                                   uint32_t launched)
 {
     const uint32_t n = counts->n_execute, whole = counts->density;
+    const bool hundreds = launched & DAMACY__ZSTD_EXECUTE_256X4;
 
     if (n > 1200)
         return whole <= 120 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;
-    if (whole <= (counts->n_shuffled ? 44 : 64))
-        return DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
-    return whole <= 170 ? DAMACY__ZSTD_EXECUTE_128X1 : DAMACY__ZSTD_EXECUTE_128X4_3K;
+    if (counts->n_shuffled ? whole <= 44 : whole <= 64 && !hundreds)
+        return hundreds ? DAMACY__ZSTD_EXECUTE_256X2_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+    if (whole <= 170)
+        return hundreds ? DAMACY__ZSTD_EXECUTE_256X1 : DAMACY__ZSTD_EXECUTE_128X1;
+    return hundreds ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;
 }
 
 // The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points
@@ -261,7 +265,7 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
     if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))
         return DAMACY__ZSTD_EXECUTE_LINKS;
     if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)
-        best = damacy__exec_blosc_variant(damacy__zstd_counts(w));
+        best = damacy__exec_blosc_variant(damacy__zstd_counts(w), launched);
     else if (n <= 200)
         best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&
                        (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))

@@ -18,3 +18,7 @@ DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x2_serial, 128, 2, 6144, 16, true
                        DAMACY__ZSTD_EXECUTE_128X2_SERIAL)
 DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_64x4_serial, 64, 4, 4096, 16, true, 16,
                        DAMACY__ZSTD_EXECUTE_64X4_SERIAL)
+DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x1, 256, 1, 4096, 8, false, 4,
+                       DAMACY__ZSTD_EXECUTE_256X1)
+DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x2_serial, 256, 2, 6144, 16, true, 4,
+                       DAMACY__ZSTD_EXECUTE_256X2_SERIAL)

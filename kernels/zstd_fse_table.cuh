@@ -220,6 +220,35 @@ DAMACY__INLINE uint32_t damacy__fse_rank_symbols(uint32_t table, uint32_t size, 
     return damacy__popc(rare0) + damacy__popc(rare1);
 }
 
+// Second half: the symbol of a cell in each of N tables.
+template <uint32_t N>
+DAMACY__INLINE void damacy__fse_symbols(uint32_t cell, const uint32_t (&size)[N],
+                                        const uint32_t (&n_rare)[N], uint32_t scratch,
+                                        uint32_t (&symbol)[N])
+{
+    constexpr uint32_t STRIDE = DAMACY__FSE_BUILD;
+    uint32_t turn[N];
+    damacy__u32x2 v[N];
+
+    // Step by step, so that all wait for shared memory together.
+    DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
+    {
+        turn[u] = damacy__fse_turn(cell, size[u]) & 511;
+        v[u] = damacy__lds64(scratch + u * STRIDE + 128 + (turn[u] >> 5) * 8);
+    }
+    DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
+    {
+        turn[u] -= v[u].y + damacy__popc(v[u].x & ((1u << (turn[u] & 31)) - 1));
+        v[u] = damacy__lds64(scratch + u * STRIDE + (turn[u] >> 5 & 15) * 8);
+    }
+    DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
+    {
+        const uint32_t nth = v[u].y + damacy__popc(v[u].x & ((2u << (turn[u] & 31)) - 1)) - 1;
+        const uint32_t at = cell + n_rare[u] < size[u] ? nth : cell - size[u];
+        symbol[u] = damacy__lds8(scratch + u * STRIDE + 256 + (at & 63));
+    }
+}
+
 // A warp builds the tables of N neighbouring slots from slot `first` on, as many as make 16 bytes
 // of entries: cells of one table lie in one bank, so that a store takes as long for one table as
 // for N. Those that are not there, log DAMACY__FSE_BAD, get what stays in the first cell. Every
@@ -246,25 +275,9 @@ static __device__ void damacy__fse_build(uint32_t shared, uint32_t table, uint32
     }
     damacy__sync_warp();
     for (uint32_t cell = lane; cell < most + lane; cell += 32) {
-        uint32_t turn[N], symbol[N], same[N];
+        uint32_t symbol[N], same[N];
         damacy__u32x2 v[N], entry[N];
-        // Step by step, so that all wait for shared memory together.
-        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
-        {
-            turn[u] = damacy__fse_turn(cell, size[u]) & 511;
-            v[u] = damacy__lds64(scratch + u * STRIDE + 128 + (turn[u] >> 5) * 8);
-        }
-        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
-        {
-            turn[u] -= v[u].y + damacy__popc(v[u].x & ((1u << (turn[u] & 31)) - 1));
-            v[u] = damacy__lds64(scratch + u * STRIDE + (turn[u] >> 5 & 15) * 8);
-        }
-        DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
-        {
-            const uint32_t nth = v[u].y + damacy__popc(v[u].x & ((2u << (turn[u] & 31)) - 1)) - 1;
-            const uint32_t at = cell + n_rare[u] < size[u] ? nth : cell - size[u];
-            symbol[u] = damacy__lds8(scratch + u * STRIDE + 256 + (at & 63));
-        }
+        damacy__fse_symbols<N>(cell, size, n_rare, scratch, symbol);
         DAMACY__UNROLL for (uint32_t u = 0; u < N; u++)
         {
             if (cell >= size[u])

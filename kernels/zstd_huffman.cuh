@@ -418,7 +418,7 @@ DAMACY__INLINE bool damacy__zstd_section_stream(const damacy__zstd_section& c, u
     return true;
 }
 
-// ---- many blocks: lane = stream, 8 blocks a warp ------------------------------------------------
+// ---- many blocks: lane = stream, 8 blocks a warp ----
 
 // Sections for tables of one size: of one list, or of two.
 typedef struct damacy__zstd_sections {

@@ -6,7 +6,7 @@
 
 #include "kernels/zstd_common.cuh"
 
-// ---- allocate: one block of 1024 threads --------------------------------------------------------
+// ---- allocate: one block of 1024 threads ----
 
 typedef struct damacy__zstd_totals {
     uint64_t n_literal_bytes, n_records;
@@ -200,7 +200,7 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
     }
 }
 
-// ---- order: one or two blocks of 1024 threads ---------------------------------------------------
+// ---- order: one or two blocks of 1024 threads ----
 
 #define DAMACY__ZSTD_BUCKETS          80u
 #define DAMACY__ZSTD_SEQUENCE_BUCKETS 1024u
@@ -439,7 +439,7 @@ static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,
     }
 }
 
-// ---- resolve: a warp per job --------------------------------------------------------------------
+// ---- resolve: a warp per job ----
 
 // An entry of a map of repeat offsets: a plain offset (0 = broken), or MAP | k << 29 | d for
 // "incoming offset k minus d". d stays far below 2^29: 32 blocks of 43690 sequences.

@@ -88,22 +88,106 @@ DAMACY__INLINE void damacy__zstd_share_run(damacy__zstd_stream& s, uint32_t step
     a.end = s.at;
 }
 
-// First guess of the boundaries.
+// First guess of the boundaries. Codes that all have `unit` bits, if that is not 1, begin at
+// multiples of it, and never synchronise from another place.
 template <int LOG, int S>
 DAMACY__INLINE void damacy__zstd_share_guess(damacy__zstd_stream& s, uint32_t step_table,
-                                             uint32_t lane, uint32_t target, damacy__zstd_share& a)
+                                             uint32_t lane, uint32_t target, uint32_t unit,
+                                             damacy__zstd_share& a)
 {
-    const uint32_t first = s.at, size = target > first ? (target - first + S - 1) / S : 1;
+    const uint32_t first = s.at, even = target > first ? (target - first + S - 1) / S : 1;
+    const uint32_t size = (even + unit - 1) / unit * unit;
+    const uint32_t warm = unit > 1 ? 0 : DAMACY__ZSTD_WARM;
     uint32_t from = first + lane * size;
 
     a.limit = lane == S - 1 ? target : damacy__min(first + (lane + 1) * size, target);
     from = damacy__min(from, target);
-    s.at = from > first + DAMACY__ZSTD_WARM ? from - DAMACY__ZSTD_WARM : first;
+    s.at = from > first + warm ? from - warm : first;
     damacy__zstd_ring_start(s);
     a.middle = damacy__min(from + 1024, a.limit);
-    if (lane)
+    if (s.at < from)
         damacy__zstd_run<LOG>(s, step_table, from);
     damacy__zstd_share_run<LOG>(s, step_table, a, false);
+}
+
+// Fills the table that walks two symbols at a time. Returns the length of all codes, 1 where they
+// differ.
+template <int LOG, int S>
+DAMACY__INLINE uint32_t damacy__zstd_steps_build(const uint16_t* table, uint16_t* step,
+                                                 uint32_t log)
+{
+    bool differs = false;
+
+    for (uint32_t v = threadIdx.x; v < 1u << DAMACY__ZSTD_STEP_LOG; v += 4 * S) {
+        const uint32_t x = v << (32 - DAMACY__ZSTD_STEP_LOG);
+        const uint32_t n1 = table[x >> (32 - LOG)] & 255;
+        const uint32_t n2 = table[(x << n1) >> (32 - LOG)] & 255;
+        step[v] = (uint16_t)(n1 + n2 <= DAMACY__ZSTD_STEP_LOG ? (n1 + n2) | 512 : n1 | 256);
+        differs |= n1 != log;
+    }
+    return damacy__sync_count(differs) ? 1 : log;
+}
+
+// Walks shares that did not synchronise again, from where the one before them ends.
+template <int LOG, int S>
+DAMACY__INLINE void damacy__zstd_shares_repair(damacy__zstd_stream& s, uint32_t step_table,
+                                               bool runs, damacy__zstd_split_shared<S>& shared,
+                                               damacy__zstd_share& a)
+{
+    const uint32_t tid = threadIdx.x, lane = tid % S;
+
+    for (uint32_t r = 0; r <= S; r++) {
+        bool wrong = false;
+        shared.end[tid] = a.end;
+        damacy__sync_block();
+        if (runs && lane && shared.end[tid - 1] != a.start) {
+            wrong = true;
+            s.at = shared.end[tid - 1];
+            damacy__zstd_ring_start(s);
+            damacy__zstd_share_run<LOG>(s, step_table, a, true);
+        }
+        if (damacy__sync_count(wrong) == 0)
+            break;
+    }
+}
+
+// The symbols of a lane's stream before its share, which has `mine`. Marks the section as bad where
+// a stream ends elsewhere than at target or has not `count` symbols.
+template <int S>
+DAMACY__INLINE uint32_t damacy__zstd_shares_count(damacy__zstd_split_shared<S>& shared,
+                                                  const damacy__zstd_share& a, uint32_t mine,
+                                                  bool runs, uint32_t target, uint32_t count)
+{
+    const uint32_t tid = threadIdx.x, lane = tid % S;
+    uint32_t before = 0, total = 0;
+
+    shared.count[tid] = mine;
+    if (runs && lane == S - 1 && a.end != target)
+        shared.bad = 1;
+    damacy__sync_block();
+    for (uint32_t k = 0; k < S; k++) {
+        const uint32_t v = shared.count[tid / S * S + k];
+        before += k < lane ? v : 0;
+        total += v;
+    }
+    if (runs && total != count)
+        shared.bad = 1;
+    damacy__sync_block();
+    return before;
+}
+
+// What a lane stores: whole 32-byte units, so that it fills whole sectors. own: where its share of
+// n symbols goes; last: the end of its stream's place.
+template <int S>
+DAMACY__INLINE void damacy__zstd_share_range(uint64_t own, uint64_t last, uint32_t n,
+                                             uint64_t& from, uint64_t& until)
+{
+    const uint32_t lane = threadIdx.x % S;
+
+    from = lane == 0 ? own : (own + 31) & ~31ull;
+    until = lane == S - 1 ? last : (own + n + 31) & ~31ull;
+    if (until > last)
+        until = last;
 }
 
 // Decodes the section of one block of the wave.
@@ -132,13 +216,7 @@ DAMACY__INLINE void damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_
         damacy__zstd_table_build(table, ring, damacy__zstd_trees(w)[c.tree].weights[tid], c.log,
                                  LOG);
     damacy__sync_block();
-    for (uint32_t v = tid; v < 1u << DAMACY__ZSTD_STEP_LOG; v += 4 * S) {
-        const uint32_t x = v << (32 - DAMACY__ZSTD_STEP_LOG);
-        const uint32_t n1 = table[x >> (32 - LOG)] & 255;
-        const uint32_t n2 = table[(x << n1) >> (32 - LOG)] & 255;
-        step[v] = (uint16_t)(n1 + n2 <= DAMACY__ZSTD_STEP_LOG ? (n1 + n2) | 512 : n1 | 256);
-    }
-    damacy__sync_block();
+    const uint32_t unit = damacy__zstd_steps_build<LOG, S>(table, step, c.log);
     s.ring = damacy__shared_address(ring) + (tid & 31) * 4;
     s.table = damacy__shared_address(table);
     s.lo = c.lo;
@@ -150,47 +228,20 @@ DAMACY__INLINE void damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_
         runs = false;
     }
     if (runs)
-        damacy__zstd_share_guess<LOG, S>(s, step_table, lane, target, a);
-    for (uint32_t r = 0; r <= S; r++) { // repair lanes that did not synchronise
-        bool wrong = false;
-        shared.end[tid] = a.end;
-        damacy__sync_block();
-        if (runs && lane && shared.end[tid - 1] != a.start) {
-            wrong = true;
-            s.at = shared.end[tid - 1];
-            damacy__zstd_ring_start(s);
-            damacy__zstd_share_run<LOG>(s, step_table, a, true);
-        }
-        if (damacy__sync_count(wrong) == 0)
-            break;
-    }
+        damacy__zstd_share_guess<LOG, S>(s, step_table, lane, target, unit, a);
+    damacy__zstd_shares_repair<LOG>(s, step_table, runs, shared, a);
     const uint32_t mine = a.n_before + a.n_after;
-    shared.count[tid] = mine;
-    if (runs && lane == S - 1 && a.end != target)
-        shared.bad = 1;
-    damacy__sync_block();
-    uint32_t before = 0, total = 0;
-    for (uint32_t k = 0; k < S; k++) {
-        const uint32_t v = shared.count[stream * S + k];
-        before += k < lane ? v : 0;
-        total += v;
-    }
-    if (runs && total != count)
-        shared.bad = 1;
-    damacy__sync_block();
+    const uint32_t before = damacy__zstd_shares_count(shared, a, mine, runs, target, count);
     if (shared.bad) {
         if (tid == 0)
             damacy__zstd_fail(w, damacy__zstd_blocks(w)[block], c.src, DAMACY__JOB_BAD_LITERALS);
         return;
     }
-    uint64_t from = 0, until = 0; // pass B: whole 32-byte units, so that lanes store whole sectors
+    uint64_t from = 0, until = 0; // pass B
     uint32_t skip = 0;
     if (runs) {
-        const uint64_t own = dst + before, last = dst + count;
-        from = lane == 0 ? own : (own + 31) & ~31ull;
-        until = lane == S - 1 ? last : (own + mine + 31) & ~31ull;
-        if (until > last)
-            until = last;
+        const uint64_t own = dst + before;
+        damacy__zstd_share_range<S>(own, dst + count, mine, from, until);
         if (from < until) {
             skip = (uint32_t)(from - own);
             s.at = a.start;

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Lists test programs for meson.build: one line "suite name file language needs threads shared" each.
+"""Lists test programs for meson.build: one line "suite name file language needs threads shared kernels"
+each.
 
 A test is found by its place: tests/unit/test_x.c, tests/kernel/test_x.cpp, tests/pipeline/test_x.c,
 tests/gpu/test_x.c and tests/fuzz/fuzz_x.c (or .cpp). needs names the libraries whose headers it
 includes, directly or through other files ("-" for none); threads is 1 when it starts threads; shared
-is 1 when it uses the public interface alone, so that one compiled implementation serves it.
+is 1 when it uses the public interface alone, so that one compiled implementation serves it; kernels is
+1 when it runs all kernels, which are compiled once, too.
 """
 import pathlib
 import re
@@ -39,5 +41,7 @@ for suite in ("unit", "kernel", "pipeline", "gpu", "fuzz"):
         if not match or (match[1] == "fuzz") != (suite == "fuzz"):
             continue
         threads = suite == "pipeline" or re.search(r"pthread_create|damacy__thread_|std::thread", path.read_text())
-        print(suite, match[2], path.relative_to(ROOT), match[3], ",".join(sorted(needs(path, set()))) or "-",
-              1 if threads else 0, 1 if suite == "pipeline" and match[2] in PUBLIC and match[3] == "c" else 0)
+        files = set()
+        print(suite, match[2], path.relative_to(ROOT), match[3], ",".join(sorted(needs(path, files))) or "-",
+              1 if threads else 0, 1 if suite == "pipeline" and match[2] in PUBLIC and match[3] == "c" else 0,
+              1 if ROOT / "tests/simt/kernels.h" in files else 0)

@@ -58,10 +58,13 @@ static damacy_status damacy__event_record(damacy__device* device, damacy__event 
                                           damacy__stream stream, damacy_error* err);
 static damacy_status damacy__event_done(damacy__device* device, damacy__event event, bool* done,
                                         damacy_error* err);
+static damacy_status damacy__stream_done(damacy__device* device, damacy__stream stream, bool* done,
+                                         damacy_error* err);
 static damacy_status damacy__event_await(damacy__device* device, damacy__event event,
                                          uint64_t timeout_ns, damacy_error* err);
 static damacy_status damacy__stream_await(damacy__device* device, damacy__stream stream,
                                           damacy__event event, damacy_error* err);
+static void damacy__stream_settle(damacy__device* device, damacy__stream stream);
 static damacy_status damacy__copy_to_device(damacy__device* device, uint64_t dst_dev,
                                             const void* src, uint64_t size, damacy__stream stream,
                                             damacy_error* err);
@@ -281,20 +284,32 @@ static damacy_status damacy__event_record(damacy__device* device, damacy__event 
                                 "cuEventRecord");
 }
 
+/* What a query says: done, not yet, or why it never will be. */
+static damacy_status damacy__device_answer(damacy__device* device, int code, const char* call,
+                                           bool* done, damacy_error* err)
+{
+    *done = code == DAMACY__CUDA_OK;
+    return code == DAMACY__CUDA_NOT_READY
+               ? DAMACY_OK
+               : damacy__device_check(device, code, err, "work on the GPU (seen at %s)", call);
+}
+
 /* Whether the work before the last record has run. An event that was never recorded is done. */
 static damacy_status damacy__event_done(damacy__device* device, damacy__event event, bool* done,
                                         damacy_error* err)
 {
-    int code;
-
     DAMACY__TRY(damacy__device_alive(device, err));
-    code = device->driver->event_query(event);
-    if (code != DAMACY__CUDA_NOT_READY) {
-        DAMACY__TRY(
-            damacy__device_check(device, code, err, "work on the GPU (seen at cuEventQuery)"));
-    }
-    *done = code == DAMACY__CUDA_OK;
-    return DAMACY_OK;
+    return damacy__device_answer(device, device->driver->event_query(event), "cuEventQuery", done,
+                                 err);
+}
+
+/* Whether nothing is queued on the stream any more. */
+static damacy_status damacy__stream_done(damacy__device* device, damacy__stream stream, bool* done,
+                                         damacy_error* err)
+{
+    DAMACY__TRY(damacy__device_alive(device, err));
+    return damacy__device_answer(device, device->driver->stream_query(stream), "cuStreamQuery",
+                                 done, err);
 }
 
 /* Waits on the host. After timeout_ns (0: never) the device counts as stalled: a kernel that hangs
@@ -334,6 +349,18 @@ static damacy_status damacy__stream_await(damacy__device* device, damacy__stream
     DAMACY__TRY(damacy__device_alive(device, err));
     return damacy__device_check(device, device->driver->stream_wait(stream, event, 0), err,
                                 "cuStreamWaitEvent");
+}
+
+/* After a failure: waits until what was queued has run, so that memory of the host's is its owner's
+ * again. A lost device does nothing more, and one that is stalled cannot be waited for. */
+static void damacy__stream_settle(damacy__device* device, damacy__stream stream)
+{
+    damacy_error ignored;
+
+    if (damacy__device_alive(device, &ignored) == DAMACY_OK) {
+        (void)damacy__device_note(device, device->driver->stream_synchronize(stream),
+                                  "cuStreamSynchronize");
+    }
 }
 
 /* ---- copies: queued on the stream, in order ---- */

@@ -230,6 +230,9 @@ static damacy_status damacy__batch_fetch(damacy__gpu* gpu, const damacy_batch_in
     if (status == DAMACY_OK) {
         status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
     }
+    if (status != DAMACY_OK) {
+        damacy__stream_settle(&gpu->device, gpu->read_stream);
+    }
     damacy__event_close(&gpu->device, event);
     return status;
 }

@@ -232,7 +232,19 @@ static void damacy__wave_sent(damacy__gpu* gpu, damacy__wave* wave)
     }
 }
 
-/* Ends what the device has finished; after a failure, everything. */
+/* Whether no copy that was queued reads the host's bytes any more. A lost device reads none. */
+static bool damacy__gpu_has_sent(damacy__gpu* gpu)
+{
+    damacy_error ignored;
+    bool done = false;
+
+    memset(&ignored, 0, sizeof ignored);
+    return damacy__stream_done(&gpu->device, gpu->copy_stream, &done, &ignored) != DAMACY_OK ||
+           done;
+}
+
+/* Ends what the device has finished; after a failure everything, but for bytes that a copy may
+ * still read: their memory is read into again. */
 static void damacy__gpu_poll(damacy__gpu* gpu)
 {
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
@@ -257,7 +269,7 @@ static void damacy__gpu_poll(damacy__gpu* gpu)
             damacy__event_done(&gpu->device, wave->done, &done, &error) != DAMACY_OK) {
             damacy__gpu_fail(gpu, &error);
         }
-        if (gpu->has_failed) {
+        if (gpu->has_failed && (wave->is_sent || damacy__gpu_has_sent(gpu))) {
             for (uint32_t k = 0; k < wave->n_units; k++) {
                 damacy__unit_abandon(gpu, wave->units[k]);
             }

@@ -54,7 +54,7 @@ enum { /* of shapes: PLAIN in the program back; from FILTERED on those that undo
        DAMACY__ZSTD_TILE_FILTERED = 3,
        DAMACY__ZSTD_TILE_256X4 = 3,
        DAMACY__ZSTD_TILES_PLAIN = 5,
-       DAMACY__ZSTD_TILES = 8
+       DAMACY__ZSTD_TILES = 10
 };
 
 /* A shape of execution. */
@@ -76,6 +76,8 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
         {DAMACY__ZSTD_EXECUTE_128X1, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 1, 2048), 8},
         {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 128, DAMACY__ZSTD_SERIAL_SHARED(128, 2, 6144), 8},
         {DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 64, DAMACY__ZSTD_SERIAL_SHARED(64, 4, 4096), 16},
+        {DAMACY__ZSTD_EXECUTE_256X1, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 1, 4096), 4},
+        {DAMACY__ZSTD_EXECUTE_256X2_SERIAL, 256, DAMACY__ZSTD_SERIAL_SHARED(256, 2, 6144), 4},
     };
 
     return tiles[index];

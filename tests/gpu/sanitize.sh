@@ -48,7 +48,8 @@ cases() {
         done
         echo "codec lz4 decodes_lz4_and_blosc"
         echo "codec blosc decodes_lz4_and_blosc"
-        for kernels in zstd_filtered_64 zstd_filtered_128x1 zstd_filtered_128x2; do
+        for kernels in zstd_filtered_64 zstd_filtered_128x1 zstd_filtered_128x2 zstd_filtered_256x1 \
+            zstd_filtered_256x2; do
             echo "codec $kernels waves_of_shuffled_blosc"
         done
         echo "pipeline assemble the_gpu_gives"
@@ -75,7 +76,9 @@ check() {
     options="--print-limit 100000"
     [ "$tool" = memcheck ] && options="--leak-check full --padding 256"
     [ "$tool" = racecheck ] && options="$options --racecheck-report hazard"
-    [ "$tool $program" = "racecheck codec" ] && options="$options --launch-count 6"
+    case "$tool $kernels" in # of all kernels, and shapes of execution work in the last waves alone
+    "racecheck lz4" | "racecheck blosc") options="$options --launch-count 6" ;;
+    esac
     [ "$kernels" = - ] || options="$options --kernel-name kns=$kernels"
     begin=$(date +%s)
     # shellcheck disable=SC2086

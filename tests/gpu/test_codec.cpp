@@ -176,7 +176,7 @@ TEST(codec_gpu_refuses_hostile_zstd_frames_and_spares_the_good_ones)
     }
 }
 
-// ---- graphs -------------------------------------------------------------------------------------
+// ---- graphs ----
 
 struct graph_driver {
     int (*begin)(damacy__stream, int);
@@ -271,7 +271,7 @@ TEST(codec_gpu_decodes_thousands_of_frames_with_and_without_a_graph)
     }
 }
 
-// ---- other kinds --------------------------------------------------------------------------------
+// ---- other kinds ----
 
 TEST(codec_gpu_decodes_lz4_and_blosc_with_scratch_of_either_query)
 {

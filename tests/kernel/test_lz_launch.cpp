@@ -1,70 +1,23 @@
 // src/stage/lz_launch.h and assemble_launch.h on a fake driver whose device runs the kernels on the
 // CPU: a wave of blosc chunks of both codecs with LZ4 jobs of the caller's before them, decoded,
 // checked and assembled, without a look at anything in between.
+#include "format/dtype.h"
 #include "gpu/memory.h"
 #include "stage/assemble_launch.h"
 #include "stage/lz_launch.h"
 #include "stage/zstd_launch.h"
 #include "tests/device_open.h"
 #include "tests/simt/driver.h"
-#include "kernels/assemble.cu"
-#include "kernels/blosc.cu"
-#include "kernels/copy.cu"
-#include "kernels/crc32c.cu"
-#include "kernels/lz4.cu"
-#include "kernels/zstd.cu"
-#include "kernels/zstd_filtered.cu"
-#include "kernels/zstd_sequences.cu"
+#include "tests/simt/kernels.h"
 #include "tests/test.h"
 #include <blosc.h>
 #include <lz4.h>
-
-SIMT_KERNEL(damacy_assemble);
-SIMT_KERNEL(damacy_blosc_begin);
-SIMT_KERNEL(damacy_blosc_parse);
-SIMT_KERNEL(damacy_blosc_unfilter);
-SIMT_KERNEL(damacy_zstd_filtered_256x4);
-SIMT_KERNEL(damacy_zstd_filtered_128x4_3k);
-SIMT_KERNEL(damacy_zstd_filtered_128x1);
-SIMT_KERNEL(damacy_zstd_filtered_128x2_serial);
-SIMT_KERNEL(damacy_zstd_filtered_64x4_serial);
-SIMT_KERNEL(damacy_clear_failed);
-SIMT_KERNEL(damacy_crc32c);
-SIMT_KERNEL(damacy_lz4);
-SIMT_KERNEL(damacy_lz4_sparse);
-SIMT_KERNEL(damacy_lz4_fours);
-SIMT_KERNEL(damacy_zstd_count);
-SIMT_KERNEL(damacy_zstd_allocate);
-SIMT_KERNEL(damacy_zstd_fill);
-SIMT_KERNEL(damacy_zstd_trees);
-SIMT_KERNEL(damacy_zstd_order);
-SIMT_KERNEL(damacy_zstd_resolve);
-SIMT_KERNEL(damacy_zstd_literals_lanes9);
-SIMT_KERNEL(damacy_zstd_literals_lanes10);
-SIMT_KERNEL(damacy_zstd_literals_lanes11);
-SIMT_KERNEL(damacy_zstd_literals_split32);
-SIMT_KERNEL(damacy_zstd_literals_split128);
-SIMT_KERNEL(damacy_zstd_place);
-SIMT_KERNEL(damacy_zstd_finish);
-SIMT_KERNEL(damacy_zstd_tables);
-SIMT_KERNEL(damacy_zstd_fse);
-SIMT_KERNEL(damacy_zstd_fse_few);
-SIMT_KERNEL(damacy_zstd_link);
-SIMT_KERNEL(damacy_zstd_jump);
-SIMT_KERNEL(damacy_zstd_cut);
-SIMT_KERNEL(damacy_zstd_relay);
-SIMT_KERNEL(damacy_zstd_relay_wide);
-SIMT_KERNEL(damacy_zstd_execute_1024x3);
-SIMT_KERNEL(damacy_zstd_execute_256x4);
-SIMT_KERNEL(damacy_zstd_execute_128x4);
-SIMT_KERNEL(damacy_zstd_execute_128x4_3k);
-SIMT_KERNEL(damacy_zstd_execute_128x2);
 
 typedef std::vector<uint8_t> bytes;
 
 size_t damacy_dtype_size(damacy_dtype dtype)
 {
-    return dtype < DAMACY_NATIVE ? damacy__type_size((uint32_t)dtype) : 0;
+    return damacy__dtype_size(dtype);
 }
 
 static damacy__driver driver;
@@ -89,6 +42,7 @@ static void open_all(uint64_t seed)
     damacy__device_config config = {};
     damacy__program_spec spec = {};
     fake.seed = seed;
+    enroll_kernels();
     fake_open(&driver, &fake);
     memset(&heap, 0, sizeof heap);
     memset(&err, 0, sizeof err);
@@ -306,11 +260,13 @@ static void run_wave(uint64_t seed, bool corrupt, uint32_t execute)
 
 TEST(a_wave_of_both_codecs_decodes_and_assembles)
 {
-    static const uint32_t shapes[] = {DAMACY__ZSTD_EXECUTE_256X4, DAMACY__ZSTD_EXECUTE_128X4_3K,
-                                      DAMACY__ZSTD_EXECUTE_128X1, DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
-                                      DAMACY__ZSTD_EXECUTE_64X4_SERIAL};
+    static const uint32_t shapes[] = {
+        DAMACY__ZSTD_EXECUTE_256X4,       DAMACY__ZSTD_EXECUTE_128X4_3K,
+        DAMACY__ZSTD_EXECUTE_128X1,       DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
+        DAMACY__ZSTD_EXECUTE_64X4_SERIAL, DAMACY__ZSTD_EXECUTE_256X1,
+        DAMACY__ZSTD_EXECUTE_256X2_SERIAL};
 
-    for (uint32_t i = 0; i < 5; i++)
+    for (uint32_t i = 0; i < 7; i++)
         run_wave(test_seed() + 2 * i, false, shapes[i]);
 }
 

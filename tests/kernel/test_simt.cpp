@@ -5,7 +5,7 @@
 #include <thread>
 #include <unistd.h>
 
-// ---- kernels ------------------------------------------------------------------------------------
+// ---- kernels ----
 
 struct warp_results {
     uint32_t up, down, bits, wrap, ballot, any, all, match, sum, most, least, same, xors;
@@ -176,7 +176,7 @@ static __global__ void greedy_warp(uint32_t* out)
     }
 }
 
-// ---- tests --------------------------------------------------------------------------------------
+// ---- tests ----
 
 TEST(warp_collectives_give_the_results_of_the_gpu)
 {

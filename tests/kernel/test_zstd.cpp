@@ -199,7 +199,7 @@ TEST(zstd_agrees_with_libzstd_on_fuzzed_inputs)
     CHECK(differences <= 12);
 }
 
-// ---- jobs and waves -----------------------------------------------------------------------------
+// ---- jobs and waves ----
 
 static bytes compressed(const bytes& content, int level, bool checksum)
 {
@@ -258,6 +258,17 @@ static bytes symbols(size_t size, uint32_t n)
     return b;
 }
 
+// Bytes whose codes have 4 and 8 bits, so that a decoder in the middle of one never finds another.
+static bytes two_lengths(size_t size)
+{
+    bytes b(size);
+    for (uint8_t& v : b) {
+        const uint32_t kind = noise() % 16;
+        v = (uint8_t)(kind < 15 ? kind : 16 + noise() % 16);
+    }
+    return b;
+}
+
 // Waves with few and with many literals for each sequence: whether they are early depends on it.
 TEST(zstd_decodes_literals_with_every_kernel)
 {
@@ -267,6 +278,7 @@ TEST(zstd_decodes_literals_with_every_kernel)
     }
     waves.push_back({symbols(131070, 2), symbols(131056, 16), symbols(131055, 17)});
     waves.push_back({symbols(131000, 90), bytes(100000, 7)});
+    waves.push_back({symbols(131001, 64), symbols(100003, 128), two_lengths(131002)});
     for (int run = 0; run < 2 * (WAVE_SPLIT128 + 1); run++) {
         for (const std::vector<bytes>& contents : waves) {
             std::vector<wave_job> jobs;
@@ -445,7 +457,7 @@ TEST(zstd_bounds_the_walk_over_headers)
     CHECK_EQ(jobs[0].result.size, 0);
 }
 
-// ---- broken data --------------------------------------------------------------------------------
+// ---- broken data ----
 
 // Whatever we accept libzstd accepts with the same bytes. It is laxer in one way that is common:
 // its fast Huffman loops do not check that a stream ends where its symbols do. n_lax counts the

@@ -70,8 +70,7 @@ static bytes noise(uint64_t* seed, size_t n)
     return b;
 }
 
-// ---- variants
-// -------------------------------------------------------------------------------------
+// ---- variants ----
 
 template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_SERIAL = false>
 static void run_tile(damacy__zstd_wave w, uint32_t variant)
@@ -111,6 +110,14 @@ static void run_128x2_serial(const damacy__zstd_wave& w)
 static void run_64x4_serial(const damacy__zstd_wave& w)
 {
     run_tile<64, 4, 4096, 16, true>(w, DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
+}
+static void run_256x1(const damacy__zstd_wave& w)
+{
+    run_tile<256, 1, 4096>(w, DAMACY__ZSTD_EXECUTE_256X1);
+}
+static void run_256x2_serial(const damacy__zstd_wave& w)
+{
+    run_tile<256, 2, 6144, 16, true>(w, DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
 }
 static void run_1024x3(const damacy__zstd_wave& w)
 {
@@ -161,7 +168,7 @@ static void run_all(const damacy__zstd_wave& wave)
                                      DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X2,
                                      DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_RELAY,
                                      DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE,
-                                     DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL,
+                                     DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_BLOSC,
                                      DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_BLOSC};
     damacy__zstd_wave w = wave;
     w.flags = flags[simt::random() % 8];
@@ -182,6 +189,8 @@ static void run_all(const damacy__zstd_wave& wave)
     tile(damacy__exec_shape<128, 1, 2048>(), 128, DAMACY__ZSTD_EXECUTE_128X1);
     tile(damacy__exec_shape<128, 2, 6144, 16, true>(), 128, DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     tile(damacy__exec_shape<64, 4, 4096, 16, true>(), 64, DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
+    tile(damacy__exec_shape<256, 1, 4096>(), 256, DAMACY__ZSTD_EXECUTE_256X1);
+    tile(damacy__exec_shape<256, 2, 6144, 16, true>(), 256, DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
     simt::launch(dim3(2), dim3(1024), [&] { damacy__zstd_cut<damacy__relay_best>(w); });
     const auto relay = [&](auto t) {
         simt::launch(dim3(2), dim3(decltype(t)::THREADS), decltype(t)::RELAY_SIZE, [&] {
@@ -193,13 +202,13 @@ static void run_all(const damacy__zstd_wave& wave)
     relay(damacy__relay_wide());
 }
 typedef void (*variant)(const damacy__zstd_wave& w);
-static const variant variants[] = {run_256x4, run_128x4, run_128x4_3k,     run_1024x3,
-                                   run_links, run_all,   run_relay,        run_wide,
-                                   run_128x2, run_128x1, run_128x2_serial, run_64x4_serial};
-static const uint32_t n_variants = 12;
+static const variant variants[] = {run_256x4, run_128x4,       run_128x4_3k,     run_1024x3,
+                                   run_links, run_all,         run_relay,        run_wide,
+                                   run_128x2, run_128x1,       run_128x2_serial, run_64x4_serial,
+                                   run_256x1, run_256x2_serial};
+static const uint32_t n_variants = 14;
 
-// ---- harness
-// --------------------------------------------------------------------------------------
+// ---- harness ----
 
 // Executes the frames, a job each, and compares bytes and errors. `skew`: of the first output.
 static void check_frames(const std::vector<frame>& frames, variant run, uint32_t skew)
@@ -300,8 +309,7 @@ static void check_frames(const std::vector<frame>& frames, variant run, uint32_t
     }
 }
 
-// ---- frames
-// ---------------------------------------------------------------------------------------
+// ---- frames ----
 
 // Kinds: short matches, long ones, deep chains, overlaps, mostly literals.
 static frame random_frame(uint64_t* seed, uint32_t kind, uint32_t size)
@@ -373,8 +381,8 @@ TEST(overlaps_of_every_offset_and_length_at_every_alignment)
 
 TEST(matches_that_begin_a_tile_read_the_end_of_the_one_before)
 {
-    static const uint32_t tiles[n_variants] = {7168,  4096,  3072, 16384, 3072, 4096,
-                                               16384, 16384, 4096, 2048,  6144, 4096};
+    static const uint32_t tiles[n_variants] = {7168,  4096, 3072, 16384, 3072, 4096, 16384,
+                                               16384, 4096, 2048, 6144,  4096, 4096, 6144};
     uint64_t seed = test_seed();
     for (uint32_t v = 0; v < n_variants; v++) {
         std::vector<frame> frames;
@@ -451,7 +459,8 @@ TEST(the_density_of_a_wave_is_the_mean_of_its_frames)
 TEST(frames_of_blosc_chunks_go_by_one_shape)
 {
     static const uint32_t all = DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_BLOSC;
-    static const uint32_t few = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
+    static const uint32_t few = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_BLOSC;
+    static const uint32_t none = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
     static const struct {
         uint32_t flags, n, density, n_shuffled, variant;
     } cases[] = {{all, 1024, 44, 32, DAMACY__ZSTD_EXECUTE_128X2_SERIAL},
@@ -464,8 +473,12 @@ TEST(frames_of_blosc_chunks_go_by_one_shape)
                  {all, 1201, 120, 32, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
                  {all, 1201, 121, 32, DAMACY__ZSTD_EXECUTE_128X4_3K},
                  {all, 1, 200, 0, DAMACY__ZSTD_EXECUTE_128X4_3K},
-                 {few, 512, 20, 32, DAMACY__ZSTD_EXECUTE_256X4},
-                 {few, 512, 200, 32, DAMACY__ZSTD_EXECUTE_256X4},
+                 {few, 512, 44, 32, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
+                 {few, 512, 45, 1, DAMACY__ZSTD_EXECUTE_256X1},
+                 {few, 512, 0, 0, DAMACY__ZSTD_EXECUTE_256X1},
+                 {few, 1200, 170, 32, DAMACY__ZSTD_EXECUTE_256X1},
+                 {few, 512, 171, 32, DAMACY__ZSTD_EXECUTE_256X4},
+                 {none, 512, 20, 32, DAMACY__ZSTD_EXECUTE_256X4},
                  {few, 2048, 20, 32, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
                  {few, 2048, 200, 32, DAMACY__ZSTD_EXECUTE_256X4}};
 

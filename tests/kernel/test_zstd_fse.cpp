@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <memory>
 
-// ---- scalar reference ---------------------------------------------------------------------------
+// ---- scalar reference ----
 
 struct cell {
     uint32_t code, width, base;
@@ -209,8 +209,7 @@ static sequences reference_decode(const std::vector<damacy__zstd_block>& blocks,
     return r;
 }
 
-// ---- frames to blocks
-// -----------------------------------------------------------------------------
+// ---- frames to blocks ----
 
 // A copy that ends where its allocation ends, `skew` bytes after a multiple of 16.
 struct frame {
@@ -325,8 +324,7 @@ static void parse(const frame& f, uint32_t job, std::vector<damacy__zstd_block>*
     }
 }
 
-// ---- the stage
-// ------------------------------------------------------------------------------------
+// ---- the stage ----
 
 struct totals {
     uint64_t n_blocks, n_good, n_sequences;
@@ -446,8 +444,7 @@ static void check_blocks(const std::vector<frame>& frames, std::vector<damacy__z
         CHECK_EQ(errors[i] != DAMACY__ZSTD_NO_ERROR, job_bad[i]);
 }
 
-// ---- data
-// -----------------------------------------------------------------------------------------
+// ---- data ----
 
 static bytes make_data(uint32_t kind, size_t size, uint64_t* seed)
 {
@@ -495,8 +492,7 @@ static std::vector<bytes> corpus(const char* name)
     return out;
 }
 
-// ---- tests
-// ----------------------------------------------------------------------------------------
+// ---- tests ----
 
 TEST(sequences_of_real_frames_equal_the_reference)
 {

@@ -4,37 +4,9 @@
 #include "stage/zstd_launch.h"
 #include "tests/device_open.h"
 #include "tests/simt/driver.h"
-#include "kernels/zstd.cu"
-#include "kernels/zstd_sequences.cu"
+#include "tests/simt/kernels.h"
 #include "tests/kernel/zstd_corpus.h"
 #include "tests/test.h"
-
-SIMT_KERNEL(damacy_zstd_count);
-SIMT_KERNEL(damacy_zstd_allocate);
-SIMT_KERNEL(damacy_zstd_fill);
-SIMT_KERNEL(damacy_zstd_trees);
-SIMT_KERNEL(damacy_zstd_order);
-SIMT_KERNEL(damacy_zstd_resolve);
-SIMT_KERNEL(damacy_zstd_literals_lanes9);
-SIMT_KERNEL(damacy_zstd_literals_lanes10);
-SIMT_KERNEL(damacy_zstd_literals_lanes11);
-SIMT_KERNEL(damacy_zstd_literals_split32);
-SIMT_KERNEL(damacy_zstd_literals_split128);
-SIMT_KERNEL(damacy_zstd_place);
-SIMT_KERNEL(damacy_zstd_finish);
-SIMT_KERNEL(damacy_zstd_tables);
-SIMT_KERNEL(damacy_zstd_fse);
-SIMT_KERNEL(damacy_zstd_fse_few);
-SIMT_KERNEL(damacy_zstd_link);
-SIMT_KERNEL(damacy_zstd_jump);
-SIMT_KERNEL(damacy_zstd_cut);
-SIMT_KERNEL(damacy_zstd_relay);
-SIMT_KERNEL(damacy_zstd_relay_wide);
-SIMT_KERNEL(damacy_zstd_execute_1024x3);
-SIMT_KERNEL(damacy_zstd_execute_256x4);
-SIMT_KERNEL(damacy_zstd_execute_128x4);
-SIMT_KERNEL(damacy_zstd_execute_128x4_3k);
-SIMT_KERNEL(damacy_zstd_execute_128x2);
 
 static damacy__driver driver;
 static damacy__alloc heap;
@@ -50,6 +22,7 @@ static void open_all(uint64_t seed)
     fake_config fake = {};
     damacy__device_config config = {};
     fake.seed = seed;
+    enroll_kernels();
     fake_open(&driver, &fake);
     memset(&heap, 0, sizeof heap);
     memset(&err, 0, sizeof err);

@@ -39,8 +39,7 @@ static void heap_free(void* user, void* ptr, size_t)
     free(ptr);
 }
 
-// ---- arrays
-// --------------------------------------------------------------------------------------
+// ---- arrays ----
 
 enum { EXTENT = 20, CHUNK = 8, CROP = 10, VOXELS = CROP * CROP * CROP };
 
@@ -141,8 +140,7 @@ static mem_array put_way(mem_store* m, const way& w, uint32_t seed)
     return a;
 }
 
-// ---- a scene
-// -------------------------------------------------------------------------------------
+// ---- a scene ----
 
 // Samples of all arrays in turn, and a configuration for them. Pipelines of one scene share one
 // machine.

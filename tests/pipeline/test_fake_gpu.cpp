@@ -83,8 +83,7 @@ TEST(every_voxel_is_right_through_the_kernels)
     check_no_leftovers(s);
 }
 
-// ---- budgets
-// -------------------------------------------------------------------------------------
+// ---- budgets ----
 
 TEST(device_memory_stays_within_the_budget_and_is_what_statistics_say)
 {
@@ -140,8 +139,7 @@ TEST(device_that_is_full_is_told_and_harms_nothing)
     check_no_leftovers(s);
 }
 
-// ---- gates
-// ---------------------------------------------------------------------------------------
+// ---- gates ----
 
 // Work of the consumer's that runs once a test says so.
 struct latch {
@@ -345,8 +343,7 @@ TEST(batch_without_one_good_sample_waits_for_the_gate_before_it_is_filled)
     check_no_leftovers(s);
 }
 
-// ---- DLPack
-// --------------------------------------------------------------------------------------
+// ---- DLPack ----
 
 TEST(tensor_is_ordered_after_the_batch_on_every_kind_of_stream)
 {
@@ -415,8 +412,7 @@ TEST(tensors_outlive_their_pipeline)
     check_no_leftovers(s);
 }
 
-// ---- contexts
-// ------------------------------------------------------------------------------------
+// ---- contexts ----
 
 TEST(no_call_changes_the_callers_context)
 {
@@ -496,8 +492,7 @@ TEST(pipelines_work_side_by_side_in_several_contexts)
     check_no_leftovers(s);
 }
 
-// ---- damaged chunks
-// ------------------------------------------------------------------------------
+// ---- damaged chunks ----
 
 static bool touches_first_chunk(const damacy_sample& sample)
 {
@@ -570,8 +565,7 @@ TEST(destroy_before_chunks_are_read_tells_of_no_damage)
     check_no_leftovers(s);
 }
 
-// ---- where kernels come from
-// ---------------------------------------------------------------------
+// ---- where kernels come from ----
 
 TEST(without_a_kernel_compiler_auto_is_the_cpu_and_a_gpu_is_refused)
 {

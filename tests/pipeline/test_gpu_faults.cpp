@@ -200,6 +200,64 @@ TEST(any_call_may_fail_once_beside_a_damaged_chunk)
     run_all(s);
 }
 
+// A call fails once copies are queued. Nothing ends before they have read their bytes: these may
+// lie in memory that is read into again.
+TEST(bytes_on_their_way_stay_until_they_have_arrived)
+{
+    scene s(4);
+    damacy* d = NULL;
+    damacy_batch batch;
+    size_t n = 0;
+    n_loads = 0;
+    CHECK_EQ(damacy_create(&s.config, &d, &s.err), DAMACY_OK);
+    fake_hold(1);
+    fake_fail("stream_wait", 0, DAMACY__CUDA_INVALID_VALUE);
+    CHECK_EQ(damacy_push(d, s.samples.data(), s.samples.size(), &n, &s.err), DAMACY_OK);
+    for (int i = 0; i < 60000 && fake_failures_left() > 0; i++)
+        usleep(1000);
+    CHECK_EQ(damacy_pop_timeout(d, UINT64_C(100000000), &batch, &s.err), DAMACY_TIMEOUT);
+    fake_hold(0);
+    CHECK_EQ(damacy_pop_timeout(d, UINT64_C(60000000000), &batch, &s.err), DAMACY_CUDA);
+    damacy_destroy(d);
+    check_no_leftovers(s);
+}
+
+// Pinned memory of the caller's, into which a copy that was queued would still write.
+TEST(a_read_that_fails_leaves_the_callers_memory_alone)
+{
+    scene s(4);
+    damacy* d = NULL;
+    damacy_batch batch;
+    damacy_batch_info_t info;
+    damacy__context context = NULL;
+    void* dst = NULL;
+    size_t n = 0;
+    n_loads = 0;
+    CHECK_EQ(damacy_create(&s.config, &d, &s.err), DAMACY_OK);
+    CHECK_EQ(damacy_push(d, s.samples.data(), s.samples.size(), &n, &s.err), DAMACY_OK);
+    CHECK_EQ(damacy_pop(d, &batch, &s.err), DAMACY_OK);
+    CHECK_EQ(damacy_batch_info(batch, &info), DAMACY_OK);
+    CHECK_EQ(fake::primary_retain(&context, 0), 0);
+    CHECK_EQ(fake::context_push(context), 0);
+    CHECK_EQ(fake::host_alloc(&dst, info.size, 0), 0);
+    fake_slow(20000000);
+    fake_fail("event_record", 0, DAMACY__CUDA_INVALID_VALUE);
+    CHECK_EQ(damacy_batch_read(batch, dst, info.size, &s.err), DAMACY_CUDA);
+    fake_slow(0);
+    {
+        fake::guard lock(fake::m->mutex);
+        CHECK(fake::all_idle());
+    }
+    CHECK_EQ(damacy_batch_read(batch, dst, info.size, &s.err), DAMACY_OK);
+    CHECK(s.voxels_are_right(0, dst));
+    CHECK_EQ(fake::host_free(dst), 0);
+    CHECK_EQ(fake::context_pop(&context), 0);
+    CHECK_EQ(fake::primary_release(0), 0);
+    CHECK_EQ(damacy_release(batch), DAMACY_OK);
+    damacy_destroy(d);
+    check_no_leftovers(s);
+}
+
 // A kernel that faults: whichever it is, nothing that was delivered is wrong.
 TEST(any_kernel_may_fault)
 {

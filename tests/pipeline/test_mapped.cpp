@@ -12,7 +12,7 @@ static const bool is_slow = true;
 static const bool is_slow = false;
 #endif
 
-// ---- a scene: arrays in files -------------------------------------------------------------------
+// ---- a scene: arrays in files ----
 
 enum { RAW, SHARDED, SHARDED_ZSTD, ZSTD, OF_ZSTD, OF_LZ4, OF_ZLIB, CRC, KINDS };
 static const char* const kind_names[] = {"raw",        "sharded",   "sharded_zstd", "zstd",
@@ -263,7 +263,7 @@ static uint32_t n_mapped(scene& s)
     return n;
 }
 
-// ---- what is mapped -----------------------------------------------------------------------------
+// ---- what is mapped ----
 
 TEST(every_codec_gives_the_same_voxels_mapped_and_read)
 {
@@ -395,7 +395,7 @@ TEST(a_custom_store_is_never_mapped)
     mem_free(m);
 }
 
-// ---- limits -------------------------------------------------------------------------------------
+// ---- limits ----
 
 TEST(mapped_files_stay_within_their_share_and_the_rest_is_read)
 {
@@ -468,7 +468,7 @@ TEST(records_run_out_and_are_used_again)
     s.end();
 }
 
-// ---- files that change --------------------------------------------------------------------------
+// ---- files that change ----
 
 // Maps the first chunk's file of an array; then `change` happens to it.
 static void replaced(void (*change)(const std::string& path), const char* message)
@@ -568,7 +568,7 @@ TEST(a_file_that_is_cut_short_before_its_copy_runs_harms_nobody)
     s.end();
 }
 
-// ---- a driver that refuses ----------------------------------------------------------------------
+// ---- a driver that refuses ----
 
 static int n_logged;
 
@@ -628,7 +628,7 @@ TEST(a_device_that_cannot_read_mapped_files_is_not_asked)
     s.end();
 }
 
-// ---- ends ---------------------------------------------------------------------------------------
+// ---- ends ----
 
 TEST(destroying_with_copies_from_mapped_files_in_flight_leaves_nothing)
 {

@@ -1,13 +1,12 @@
 /* A CUDA driver and NVRTC whose device is this process, for tests without a GPU.
  *
  * fake_open fills a damacy__driver: device memory is host memory with guards, streams are threads
- * (or are stepped in a random order drawn from a seed), kernels are those that SIMT_KERNEL made
+ * (or are stepped in a random order drawn from a seed), kernels are those that simt::enroll made
  * known and run through tests/simt/simt.h. As on a GPU, work is asynchronous and its errors surface
  * in later calls. Wrong use is answered as the driver would and counted in fake_counts.misuse
  * besides.
  *
- * Link tests/simt/driver.cpp and one C++ file per kernel source with its SIMT_KERNEL lines. One
- * fake driver per process at a time. */
+ * tests/simt/kernels.h makes all of the library's known. One fake driver per process at a time. */
 #pragma once
 #ifndef DAMACY_IMPLEMENTATION // else damacy.h holds it
 #include "gpu/copies.h"

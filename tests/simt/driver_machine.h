@@ -104,6 +104,7 @@ struct machine {
     uint64_t seed = 1;
     uint64_t slow_ns = 0;
     int sticky = 0;
+    int losing = 0; // sticky as soon as what runs has ended: nothing reads or writes afterwards
     bool was_told = false; // somebody has got the sticky error
     bool is_held = false;
     bool is_ending = false;
@@ -143,14 +144,39 @@ inline uint64_t random_number()
     return m->seed * 0x9e3779b97f4a7c15ull >> 16;
 }
 
-// ---- streams ------------------------------------------------------------------------------------
+// ---- streams ----
 
 inline bool can_run(const stream& s)
 {
     if (s.queue.empty() || s.is_busy || m->is_held)
         return false;
     const operation& head = s.queue.front();
-    return m->sticky || !head.wait || head.wait->is_done;
+    return m->sticky || (!m->losing && (!head.wait || head.wait->is_done));
+}
+
+inline bool others_run(const stream* self)
+{
+    for (auto& s : m->streams)
+        if (s.second->is_busy && s.second.get() != self)
+            return true;
+    for (auto& s : m->closed)
+        if (s->is_busy && s.get() != self)
+            return true;
+    return m->legacy->is_busy && m->legacy.get() != self;
+}
+
+// The device is lost, by an operation of a stream or by a call (NULL).
+inline void lose(guard& lock, int code, const stream* self)
+{
+    if (!m->losing) {
+        m->losing = code;
+        while (others_run(self))
+            m->changed.wait(lock);
+        m->sticky = code;
+    }
+    while (!m->sticky && !self) // whoever loses it already waits for an operation
+        m->changed.wait(lock);
+    m->changed.notify_all();
 }
 
 // Runs the first operation, without the lock. After a sticky error nothing runs any more.
@@ -170,8 +196,8 @@ inline void run_one(guard& lock, const std::shared_ptr<stream>& s)
             head.run();
         head.run = nullptr;
         lock.lock();
-        if (head.fault && !m->sticky)
-            m->sticky = head.fault;
+        if (head.fault)
+            lose(lock, head.fault, s.get());
     }
     if (head.record) {
         head.record->is_done = true;
@@ -266,8 +292,7 @@ inline void enqueue(const std::shared_ptr<stream>& s, operation op)
     m->changed.notify_all();
 }
 
-// ---- entering a call
-// ------------------------------------------------------------------------------
+// ---- entering a call ----
 
 enum kind { PLAIN, CONTEXT, FREE, NVRTC };
 
@@ -290,9 +315,8 @@ inline int begin(guard& lock, const char* name, kind k)
             const int code = f.code;
             f.code = 0;
             if (is_sticky(code) && k != NVRTC) {
-                m->sticky = code;
+                lose(lock, code, nullptr);
                 m->was_told = true;
-                m->changed.notify_all();
             }
             return code;
         }
@@ -321,8 +345,7 @@ inline int begin(guard& lock, const char* name, kind k)
     if (code)                                 \
         return code;
 
-// ---- ranges
-// ---------------------------------------------------------------------------------------
+// ---- ranges ----
 
 // The allocation that holds all of [address, address + size), or NULL.
 inline bool is_device_range(uint64_t address, size_t size)

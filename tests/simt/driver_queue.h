@@ -398,8 +398,7 @@ inline int launch_with(const damacy__launch_config* config, damacy__function f, 
                   extra);
 }
 
-// ---- NVRTC
-// ----------------------------------------------------------------------------------------
+// ---- NVRTC ----
 
 inline int nvrtc_version(int* major, int* minor)
 {
@@ -515,8 +514,7 @@ inline int nvrtc_destroy(damacy__compilation* h)
 }
 } // namespace fake
 
-// ---- control
-// --------------------------------------------------------------------------------------
+// ---- control ----
 
 inline void fake_close(void)
 {

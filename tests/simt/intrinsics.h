@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-// ---- bits ---------------------------------------------------------------------------------------
+// ---- bits ----
 
 static inline int __popc(unsigned x)
 {
@@ -69,7 +69,7 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned select)
     return r;
 }
 
-// ---- integers -----------------------------------------------------------------------------------
+// ---- integers ----
 
 static inline unsigned __umulhi(unsigned a, unsigned b)
 {
@@ -131,7 +131,7 @@ SIMT_MIN_MAX(long long)
 SIMT_MIN_MAX(unsigned long long)
 #undef SIMT_MIN_MAX
 
-// ---- floating point -----------------------------------------------------------------------------
+// ---- floating point ----
 
 template <class To, class From> static inline To simt_bits(From from)
 {
@@ -244,7 +244,7 @@ static inline unsigned __float2uint_rn(float x)
     return __float2uint_rz(std::nearbyint(x));
 }
 
-// ---- memory -------------------------------------------------------------------------------------
+// ---- memory ----
 
 #define SIMT_LOAD(name)                                 \
     template <class T> static inline T name(const T* p) \

@@ -331,7 +331,7 @@ inline void suspend(fiber& x, state s, int line, const char* file)
     jump(x.ctx, g.sched);
 }
 
-// ---- shared memory ----------------------------------------------------------------------------
+// ---- shared memory ----
 
 inline void* shared_take(size_t size, size_t alignment)
 {
@@ -384,7 +384,7 @@ inline void shared_begin()
     g.dynamic = (uint8_t*)shared_take(g.dynamic_size, 1024);
 }
 
-// ---- scheduler ----------------------------------------------------------------------------------
+// ---- scheduler ----
 
 // Lets go the groups of lanes whose collective is complete. Only when no lane of the warp is ready.
 inline bool release_warp(unsigned lo, unsigned hi)
@@ -627,7 +627,7 @@ template <class F> void launch(dim3 grid, dim3 block, F&& body)
     launch(grid, block, 0, body);
 }
 
-// ---- barriers and collectives -------------------------------------------------------------------
+// ---- barriers and collectives ----
 
 inline unsigned lane()
 {
@@ -820,7 +820,7 @@ SIMT_OPERATION(bit_or, a | b)
 SIMT_OPERATION(bit_xor, a ^ b)
 #undef SIMT_OPERATION
 
-// ---- kernels by name, for the fake driver -------------------------------------------------------
+// ---- kernels by name, for the fake driver ----
 
 struct kernel {
     void (*function)() = nullptr;
@@ -843,7 +843,8 @@ std::function<void()> bind(void (*f)(A...), void** params, std::index_sequence<I
     return [f, copy] { std::apply(f, copy); };
 }
 
-template <class... A> bool enroll(const char* name, void (*f)(A...))
+// Makes a kernel known to the fake driver.
+template <class... A> void enroll(const char* name, void (*f)(A...))
 {
     kernel k;
     k.function = (void (*)())f;
@@ -852,14 +853,10 @@ template <class... A> bool enroll(const char* name, void (*f)(A...))
     };
     k.n_params = sizeof...(A);
     kernels()[name] = k;
-    return true;
 }
 } // namespace simt
 
-// Makes a kernel known to the fake driver under its own name.
-#define SIMT_KERNEL(k) [[maybe_unused]] static const bool simt_enrolled_##k = simt::enroll(#k, k)
-
-// ---- the language -------------------------------------------------------------------------------
+// ---- the language ----
 
 #define __global__
 #define __device__

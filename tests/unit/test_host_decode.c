@@ -275,7 +275,7 @@ TEST(host_decode_allocates_nothing_once_warm)
     end();
 }
 
-/* ---- shards within shards ---------------------------------------------------------------- */
+/* ---- shards within shards ---- */
 
 /* Memory of one random array document. */
 typedef struct document {

@@ -422,8 +422,7 @@ TEST(any_allocation_may_fail_while_programs_are_made)
     }
 }
 
-// ---- with the real NVRTC, which needs no GPU
-// ------------------------------------------------------
+// ---- with the real NVRTC, which needs no GPU ----
 
 TEST(real_nvrtc_compiles_caches_and_tells_errors)
 {
