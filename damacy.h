@@ -16192,17 +16192,24 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "// The variant for the blocks of blosc chunks by the density of the wave: matches of few records are\n"
     "// copied one after another, of thousands of frames also those of more, of hundreds not in planes of\n"
     "// bits. Bytes that are shuffled have most records in a part of a block, bits of some planes in all\n"
-    "// of it.\n"
+    "// of it. Few chunks may have a frame each, for which large CTAs are best, or several: then it is\n"
+    "// one of two shapes for hundreds.\n"
     "DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* counts,\n"
     "                                                   uint32_t launched)\n"
     "{\n"
     "    const uint32_t n = counts->n_execute, whole = counts->density;\n"
+    "    const bool few = launched & DAMACY__ZSTD_EXECUTE_1024X3;\n"
     "    const bool hundreds = launched & DAMACY__ZSTD_EXECUTE_256X4;\n"
+    "    const bool in_turns = counts->n_shuffled ? whole <= 44 : whole <= 64 && !hundreds;\n"
     "\n"
-    "    if (n > 1200)\n"
+    "    if (few && n <= (in_turns ? 132 : 200))\n"
+    "        return DAMACY__ZSTD_EXECUTE_1024X3;\n"
+    "    if (n > 1200 && !few)\n"
     "        return whole <= 120 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
-    "    if (counts->n_shuffled ? whole <= 44 : whole <= 64 && !hundreds)\n"
+    "    if (in_turns)\n"
     "        return hundreds ? DAMACY__ZSTD_EXECUTE_256X2_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;\n"
+    "    if (few)\n"
+    "        return DAMACY__ZSTD_EXECUTE_256X4;\n"
     "    if (whole <= 170)\n"
     "        return hundreds ? DAMACY__ZSTD_EXECUTE_256X1 : DAMACY__ZSTD_EXECUTE_128X1;\n"
     "    return hundreds ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
@@ -31769,6 +31776,15 @@ typedef struct damacy__zstd_pass {
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
 
+/* Up to 200 blosc chunks may be more than 200 frames, a block each, which the device alone knows:
+ * two more shapes for it to choose from. Fewer than 50 are not worth what idle launches take. */
+static uint32_t damacy__zstd_choose_blocks(const damacy__zstd_pass* run)
+{
+    return run->call->blosc && run->n_jobs >= 50
+               ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
+               : 0;
+}
+
 /* Execution of up to 200 frames, which all multiprocessors share if they are large; beside other
  * waves only if they are very large. The fewer frames and the denser, which the kernels see, the
  * more their tiles wait for each other: then they are done sooner one at a time. With a frame for
@@ -31782,7 +31798,7 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
                                                               : DAMACY__ZSTD_RELAY_SIZE;
 
     if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
-        return DAMACY__ZSTD_EXECUTE_1024X3;
+        return DAMACY__ZSTD_EXECUTE_1024X3 | damacy__zstd_choose_blocks(run);
     }
     if (3 * run->n_jobs <= n) {
         return DAMACY__ZSTD_EXECUTE_WIDE;

@@ -69,6 +69,15 @@ typedef struct damacy__zstd_pass {
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
 
+/* Up to 200 blosc chunks may be more than 200 frames, a block each, which the device alone knows:
+ * two more shapes for it to choose from. Fewer than 50 are not worth what idle launches take. */
+static uint32_t damacy__zstd_choose_blocks(const damacy__zstd_pass* run)
+{
+    return run->call->blosc && run->n_jobs >= 50
+               ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
+               : 0;
+}
+
 /* Execution of up to 200 frames, which all multiprocessors share if they are large; beside other
  * waves only if they are very large. The fewer frames and the denser, which the kernels see, the
  * more their tiles wait for each other: then they are done sooner one at a time. With a frame for
@@ -82,7 +91,7 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
                                                               : DAMACY__ZSTD_RELAY_SIZE;
 
     if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
-        return DAMACY__ZSTD_EXECUTE_1024X3;
+        return DAMACY__ZSTD_EXECUTE_1024X3 | damacy__zstd_choose_blocks(run);
     }
     if (3 * run->n_jobs <= n) {
         return DAMACY__ZSTD_EXECUTE_WIDE;

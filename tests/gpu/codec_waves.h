@@ -6,7 +6,8 @@
 // so many; low bytes are noise.
 struct codec_wave {
     unsigned n, n_voxels, row, rare;
-    unsigned bits; // shuffled by bits is one chunk in so many; 0: none
+    unsigned bits;         // shuffled by bits is one chunk in so many; 0: none
+    unsigned n_blocks = 1; // of a chunk, a frame each
 };
 
 static codec_bytes codec_voxels(const codec_wave& wave, size_t n, uint64_t* seed)
@@ -31,9 +32,9 @@ static void check_codec_wave(codec_machine& m, const codec_wave& wave, uint64_t*
         const bool is_bits = wave.bits && i % wave.bits == wave.bits - 1;
         raw.push_back(codec_voxels(wave, wave.n_voxels + i, seed));
         packed.push_back(codec_bytes(raw[i].size() + 4096));
-        packed[i].resize((size_t)blosc_compress_ctx(5, is_bits ? 2 : 1, 2, raw[i].size(),
-                                                    raw[i].data(), packed[i].data(),
-                                                    packed[i].size(), "zstd", raw[i].size(), 1));
+        packed[i].resize((size_t)blosc_compress_ctx(
+            5, is_bits ? 2 : 1, 2, raw[i].size(), raw[i].data(), packed[i].data(), packed[i].size(),
+            "zstd", raw[i].size() / wave.n_blocks, 1));
     }
     for (unsigned i = 0; i < wave.n; i++) {
         codec_frame& f = frames[i];

@@ -316,9 +316,10 @@ TEST(codec_gpu_decodes_waves_of_shuffled_blosc_of_every_density)
     NEED(DAMACY_CODEC_BLOSC)
     const bool is_small = getenv("DAMACY_TEST_SMALL") != nullptr; // under a sanitizer
     uint64_t seed = 5;
-    for (const unsigned n : {1300u, 700u, 500u}) {
+    for (const unsigned n : {1300u, 700u, 500u, 160u, 90u}) {
         for (const unsigned rare : {150u, 10u, 3u}) {
-            const codec_wave wave = {n, is_small ? 4096u : 32768u, 256, rare, rare == 10 ? 2u : 0u};
+            const codec_wave wave = {n,    is_small ? 4096u : 32768u, 256,
+                                     rare, rare == 10 ? 2u : 0u,      n < 100 ? 4u : 1u};
             check_codec_wave(*gpu(DAMACY_CODEC_BLOSC), wave, &seed);
         }
     }

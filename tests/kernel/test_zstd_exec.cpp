@@ -460,6 +460,8 @@ TEST(frames_of_blosc_chunks_go_by_one_shape)
 {
     static const uint32_t all = DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_BLOSC;
     static const uint32_t few = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_BLOSC;
+    static const uint32_t least = DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
+                                  DAMACY__ZSTD_EXECUTE_256X2_SERIAL;
     static const uint32_t none = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
     static const struct {
         uint32_t flags, n, density, n_shuffled, variant;
@@ -480,7 +482,16 @@ TEST(frames_of_blosc_chunks_go_by_one_shape)
                  {few, 512, 171, 32, DAMACY__ZSTD_EXECUTE_256X4},
                  {none, 512, 20, 32, DAMACY__ZSTD_EXECUTE_256X4},
                  {few, 2048, 20, 32, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
-                 {few, 2048, 200, 32, DAMACY__ZSTD_EXECUTE_256X4}};
+                 {few, 2048, 200, 32, DAMACY__ZSTD_EXECUTE_256X4},
+                 {least, 132, 44, 32, DAMACY__ZSTD_EXECUTE_1024X3},
+                 {least, 133, 44, 32, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
+                 {least, 200, 45, 32, DAMACY__ZSTD_EXECUTE_1024X3},
+                 {least, 200, 0, 0, DAMACY__ZSTD_EXECUTE_1024X3},
+                 {least, 201, 45, 32, DAMACY__ZSTD_EXECUTE_256X4},
+                 {least, 640, 20, 32, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
+                 {least, 640, 20, 0, DAMACY__ZSTD_EXECUTE_256X4},
+                 {least, 3000, 20, 32, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
+                 {least, 3000, 100, 32, DAMACY__ZSTD_EXECUTE_256X4}};
 
     for (const auto& c : cases) {
         std::vector<damacy__zstd_frame> frames(1);

@@ -197,7 +197,7 @@ TEST(zstd_launch_takes_shapes_of_blosc_for_blosc_alone)
     const damacy__kernel shapes[DAMACY__ZSTD_TILES] = {};
     const damacy__blosc_wave blosc = {};
 
-    for (const uint32_t n : {1u, 201u, 601u, 1001u, 1201u, 100000u}) {
+    for (const uint32_t n : {1u, 49u, 50u, 200u, 201u, 601u, 1001u, 1201u, 100000u}) {
         damacy__zstd_kernels all = {};
         damacy__zstd_call call = {};
         damacy__zstd_pass run = {};
@@ -217,7 +217,7 @@ TEST(zstd_launch_takes_shapes_of_blosc_for_blosc_alone)
         memset(&run.options, 0, sizeof run.options);
         damacy__zstd_choose(&run);
         CHECK(run.wave.flags & all.tiles);
-        CHECK_EQ((run.wave.flags & DAMACY__ZSTD_EXECUTE_BLOSC) != 0, n > 200);
+        CHECK_EQ((run.wave.flags & DAMACY__ZSTD_EXECUTE_BLOSC) != 0, n >= 50);
     }
 }
 

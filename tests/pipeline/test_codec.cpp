@@ -71,10 +71,9 @@ TEST(waves_of_shuffled_blosc_of_every_density_decode)
 #ifdef SIMT_TSAN
     SKIP("the thread sanitizer of clang 14 breaks down after so many fibers");
 #endif
-    static const codec_wave waves[] = {{210, 700, 64, 40, 4},
-                                       {210, 700, 64, 40, 0},
-                                       {610, 700, 64, 40, 4},
-                                       {610, 700, 64, 5, 4},
+    static const codec_wave waves[] = {{210, 700, 64, 40, 4},    {210, 700, 64, 40, 0},
+                                       {70, 2800, 64, 40, 0, 4}, {140, 700, 64, 40, 0},
+                                       {610, 700, 64, 40, 4},    {610, 700, 64, 5, 4},
                                        {1210, 700, 64, 20, 4}};
     codec_machine m = open_codec(DAMACY_CODEC_BLOSC);
     uint64_t seed = test_seed();
