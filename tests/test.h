@@ -6,6 +6,7 @@
  * too. */
 #ifndef DAMACY_TEST_H
 #define DAMACY_TEST_H
+#include "tests/sanitizer.h"
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -126,13 +126,9 @@ static bool is_wanted(uint32_t architecture)
     const char* list = getenv("TEST_ARCHITECTURES");
     char number[16];
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    list = list ? list : "90";
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-    list = list ? list : "90";
-#endif
-#endif
+    if (!list && (TEST_ASAN || TEST_TSAN)) {
+        list = "90";
+    }
     (void)snprintf(number, sizeof number, "%u", architecture);
     return !list || strstr(list, number) != NULL;
 }

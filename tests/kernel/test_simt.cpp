@@ -532,7 +532,7 @@ TEST(shared_memory_beyond_any_gpu_is_reported)
 
 TEST(access_past_shared_memory_is_found_by_the_sanitizer)
 {
-#ifdef SIMT_ASAN
+#if TEST_ASAN
     const std::string text = dying([&] {
         simt::launch(dim3(1), dim3(32), 1000,
                      [&] { simt::dynamic_shared()[1000 + (threadIdx.x == 3)] = 1; });

@@ -8,17 +8,7 @@
 #include <zstd.h>
 
 // A thread sanitizer makes kernels on fibers some twenty times slower.
-#if defined(__SANITIZE_THREAD__)
-enum { IS_SLOW = 1 };
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-enum { IS_SLOW = 1 };
-#else
-enum { IS_SLOW = 0 };
-#endif
-#else
-enum { IS_SLOW = 0 };
-#endif
+enum { IS_SLOW = TEST_TSAN };
 
 struct heap_state {
     uint64_t live; // blocks; atomic

@@ -68,7 +68,7 @@ TEST(a_frame_that_fails_leaves_its_neighbours_alone)
 // As many frames as shapes of execution of their own begin with, of every density.
 TEST(waves_of_shuffled_blosc_of_every_density_decode)
 {
-#ifdef SIMT_TSAN
+#if TEST_TSAN
     SKIP("the thread sanitizer of clang 14 breaks down after so many fibers");
 #endif
     static const codec_wave waves[] = {{210, 700, 64, 40, 4},    {210, 700, 64, 40, 0},
@@ -462,7 +462,7 @@ TEST(frames_without_an_address_are_skipped)
 // The graph is launched twice, the second time over poisoned outputs.
 TEST(a_captured_batch_runs_whenever_its_graph_does)
 {
-#ifdef SIMT_TSAN
+#if TEST_TSAN
     SKIP("the thread sanitizer of clang 14 breaks down after so many fibers");
 #endif
     for (const damacy_codec_kind kind : kinds) {
@@ -523,7 +523,7 @@ TEST(measuring_is_refused_while_the_stream_captures)
 
 TEST(verdicts_are_those_of_the_host)
 {
-#ifdef SIMT_TSAN
+#if TEST_TSAN
     SKIP("the thread sanitizer of clang 14 breaks down after so many fibers");
 #endif
     codec_machine m = open_codec(DAMACY_CODEC_ZSTD);

@@ -6,16 +6,7 @@
 #include "tests/pipeline/scene.h"
 
 /* Threads cost more under the thread sanitizer: fewer calls are tried. */
-#if defined(__SANITIZE_THREAD__)
-#define STRIDE 5u
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define STRIDE 5u
-#endif
-#endif
-#if !defined(STRIDE)
-#define STRIDE 1u
-#endif
+#define STRIDE (TEST_TSAN ? 5u : 1u)
 
 enum { N_SAMPLES = 24, PER_BATCH = 3, SIDE = 16, VOXELS = SIDE * SIDE * SIDE, FILL = 9 };
 

@@ -11,28 +11,19 @@ enum { N_SAMPLES = 48, PER_BATCH = 4, SIDE = 16, VOXELS = SIDE * SIDE * SIDE };
 /* While threads are joined, no signal for this thread where the thread sanitizer watches: in
  * pthread_join it calls a handler at once, and where the C library frees the thread's memory in
  * there, the handler waits for a lock of the sanitizer that this thread holds (clang 14). Nothing
- * else holds them back: without that sanitizer signals come at every place. */
-#if defined(__SANITIZE_THREAD__)
-#define HOLDS_SIGNALS 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define HOLDS_SIGNALS 1
-#endif
-#endif
-
-/* `how`: SIG_BLOCK or SIG_UNBLOCK. */
+ * else holds them back: without that sanitizer signals come at every place. `how`: SIG_BLOCK or
+ * SIG_UNBLOCK. */
 static void hold_signals(int how)
 {
-#if defined(HOLDS_SIGNALS)
     sigset_t set;
 
+    if (!TEST_TSAN) {
+        return;
+    }
     sigemptyset(&set);
     sigaddset(&set, SIGALRM);
     sigaddset(&set, SIGUSR1);
     (void)pthread_sigmask(how, &set, NULL);
-#else
-    (void)how;
-#endif
 }
 
 /* Two arrays as files, in many small ones and in shards, and samples of both. */

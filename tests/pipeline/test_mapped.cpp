@@ -6,11 +6,8 @@
 #include <string>
 #include <zstd.h>
 
-#ifdef __SANITIZE_THREAD__
-static const bool is_slow = true;
-#else
-static const bool is_slow = false;
-#endif
+// A thread sanitizer makes kernels on fibers some twenty times slower.
+static const bool is_slow = TEST_TSAN;
 
 // ---- a scene: arrays in files ----
 

@@ -81,11 +81,7 @@ static outcome train_on(const char* device, const char* volume)
     memset(&a, 0, sizeof a);
     a.volume = volume;
     a.device = device;
-#ifdef SIMT_ASAN
-    a.n_steps = 1;
-#else
-    a.n_steps = 2;
-#endif
+    a.n_steps = TEST_ASAN ? 1 : 2;
     a.random = 5;
     a.random_crops = 6;
     CHECK(example::init(&a));

@@ -218,7 +218,7 @@ inline int memory_alloc(uint64_t* address, size_t size)
     if (size > m->config.device_bytes - used)
         return 2;
     void* raw = nullptr;
-#ifdef SIMT_ASAN
+#if TEST_ASAN
     if (posix_memalign(&raw, 256, size) != 0)
         return 2;
     const uintptr_t at = (uintptr_t)raw;
@@ -242,7 +242,7 @@ inline int memory_alloc(uint64_t* address, size_t size)
 
 inline void check_guards(uintptr_t at, size_t size)
 {
-#ifndef SIMT_ASAN
+#if !TEST_ASAN
     for (size_t i = 0; i < GUARD; i++)
         if (((unsigned char*)at)[-1 - (ptrdiff_t)i] != GUARD_BYTE ||
             ((unsigned char*)at)[size + i] != GUARD_BYTE) {
@@ -264,7 +264,7 @@ inline void drop_memory(uintptr_t at)
     m->counts.live_bytes -= size;
     m->memory.erase(at);
     m->memory_device.erase(at);
-#ifdef SIMT_ASAN
+#if TEST_ASAN
     free((void*)at);
 #else
     free((void*)(at - GUARD));

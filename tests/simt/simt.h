@@ -13,6 +13,7 @@
 // by red zones, fibers are known to ASan and TSan. All state belongs to the host thread, so several
 // threads may launch at once. Not found: races through the memory model.
 #pragma once
+#include "tests/sanitizer.h"
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -27,16 +28,11 @@
 #include <vector>
 #include <sys/mman.h>
 
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
-#define SIMT_ASAN 1
+#if TEST_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
-#define SIMT_TSAN 1
+#if TEST_TSAN
 #include <sanitizer/tsan_interface.h>
 #endif
 #if !defined(__x86_64__) && !defined(SIMT_UCONTEXT)
@@ -172,7 +168,7 @@ inline uint64_t random()
 
 inline void poison(void* ptr, size_t size)
 {
-#ifdef SIMT_ASAN
+#if TEST_ASAN
     __asan_poison_memory_region(ptr, size);
 #endif
     (void)ptr;
@@ -181,7 +177,7 @@ inline void poison(void* ptr, size_t size)
 
 inline void unpoison(void* ptr, size_t size)
 {
-#ifdef SIMT_ASAN
+#if TEST_ASAN
     __asan_unpoison_memory_region(ptr, size);
 #endif
     (void)ptr;
@@ -191,7 +187,7 @@ inline void unpoison(void* ptr, size_t size)
 inline void forget_fibers(resident& r)
 {
     (void)r;
-#ifdef SIMT_TSAN
+#if TEST_TSAN
     for (fiber& x : r.f) {
         if (x.ctx.tsan)
             __tsan_destroy_fiber(x.ctx.tsan);
@@ -256,11 +252,11 @@ __asm__(".text\n"
 inline void jump(context& from, context& to, bool dying = false)
 {
     g.switches++;
-#ifdef SIMT_ASAN
+#if TEST_ASAN
     __sanitizer_start_switch_fiber(dying ? nullptr : &from.fake, to.base, to.size);
 #endif
     (void)dying;
-#ifdef SIMT_TSAN
+#if TEST_TSAN
     if (!from.tsan)
         from.tsan = __tsan_get_current_fiber();
     if (!to.tsan)
@@ -272,14 +268,14 @@ inline void jump(context& from, context& to, bool dying = false)
 #else
     simt_switch(&from.sp, to.sp);
 #endif
-#ifdef SIMT_ASAN
+#if TEST_ASAN
     __sanitizer_finish_switch_fiber(from.fake, nullptr, nullptr);
 #endif
 }
 
 inline void entry()
 {
-#ifdef SIMT_ASAN
+#if TEST_ASAN
     __sanitizer_finish_switch_fiber(nullptr, &g.sched.base, &g.sched.size);
 #endif
     g.body(g.body_context);
@@ -610,7 +606,7 @@ void launch_together(dim3 grid, dim3 block, size_t shared_bytes, unsigned n_resi
     forget_fibers(g);
     for (resident& r : g.others)
         forget_fibers(r);
-#ifdef SIMT_TSAN
+#if TEST_TSAN
     g.sched.tsan = nullptr;
 #endif
     g.body = nullptr;
