@@ -32783,7 +32783,7 @@ static void damacy__assemble_list_init(damacy__assemble_list* list, void* memory
     list->max_jobs = max_jobs;
     list->max_axes = max_axes;
     list->out = out;
-    list->out_size = (uint32_t)damacy_dtype_size(out);
+    list->out_size = (uint32_t)damacy__dtype_size(out);
 }
 
 static uint32_t* damacy__assemble_tiles(const damacy__assemble_list* list, uint32_t segment)
@@ -32899,7 +32899,7 @@ static void damacy__box_init(damacy__assemble_box* box, const damacy__copy* copy
                              const damacy__axis* axes, uint32_t out_size)
 {
     const bool is_fill = (copy->flags & DAMACY__COPY_FILL) != 0;
-    const int64_t src_size = (int64_t)damacy_dtype_size((damacy_dtype)copy->src_dtype);
+    const int64_t src_size = (int64_t)damacy__dtype_size((damacy_dtype)copy->src_dtype);
     uint32_t n = 0;
 
     assert(copy->n_axes >= 1 && copy->n_axes <= DAMACY__ASSEMBLE_AXES_MAX);

@@ -4,6 +4,7 @@
  * the caller's, host and device, that is sized once. The surprising rule: axes are put in another
  * order than the record's, so that lines run along the output. */
 #pragma once
+#include "format/dtype.h"
 #include "gpu/program.h"
 #include "kernels/assemble_abi.h"
 #include "kernels/assemble_work.h"
@@ -91,7 +92,7 @@ static void damacy__assemble_list_init(damacy__assemble_list* list, void* memory
     list->max_jobs = max_jobs;
     list->max_axes = max_axes;
     list->out = out;
-    list->out_size = (uint32_t)damacy_dtype_size(out);
+    list->out_size = (uint32_t)damacy__dtype_size(out);
 }
 
 static uint32_t* damacy__assemble_tiles(const damacy__assemble_list* list, uint32_t segment)
@@ -207,7 +208,7 @@ static void damacy__box_init(damacy__assemble_box* box, const damacy__copy* copy
                              const damacy__axis* axes, uint32_t out_size)
 {
     const bool is_fill = (copy->flags & DAMACY__COPY_FILL) != 0;
-    const int64_t src_size = (int64_t)damacy_dtype_size((damacy_dtype)copy->src_dtype);
+    const int64_t src_size = (int64_t)damacy__dtype_size((damacy_dtype)copy->src_dtype);
     uint32_t n = 0;
 
     assert(copy->n_axes >= 1 && copy->n_axes <= DAMACY__ASSEMBLE_AXES_MAX);

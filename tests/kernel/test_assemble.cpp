@@ -18,11 +18,6 @@ namespace host { // both sides have functions of the same names
 
 typedef std::vector<uint8_t> bytes;
 
-size_t damacy_dtype_size(damacy_dtype dtype)
-{
-    return dtype < DAMACY_NATIVE ? damacy__type_size((uint32_t)dtype) : 0;
-}
-
 // A kernel for one pair of types, or, for NONE, the one for any.
 typedef void (*kernel_run)(const damacy__assemble_wave*, const damacy__assemble_state*, uint32_t,
                            uint32_t);

@@ -1,7 +1,6 @@
 // src/stage/lz_launch.h and assemble_launch.h on a fake driver whose device runs the kernels on the
 // CPU: a wave of blosc chunks of both codecs with LZ4 jobs of the caller's before them, decoded,
 // checked and assembled, without a look at anything in between.
-#include "format/dtype.h"
 #include "gpu/memory.h"
 #include "stage/assemble_launch.h"
 #include "stage/lz_launch.h"
@@ -14,11 +13,6 @@
 #include <lz4.h>
 
 typedef std::vector<uint8_t> bytes;
-
-size_t damacy_dtype_size(damacy_dtype dtype)
-{
-    return damacy__dtype_size(dtype);
-}
 
 static damacy__driver driver;
 static damacy__alloc heap;
