@@ -385,7 +385,8 @@ DAMACY_API damacy_status damacy_batch_sample(damacy_batch batch, uint32_t i, uin
 DAMACY_API damacy_status damacy_batch_failed(damacy_batch batch, uint32_t i, damacy_error* err);
 
 /* Copies the voxels to host memory and waits for that. dst_size must be info.size. For looking at
- * batches and for tests; training reads them where they are. INVAL, OOM, CUDA, DEVICE_LOST. */
+ * batches and for tests; training reads them where they are. INVAL, OOM, CUDA, DEVICE_LOST: where
+ * the cause is a device that hangs, its copy may still write to dst. */
 DAMACY_API damacy_status damacy_batch_read(damacy_batch batch, void* dst, size_t dst_size,
                                            damacy_error* err);
 
@@ -23035,6 +23036,9 @@ DAMACY__COLD_BEGIN
 
 enum { DAMACY__DEVICE_ALIVE = 0, DAMACY__DEVICE_LOST = 1, DAMACY__DEVICE_STALLED = 2 };
 
+/* The longest wait for work that was queued: copies and kernels take milliseconds. */
+#define DAMACY__STALL_NS UINT64_C(60000000000)
+
 typedef struct damacy__device {
     /* set by open, then constant */
     const damacy__driver* driver;
@@ -23088,7 +23092,9 @@ static damacy_status damacy__event_await(damacy__device* device, damacy__event e
                                          uint64_t timeout_ns, damacy_error* err);
 static damacy_status damacy__stream_await(damacy__device* device, damacy__stream stream,
                                           damacy__event event, damacy_error* err);
-static void damacy__stream_settle(damacy__device* device, damacy__stream stream);
+static damacy_status damacy__stream_settle(damacy__device* device, damacy__stream stream,
+                                           damacy__event event, uint64_t timeout_ns,
+                                           damacy_error* err);
 static damacy_status damacy__copy_to_device(damacy__device* device, uint64_t dst_dev,
                                             const void* src, uint64_t size, damacy__stream stream,
                                             damacy_error* err);
@@ -23336,10 +23342,13 @@ static damacy_status damacy__stream_done(damacy__device* device, damacy__stream 
                                  done, err);
 }
 
-/* Waits on the host. After timeout_ns (0: never) the device counts as stalled: a kernel that hangs
- * cannot be ended, and every further call of the driver could block for ever. */
-static damacy_status damacy__event_await(damacy__device* device, damacy__event event,
-                                         uint64_t timeout_ns, damacy_error* err)
+/* Waits on the host for the event or, if it is NULL, until nothing is queued on the stream. After
+ * timeout_ns (0: never) the device counts as stalled: a kernel that hangs cannot be ended, and
+ * every further call of the driver could block for ever. asks_again: a query that fails ends the
+ * wait only if the device is lost. */
+static damacy_status damacy__device_await(damacy__device* device, damacy__event event,
+                                          damacy__stream stream, bool asks_again,
+                                          uint64_t timeout_ns, damacy_error* err)
 {
     const uint64_t begin = damacy__now_ns();
     uint64_t pause_ns = 10000;
@@ -23347,9 +23356,10 @@ static damacy_status damacy__event_await(damacy__device* device, damacy__event e
     for (;;) {
         bool done = false;
         struct timespec pause;
-        DAMACY__TRY(damacy__event_done(device, event, &done, err));
-        if (done) {
-            return DAMACY_OK;
+        const damacy_status status = event ? damacy__event_done(device, event, &done, err)
+                                           : damacy__stream_done(device, stream, &done, err);
+        if (done || status == DAMACY_DEVICE_LOST || (status != DAMACY_OK && !asks_again)) {
+            return status;
         }
         if (timeout_ns && damacy__now_ns() - begin > timeout_ns) {
             char message[96];
@@ -23366,6 +23376,13 @@ static damacy_status damacy__event_await(damacy__device* device, damacy__event e
     }
 }
 
+/* Waits on the host, with the limit of damacy__device_await. A query that fails ends the wait. */
+static damacy_status damacy__event_await(damacy__device* device, damacy__event event,
+                                         uint64_t timeout_ns, damacy_error* err)
+{
+    return damacy__device_await(device, event, NULL, false, timeout_ns, err);
+}
+
 /* Makes later work of the stream wait for the event, without blocking the host. */
 static damacy_status damacy__stream_await(damacy__device* device, damacy__stream stream,
                                           damacy__event event, damacy_error* err)
@@ -23376,15 +23393,19 @@ static damacy_status damacy__stream_await(damacy__device* device, damacy__stream
 }
 
 /* After a failure: waits until what was queued has run, so that memory of the host's is its owner's
- * again. A lost device does nothing more, and one that is stalled cannot be waited for. */
-static void damacy__stream_settle(damacy__device* device, damacy__stream stream)
+ * again. Records the event, so that work that others queue meanwhile is not waited for; where that
+ * fails, the whole stream is. OK, or DEVICE_LOST: the device does nothing more, or it did not end
+ * within timeout_ns, counts as stalled and may still write. */
+static damacy_status damacy__stream_settle(damacy__device* device, damacy__stream stream,
+                                           damacy__event event, uint64_t timeout_ns,
+                                           damacy_error* err)
 {
     damacy_error ignored;
+    const bool is_marked = damacy__event_record(device, event, stream, &ignored) == DAMACY_OK;
 
-    if (damacy__device_alive(device, &ignored) == DAMACY_OK) {
-        (void)damacy__device_note(device, device->driver->stream_synchronize(stream),
-                                  "cuStreamSynchronize");
-    }
+    (void)damacy__device_await(device, is_marked ? event : NULL, stream, true, timeout_ns,
+                               &ignored);
+    return damacy__device_alive(device, err);
 }
 
 /* ---- copies: queued on the stream, in order ---- */
@@ -34351,7 +34372,7 @@ static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, da
     DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
-    return damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err);
+    return damacy__event_await(&gpu->device, wave->done, DAMACY__STALL_NS, err);
 }
 
 /* A wave has ended well: statuses, counters, and the units' share of their batches. */
@@ -34783,7 +34804,7 @@ static damacy_status damacy__gpu_send_affine(damacy__gpu* gpu, damacy_error* err
     DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
     status = damacy__event_record(&gpu->device, event, gpu->stream, err);
     if (status == DAMACY_OK) {
-        status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
+        status = damacy__event_await(&gpu->device, event, DAMACY__STALL_NS, err);
     }
     damacy__event_close(&gpu->device, event);
     return status;
@@ -35114,7 +35135,8 @@ static damacy_status damacy__batch_describe(damacy_batch batch, damacy_batch_inf
     return DAMACY_OK;
 }
 
-/* Copies from the device and waits. The context is current. */
+/* Copies from the device and waits, also when something fails: dst is the caller's again, unless
+ * the device is lost. The context is current. */
 static damacy_status damacy__batch_fetch(damacy__gpu* gpu, const damacy_batch_info_t* info,
                                          void* dst, damacy_error* err)
 {
@@ -35132,10 +35154,11 @@ static damacy_status damacy__batch_fetch(damacy__gpu* gpu, const damacy_batch_in
         status = damacy__event_record(&gpu->device, event, gpu->read_stream, err);
     }
     if (status == DAMACY_OK) {
-        status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
+        status = damacy__event_await(&gpu->device, event, DAMACY__STALL_NS, err);
     }
-    if (status != DAMACY_OK) {
-        damacy__stream_settle(&gpu->device, gpu->read_stream);
+    if (status != DAMACY_OK && damacy__stream_settle(&gpu->device, gpu->read_stream, event,
+                                                     DAMACY__STALL_NS, err) != DAMACY_OK) {
+        status = DAMACY_DEVICE_LOST;
     }
     damacy__event_close(&gpu->device, event);
     return status;

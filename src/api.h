@@ -377,7 +377,8 @@ DAMACY_API damacy_status damacy_batch_sample(damacy_batch batch, uint32_t i, uin
 DAMACY_API damacy_status damacy_batch_failed(damacy_batch batch, uint32_t i, damacy_error* err);
 
 /* Copies the voxels to host memory and waits for that. dst_size must be info.size. For looking at
- * batches and for tests; training reads them where they are. INVAL, OOM, CUDA, DEVICE_LOST. */
+ * batches and for tests; training reads them where they are. INVAL, OOM, CUDA, DEVICE_LOST: where
+ * the cause is a device that hangs, its copy may still write to dst. */
 DAMACY_API damacy_status damacy_batch_read(damacy_batch batch, void* dst, size_t dst_size,
                                            damacy_error* err);
 

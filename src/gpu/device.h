@@ -11,6 +11,9 @@
 
 enum { DAMACY__DEVICE_ALIVE = 0, DAMACY__DEVICE_LOST = 1, DAMACY__DEVICE_STALLED = 2 };
 
+/* The longest wait for work that was queued: copies and kernels take milliseconds. */
+#define DAMACY__STALL_NS UINT64_C(60000000000)
+
 typedef struct damacy__device {
     /* set by open, then constant */
     const damacy__driver* driver;
@@ -64,7 +67,9 @@ static damacy_status damacy__event_await(damacy__device* device, damacy__event e
                                          uint64_t timeout_ns, damacy_error* err);
 static damacy_status damacy__stream_await(damacy__device* device, damacy__stream stream,
                                           damacy__event event, damacy_error* err);
-static void damacy__stream_settle(damacy__device* device, damacy__stream stream);
+static damacy_status damacy__stream_settle(damacy__device* device, damacy__stream stream,
+                                           damacy__event event, uint64_t timeout_ns,
+                                           damacy_error* err);
 static damacy_status damacy__copy_to_device(damacy__device* device, uint64_t dst_dev,
                                             const void* src, uint64_t size, damacy__stream stream,
                                             damacy_error* err);
@@ -312,10 +317,13 @@ static damacy_status damacy__stream_done(damacy__device* device, damacy__stream 
                                  done, err);
 }
 
-/* Waits on the host. After timeout_ns (0: never) the device counts as stalled: a kernel that hangs
- * cannot be ended, and every further call of the driver could block for ever. */
-static damacy_status damacy__event_await(damacy__device* device, damacy__event event,
-                                         uint64_t timeout_ns, damacy_error* err)
+/* Waits on the host for the event or, if it is NULL, until nothing is queued on the stream. After
+ * timeout_ns (0: never) the device counts as stalled: a kernel that hangs cannot be ended, and
+ * every further call of the driver could block for ever. asks_again: a query that fails ends the
+ * wait only if the device is lost. */
+static damacy_status damacy__device_await(damacy__device* device, damacy__event event,
+                                          damacy__stream stream, bool asks_again,
+                                          uint64_t timeout_ns, damacy_error* err)
 {
     const uint64_t begin = damacy__now_ns();
     uint64_t pause_ns = 10000;
@@ -323,9 +331,10 @@ static damacy_status damacy__event_await(damacy__device* device, damacy__event e
     for (;;) {
         bool done = false;
         struct timespec pause;
-        DAMACY__TRY(damacy__event_done(device, event, &done, err));
-        if (done) {
-            return DAMACY_OK;
+        const damacy_status status = event ? damacy__event_done(device, event, &done, err)
+                                           : damacy__stream_done(device, stream, &done, err);
+        if (done || status == DAMACY_DEVICE_LOST || (status != DAMACY_OK && !asks_again)) {
+            return status;
         }
         if (timeout_ns && damacy__now_ns() - begin > timeout_ns) {
             char message[96];
@@ -342,6 +351,13 @@ static damacy_status damacy__event_await(damacy__device* device, damacy__event e
     }
 }
 
+/* Waits on the host, with the limit of damacy__device_await. A query that fails ends the wait. */
+static damacy_status damacy__event_await(damacy__device* device, damacy__event event,
+                                         uint64_t timeout_ns, damacy_error* err)
+{
+    return damacy__device_await(device, event, NULL, false, timeout_ns, err);
+}
+
 /* Makes later work of the stream wait for the event, without blocking the host. */
 static damacy_status damacy__stream_await(damacy__device* device, damacy__stream stream,
                                           damacy__event event, damacy_error* err)
@@ -352,15 +368,19 @@ static damacy_status damacy__stream_await(damacy__device* device, damacy__stream
 }
 
 /* After a failure: waits until what was queued has run, so that memory of the host's is its owner's
- * again. A lost device does nothing more, and one that is stalled cannot be waited for. */
-static void damacy__stream_settle(damacy__device* device, damacy__stream stream)
+ * again. Records the event, so that work that others queue meanwhile is not waited for; where that
+ * fails, the whole stream is. OK, or DEVICE_LOST: the device does nothing more, or it did not end
+ * within timeout_ns, counts as stalled and may still write. */
+static damacy_status damacy__stream_settle(damacy__device* device, damacy__stream stream,
+                                           damacy__event event, uint64_t timeout_ns,
+                                           damacy_error* err)
 {
     damacy_error ignored;
+    const bool is_marked = damacy__event_record(device, event, stream, &ignored) == DAMACY_OK;
 
-    if (damacy__device_alive(device, &ignored) == DAMACY_OK) {
-        (void)damacy__device_note(device, device->driver->stream_synchronize(stream),
-                                  "cuStreamSynchronize");
-    }
+    (void)damacy__device_await(device, is_marked ? event : NULL, stream, true, timeout_ns,
+                               &ignored);
+    return damacy__device_alive(device, err);
 }
 
 /* ---- copies: queued on the stream, in order ---- */

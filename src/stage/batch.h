@@ -210,7 +210,8 @@ static damacy_status damacy__batch_describe(damacy_batch batch, damacy_batch_inf
     return DAMACY_OK;
 }
 
-/* Copies from the device and waits. The context is current. */
+/* Copies from the device and waits, also when something fails: dst is the caller's again, unless
+ * the device is lost. The context is current. */
 static damacy_status damacy__batch_fetch(damacy__gpu* gpu, const damacy_batch_info_t* info,
                                          void* dst, damacy_error* err)
 {
@@ -228,10 +229,11 @@ static damacy_status damacy__batch_fetch(damacy__gpu* gpu, const damacy_batch_in
         status = damacy__event_record(&gpu->device, event, gpu->read_stream, err);
     }
     if (status == DAMACY_OK) {
-        status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
+        status = damacy__event_await(&gpu->device, event, DAMACY__STALL_NS, err);
     }
-    if (status != DAMACY_OK) {
-        damacy__stream_settle(&gpu->device, gpu->read_stream);
+    if (status != DAMACY_OK && damacy__stream_settle(&gpu->device, gpu->read_stream, event,
+                                                     DAMACY__STALL_NS, err) != DAMACY_OK) {
+        status = DAMACY_DEVICE_LOST;
     }
     damacy__event_close(&gpu->device, event);
     return status;

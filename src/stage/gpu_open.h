@@ -55,7 +55,7 @@ static damacy_status damacy__gpu_send_affine(damacy__gpu* gpu, damacy_error* err
     DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
     status = damacy__event_record(&gpu->device, event, gpu->stream, err);
     if (status == DAMACY_OK) {
-        status = damacy__event_await(&gpu->device, event, UINT64_C(60000000000), err);
+        status = damacy__event_await(&gpu->device, event, DAMACY__STALL_NS, err);
     }
     damacy__event_close(&gpu->device, event);
     return status;

@@ -189,7 +189,7 @@ static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, da
     DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));
-    return damacy__event_await(&gpu->device, wave->done, UINT64_C(60000000000), err);
+    return damacy__event_await(&gpu->device, wave->done, DAMACY__STALL_NS, err);
 }
 
 /* A wave has ended well: statuses, counters, and the units' share of their batches. */

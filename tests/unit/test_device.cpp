@@ -455,6 +455,35 @@ TEST(error_of_a_kernel_surfaces_at_a_later_wait)
     finish();
 }
 
+// Work that has been queued and cannot run yet.
+struct queued {
+    damacy__pinned bytes = {};
+    damacy__stream stream = NULL;
+    damacy__event event = NULL;
+    uint64_t x = 0;
+};
+
+// Bytes of the device on their way to the host; the context is current from here on.
+static void queue(queued* q)
+{
+    CHECK_EQ(damacy__device_enter(&device, &err), DAMACY_OK);
+    CHECK_EQ(damacy__pinned_alloc(&device, 100, "bytes", &q->bytes, &err), DAMACY_OK);
+    CHECK_EQ(damacy__device_alloc(&device, 100, "x", &q->x, &err), DAMACY_OK);
+    CHECK_EQ(damacy__stream_open(&device, false, &q->stream, &err), DAMACY_OK);
+    CHECK_EQ(damacy__event_open(&device, false, &q->event, &err), DAMACY_OK);
+    fake_hold(1);
+    CHECK_EQ(damacy__fill_device(&device, q->x, 9, 100, q->stream, &err), DAMACY_OK);
+    CHECK_EQ(damacy__copy_to_host(&device, q->bytes.ptr, q->x, 100, q->stream, &err), DAMACY_OK);
+}
+
+static void unqueue(queued* q)
+{
+    damacy__event_close(&device, q->event);
+    damacy__stream_close(&device, q->stream);
+    damacy__device_free(&device, q->x, 100);
+    damacy__pinned_free(&device, &q->bytes);
+}
+
 TEST(stalled_device_is_given_up_after_the_deadline_and_never_called_again)
 {
     fake_counts before, after;
@@ -478,6 +507,55 @@ TEST(stalled_device_is_given_up_after_the_deadline_and_never_called_again)
     CHECK_EQ(after.n_calls, before.n_calls);
     CHECK_EQ(heap.live_bytes, 0);
     fake_close();
+}
+
+TEST(wait_after_a_failure_ends_when_the_work_does_not)
+{
+    for (int can_record = 0; can_record < 2; can_record++) {
+        fake_counts before, after;
+        queued q;
+        start({});
+        open_device(0);
+        queue(&q);
+        if (!can_record)
+            fake_fail("event_record", 0, DAMACY__CUDA_INVALID_VALUE);
+        CHECK_EQ(damacy__stream_settle(&device, q.stream, q.event, 20000000, &err),
+                 DAMACY_DEVICE_LOST);
+        CHECK_HAS(err.message, "no progress for 20 ms");
+        CHECK_EQ(fake_failures_left(), 0);
+        damacy__device_leave(&device);
+        fake_count(&before);
+        CHECK_EQ(damacy__stream_settle(&device, q.stream, q.event, 20000000, &err),
+                 DAMACY_DEVICE_LOST);
+        unqueue(&q);
+        damacy__device_close(&device);
+        fake_count(&after);
+        CHECK_EQ(after.n_calls, before.n_calls);
+        fake_close();
+    }
+}
+
+TEST(wait_after_a_failure_ends_with_the_work_whatever_call_fails)
+{
+    for (const char* call : {"", "event_record", "event_query", "stream_query"}) {
+        queued q;
+        start({});
+        open_device(0);
+        queue(&q);
+        fake_slow(10000000);
+        fake_hold(0);
+        if (*call)
+            fake_fail(call, 0, DAMACY__CUDA_INVALID_VALUE);
+        if (!strcmp(call, "stream_query"))
+            fake_fail("event_record", 0, DAMACY__CUDA_INVALID_VALUE);
+        CHECK_EQ(damacy__stream_settle(&device, q.stream, q.event, 10000000000u, &err), DAMACY_OK);
+        CHECK_EQ(fake_failures_left(), 0);
+        CHECK_EQ(driver.stream_query(q.stream), 0);
+        CHECK_EQ(q.bytes.ptr[99], 9);
+        damacy__device_leave(&device);
+        unqueue(&q);
+        finish();
+    }
 }
 
 TEST(forked_child_is_refused_and_frees_nothing)
