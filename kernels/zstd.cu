@@ -2,6 +2,7 @@
 // leaves. Every entry takes the wave by value, reads all counts from the device and works with any
 // grid of at least one block.
 #include "kernels/zstd_parse.cuh"
+#include "kernels/zstd_allocate.cuh"
 #include "kernels/zstd_trees.cuh"
 #include "kernels/zstd_resolve.cuh"
 #include "kernels/zstd_split.cuh"

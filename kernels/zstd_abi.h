@@ -127,16 +127,20 @@ typedef struct damacy__zstd_block {
     uint32_t bits_size;       /* tables: bytes of the bit stream, at least 1; 0 = broken, skip it */
     uint32_t n_records;       /* fse; room is for record_capacity */
     uint32_t n_symbolic;      /* fse: records from this one on have no symbolic offset */
-    uint32_t record_capacity; /* min(2 * n_sequences, n_sequences + n_literals) + 1: enough */
+    uint32_t record_capacity; /* min(2 * n_sequences, n_sequences + n_literals) + 1, enough; if
+                                 is_tight what is likely; fse: more where that was too little */
     uint32_t repeat_out[3];   /* fse: repeat offsets after the block, plain or symbolic D */
     uint32_t repeat_in[3];    /* resolve: repeat offsets before the block, plain */
     uint8_t type;             /* DAMACY__ZSTD_RAW ... */
     uint8_t literal_type;     /* DAMACY__ZSTD_LITERALS_RAW ... */
     uint8_t n_streams;        /* Huffman: 1 or 4 */
     uint8_t modes;            /* own modes: LL in bits 0-1, OF in 2-3, ML in 4-5 */
-    uint32_t zero;
+    uint32_t state;           /* fse: DAMACY__ZSTD_TO_DECODE ... */
 } damacy__zstd_block;
 static_assert(sizeof(damacy__zstd_block) == 160, "ABI");
+
+/* States of a block with sequences. */
+enum { DAMACY__ZSTD_TO_DECODE = 0, DAMACY__ZSTD_DECODED = 1, DAMACY__ZSTD_AGAIN = 2 };
 
 /* A Huffman tree description and, after trees, its weights. */
 typedef struct damacy__zstd_tree {
@@ -154,9 +158,10 @@ static_assert(sizeof(damacy__zstd_tree) == 160, "ABI");
  * has no frames, blocks, trees, literals and records. */
 typedef struct damacy__zstd_span {
     uint64_t n_literal_bytes, n_records; /* multiples of 32 and of 16 */
-    uint32_t n_frames, n_blocks, n_trees, zero;
+    uint32_t n_frames, n_blocks, n_trees;
+    uint32_t n_spared; /* of the records, 16 each, those that are not needed if all is as likely */
     uint64_t first_literal_byte, first_record; /* likewise */
-    uint32_t first_frame, first_block, first_tree, zero2;
+    uint32_t first_frame, first_block, first_tree, zero;
 } damacy__zstd_span;
 static_assert(sizeof(damacy__zstd_span) == 64, "ABI");
 
@@ -164,6 +169,7 @@ static_assert(sizeof(damacy__zstd_span) == 64, "ABI");
 typedef struct damacy__zstd_counters {
     uint64_t n_literal_bytes;             /* allocate: used of the literal scratch */
     uint64_t n_records;                   /* allocate: used of the record scratch */
+    uint64_t n_more_records;              /* fse: used beyond these, where likely was too little */
     uint64_t n_link_bytes;                /* for execute */
     uint32_t n_frames, n_blocks, n_trees; /* allocate */
     uint32_t n_sequence_blocks;           /* order: entries of sequence_order */
@@ -175,9 +181,9 @@ typedef struct damacy__zstd_counters {
     uint32_t ticket[3];  /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
     uint32_t density;    /* place: records per KB of the frames to execute, from 32 of them */
     uint32_t n_shuffled; /* place: of those, whose byte shuffle execution may undo */
-    uint32_t zero;
+    uint32_t is_tight;   /* allocate: not all records that there may be have room */
 } damacy__zstd_counters;
-static_assert(sizeof(damacy__zstd_counters) == 96, "ABI");
+static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 

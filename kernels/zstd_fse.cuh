@@ -16,18 +16,11 @@
 
 #include "kernels/zstd_common.cuh"
 #include "kernels/zstd_fse_extract.cuh"
+#include "kernels/zstd_fse_finish.cuh"
 #include "kernels/zstd_fse_plan.cuh"
 #include "kernels/zstd_fse_wide.cuh"
 
 #define DAMACY__FSE_THREADS 256
-
-// A block as a lane sees it. n: sequences to decode, 0 if it is not there or cannot be decoded.
-struct damacy__fse_block {
-    damacy__zstd_block* block; // null: none
-    uint64_t stream, end;      // addresses
-    uint32_t n, logs[3];
-    uint32_t status; // of the tables and the stream's start
-};
 
 // Counts of the tables of the group, one lane a table; then the tables, some to a warp.
 template <class S>
@@ -75,6 +68,8 @@ DAMACY__INLINE void damacy__fse_block_init(damacy__fse_block* b, const damacy__z
     if (lane >= n)
         return;
     damacy__zstd_block* block = damacy__zstd_blocks(w) + order[lane];
+    if (block->state == DAMACY__ZSTD_DECODED) // others of the group are decoded again
+        return;
     b->block = block;
     b->stream = block->sequence_src + block->bits_at;
     b->end = b->stream + block->bits_size;
@@ -126,63 +121,12 @@ DAMACY__INLINE void damacy__fse_emit_batch(damacy__fse_values<S>* values, uint32
         first = s.n_records;
         damacy__fse_emit<S>(&s, values, shared, to, b->n - done, &n);
         damacy__fse_state_save(&s, shared + S::STATE + lane * 32);
-        // Only a block with more literals than it has could exceed the capacity.
+        // What exceeds the capacity is counted alone, see damacy__fse_find_room.
         n = damacy__min(first + n, capacity) - damacy__min(first, capacity);
         n_sequences = damacy__min(b->n - done, S::BATCH);
     }
     const uint64_t to = records + 8ull * first;
     damacy__fse_queue_write(info, (uint32_t)to, (uint32_t)(to >> 32), n, n_sequences);
-}
-
-// What became of a block: `walked` is the position after the last sequence, to be all of the
-// stream.
-DAMACY__INLINE uint32_t damacy__fse_verdict(const damacy__fse_block* b, const damacy__fse_state* s,
-                                            uint32_t walked, uint32_t max_offset)
-{
-    const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;
-    const uint32_t produced = s->start + (1u << 17);
-    const uint32_t all = 8 * (uint32_t)(((b->end + 15) & ~15ull) - b->stream);
-
-    if (b->status != DAMACY__JOB_OK)
-        return b->status;
-    if (walked != all || s->symbolic >> 31 || literals > b->block->n_literals ||
-        produced - literals + b->block->n_literals > b->block->max_size)
-        return DAMACY__JOB_BAD_SEQUENCES;
-    if (s->min_offset == 0 || (max_offset > 3 && max_offset - 3 > DAMACY__ZSTD_OFFSET_MAX))
-        return DAMACY__JOB_BAD_OFFSET;
-    return DAMACY__JOB_OK;
-}
-
-// Tells the next stages: sizes and repeat offsets of the block, or an error of its job. The
-// literals after the last sequence become the last record.
-DAMACY__INLINE void damacy__fse_finish(const damacy__zstd_wave& w, const damacy__fse_block* b,
-                                       const damacy__fse_state* s, uint32_t status, uint32_t batch)
-{
-    damacy__zstd_block* block = b->block;
-    const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;
-    const uint32_t produced = s->start + (1u << 17), tail = block->n_literals - literals;
-    uint32_t n = s->n_records;
-
-    if (status == DAMACY__JOB_OK && n + (tail ? 1 : 0) > block->record_capacity)
-        status = DAMACY__JOB_BAD_SEQUENCES; // cannot be: see record_capacity
-    if (status != DAMACY__JOB_OK) {
-        block->size = block->n_records = block->n_symbolic = 0;
-        if (block->bits_size) // else it is reported already
-            damacy__zstd_fail(w, *block, b->stream, status);
-        return;
-    }
-    if (tail) {
-        uint64_t* records = (uint64_t*)(uintptr_t)w.records + block->first_record;
-        records[n++] = (uint64_t)(DAMACY__ZSTD_D_LITERALS | literals) << 34 |
-                       (uint64_t)(tail - 1) << 17 | produced;
-    }
-    block->size = produced + tail;
-    block->n_records = n;
-    block->n_symbolic = s->symbolic;
-    const bool turned = (0 - block->n_sequences) % batch & 1; // see damacy__fse_emit
-    block->repeat_out[0] = turned ? s->r2 : s->r1;
-    block->repeat_out[1] = turned ? s->r1 : s->r2;
-    block->repeat_out[2] = s->r3;
 }
 
 // What the warps of the pipeline keep while they run.
@@ -421,6 +365,11 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
     damacy__sync_block();
 }
 
+// Of the word at S::CONTROL + 28: the wide group of this CTA is taken; the last group is to be
+// decoded again.
+#define DAMACY__FSE_WIDE_TAKEN 1u
+#define DAMACY__FSE_AGAIN      2u
+
 // Decodes blocks order[0 ... n).
 template <class S>
 static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint32_t* order,
@@ -459,13 +408,38 @@ static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint3
         max_offset = damacy__max(one.x, two.x);
         walked = damacy__max(one.y, two.y); // one of them saw the last sequence
     }
-    if (warp == 0 && b.block)
-        damacy__fse_finish(w, &b, &s, damacy__fse_verdict(&b, &s, walked, max_offset),
-                           S::WIDE ? 1 : S::BATCH);
+    if (warp == 0) {
+        const bool again =
+            b.block &&
+            damacy__fse_finish(w, &b, &s, damacy__fse_verdict(&b, &s, walked, max_offset),
+                               S::WIDE ? 1 : S::BATCH);
+        if (damacy__any(again) && lane == 0)
+            damacy__sts32(shared + S::CONTROL + 28,
+                          damacy__lds32(shared + S::CONTROL + 28) | DAMACY__FSE_AGAIN);
+    }
 }
 
-// Takes the next group: warp 0 does, for all. The word after the group says that the wide one of
-// this CTA is taken.
+// The next group: its place and number of blocks to shared memory. One thread.
+template <class S>
+DAMACY__INLINE void damacy__fse_choose(const damacy__zstd_wave& w, uint32_t shared, uint32_t flags)
+{
+    const damacy__fse_plan plan = damacy__fse_plan_load(shared + S::CONTROL);
+    uint32_t* ticket = &damacy__zstd_counts(w)->ticket[0];
+    const damacy__fse_part wide = damacy__fse_wide_part(&plan, blockIdx.x);
+    const bool has_wide = wide.n && !(flags & DAMACY__FSE_WIDE_TAKEN);
+    damacy__fse_part part = wide;
+
+    if (!has_wide || damacy__atomic_add(ticket, 0) < damacy__fse_narrow_before(&plan))
+        part = damacy__fse_narrow_part(&plan, damacy__atomic_add(ticket, 1));
+    if (part.n == 0 && has_wide)
+        part = wide;
+    if (part.is_wide)
+        damacy__sts32(shared + S::CONTROL + 28, DAMACY__FSE_WIDE_TAKEN);
+    damacy__sts32(shared + S::CONTROL + 20, part.first);
+    damacy__sts32(shared + S::CONTROL + 24, part.n << 1 | (part.is_wide ? 1 : 0));
+}
+
+// Takes the next group, or the last one again: warp 0 does, for all.
 template <class S>
 DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uint32_t shared)
 {
@@ -473,19 +447,11 @@ DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uin
 
     damacy__sync_block();
     if (threadIdx.x == 0) {
-        const damacy__fse_plan plan = damacy__fse_plan_load(shared + S::CONTROL);
-        uint32_t* ticket = &damacy__zstd_counts(w)->ticket[0];
-        const damacy__fse_part wide = damacy__fse_wide_part(&plan, blockIdx.x);
-        const bool has_wide = wide.n && !damacy__lds32(shared + S::CONTROL + 28);
-        part = wide;
-        if (!has_wide || damacy__atomic_add(ticket, 0) < damacy__fse_narrow_before(&plan))
-            part = damacy__fse_narrow_part(&plan, damacy__atomic_add(ticket, 1));
-        if (part.n == 0 && has_wide)
-            part = wide;
-        if (part.is_wide)
-            damacy__sts32(shared + S::CONTROL + 28, 1);
-        damacy__sts32(shared + S::CONTROL + 20, part.first);
-        damacy__sts32(shared + S::CONTROL + 24, part.n << 1 | (part.is_wide ? 1 : 0));
+        const uint32_t flags = damacy__lds32(shared + S::CONTROL + 28);
+        if (flags & DAMACY__FSE_AGAIN)
+            damacy__sts32(shared + S::CONTROL + 28, flags & ~DAMACY__FSE_AGAIN);
+        else
+            damacy__fse_choose<S>(w, shared, flags);
     }
     damacy__sync_block();
     part.first = damacy__lds32(shared + S::CONTROL + 20);

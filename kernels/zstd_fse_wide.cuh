@@ -332,7 +332,7 @@ DAMACY__INLINE void damacy__fse_wide_offsets(damacy__fse_state* s, uint32_t shar
     s->r2 = r2;
     s->r3 = r3;
     s->min_offset = least;
-    // Only a block with more literals than it has could exceed the capacity.
+    // What exceeds the capacity is counted alone, see damacy__fse_find_room.
     const uint64_t to = records + 8ull * first;
     damacy__fse_queue_write(info, (uint32_t)to, (uint32_t)(to >> 32),
                             damacy__min(s->n_records, capacity) - damacy__min(first, capacity), 0);

@@ -20,6 +20,7 @@ typedef struct damacy__zstd_walk {
     uint64_t content;          // sum of the content sizes in frame headers
     uint32_t known;            // every frame so far had a content size
     uint32_t n_headers;        // of blocks, frames and skippable frames
+    uint32_t is_tight;         // blocks get room for likely records, not for all that may be
     uint32_t max_size;         // block maximum of the current frame
     uint32_t tree;             // tree that the last Huffman literals of the frame defined, or NONE
     uint32_t tables[3];        // blocks that last defined LL, OF, ML, or NONE
@@ -159,9 +160,27 @@ static __device__ bool damacy__zstd_literals_header(damacy__zstd_walk& k, uint32
     return true;
 }
 
-// A sequences section header (section 3.1.1.3.2.1) from k.at to the end of the block.
+// How many of n sequences are likely to have literals, by the cells of a literal length table for
+// code 0, its first symbol (section 4.1.1). Encoders round counts to cells: libzstd's tables were
+// seen to be up to 13 cells off.
+#define DAMACY__ZSTD_MARGIN 20u
+DAMACY__INLINE uint32_t damacy__zstd_likely_runs(uint32_t mode, uint32_t table, uint32_t n)
+{
+    const uint32_t log = (table & 15) + 5, cells = 1u << damacy__min(log, 9);
+    const uint32_t low = table >> 4 & (cells - 1), high = table >> 4 & cells;
+    const uint32_t count = low < cells - 2 ? low : high ? low + 2 : low; // and 1
+
+    if (mode == DAMACY__ZSTD_MODE_RLE)
+        return table & 255 ? n : 0;
+    if (mode != DAMACY__ZSTD_MODE_FSE || log > 9 || count <= 1 + DAMACY__ZSTD_MARGIN)
+        return n;
+    return (n * (cells + 1 + DAMACY__ZSTD_MARGIN - count) >> log) + 1;
+}
+
+// A sequences section header (section 3.1.1.3.2.1) from k.at to the end of the block. Leaves how
+// many sequences are likely to have literals.
 static __device__ bool damacy__zstd_sequences_header(damacy__zstd_walk& k, uint32_t end,
-                                                     damacy__zstd_block& b)
+                                                     damacy__zstd_block& b, uint32_t& n_runs)
 {
     const uint32_t start = k.at, room = end - start;
     uint32_t n_own = 0;
@@ -170,23 +189,23 @@ static __device__ bool damacy__zstd_sequences_header(damacy__zstd_walk& k, uint3
     b.modes = 0;
     if (room < 1)
         return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
-    const uint32_t bytes = (uint32_t)damacy__zstd_pick(damacy__zstd_peek(k, start), k, start);
-    const uint32_t first = bytes & 255, n_count = first < 128 ? 1 : first < 255 ? 2 : 3;
+    const uint64_t bytes = damacy__zstd_pick(damacy__zstd_peek(k, start), k, start);
+    const uint32_t first = (uint32_t)bytes & 255, n_count = first < 128 ? 1 : first < 255 ? 2 : 3;
     if (n_count > room)
         return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
     if (n_count == 1)
         b.n_sequences = first;
     else if (n_count == 2)
-        b.n_sequences = (first - 128) << 8 | (bytes >> 8 & 255);
+        b.n_sequences = (first - 128) << 8 | ((uint32_t)bytes >> 8 & 255);
     else
-        b.n_sequences = (bytes >> 8 & 0xffff) + 0x7f00;
+        b.n_sequences = ((uint32_t)bytes >> 8 & 0xffff) + 0x7f00;
     k.at += n_count;
     if (b.n_sequences == 0)
         return k.at == end || damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
     if (b.n_sequences > DAMACY__ZSTD_SEQUENCES_MAX ||
         3 * b.n_sequences + b.n_literals > k.max_size || k.at == end)
         return damacy__zstd_stop(k, start, DAMACY__JOB_BAD_SEQUENCES);
-    const uint32_t modes = bytes >> (8 * n_count) & 255;
+    const uint32_t modes = (uint32_t)(bytes >> (8 * n_count)) & 255;
     if (modes & 3) // reserved
         return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_SEQUENCES);
     for (uint32_t t = 0; t < 3; t++) {
@@ -197,6 +216,8 @@ static __device__ bool damacy__zstd_sequences_header(damacy__zstd_walk& k, uint3
         n_own += mode == DAMACY__ZSTD_MODE_RLE || mode == DAMACY__ZSTD_MODE_FSE;
     }
     k.at++;
+    n_runs =
+        damacy__zstd_likely_runs(modes >> 6, (uint32_t)(bytes >> (8 * n_count + 8)), b.n_sequences);
     b.sequence_src = (uint64_t)(uintptr_t)(k.src + k.at);
     b.sequence_size = end - k.at;
     if (b.sequence_size < n_own + 1)
@@ -205,20 +226,36 @@ static __device__ bool damacy__zstd_sequences_header(damacy__zstd_walk& k, uint3
     return true;
 }
 
+// What a block takes of the tables.
+typedef struct damacy__zstd_block_share {
+    uint32_t n_literal_bytes, n_records;
+    uint32_t n_spared; // of the records, see damacy__zstd_span
+    bool own_tree;
+    bool is_kept; // it has output
+} damacy__zstd_block_share;
+
+// Records of a block as they are allocated.
+DAMACY__INLINE uint32_t damacy__zstd_record_room(uint32_t capacity)
+{
+    return (capacity + 15u) & ~15u;
+}
+
 // A compressed block from k.at, where `bytes` are, to `end` (section 3.1.1.3). Leaves the record in
 // b.
 static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t end, uint64_t bytes,
-                                               damacy__zstd_block& b, bool& own_tree)
+                                               damacy__zstd_block& b,
+                                               damacy__zstd_block_share& share)
 {
     const uint32_t index = k.n.first_block + k.n.n_blocks;
+    uint32_t n_runs = 0;
 
     if (end - k.at < 2)
         return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_BLOCK);
     if (!damacy__zstd_literals_header(k, end, bytes, b) ||
-        !damacy__zstd_sequences_header(k, end, b))
+        !damacy__zstd_sequences_header(k, end, b, n_runs))
         return false;
-    own_tree = b.literal_type == DAMACY__ZSTD_LITERALS_HUFFMAN;
-    if (own_tree)
+    share.own_tree = b.literal_type == DAMACY__ZSTD_LITERALS_HUFFMAN;
+    if (share.own_tree)
         k.tree = k.n.first_tree + k.n.n_trees;
     if (b.n_sequences) {
         b.type = DAMACY__ZSTD_SEQUENCES;
@@ -227,7 +264,12 @@ static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t en
                 k.tables[t] = index;
             b.tables[t] = k.tables[t];
         }
-        b.record_capacity = b.n_sequences + damacy__min(b.n_sequences, b.n_literals) + 1;
+        const uint32_t most_runs = damacy__min(b.n_sequences, b.n_literals);
+        const uint32_t most = b.n_sequences + most_runs + 1;
+        const uint32_t likely = b.n_sequences + damacy__min(most_runs, n_runs) + 1;
+        b.record_capacity = k.is_tight ? likely : most;
+        share.n_records = damacy__zstd_record_room(b.record_capacity);
+        share.n_spared = (damacy__zstd_record_room(most) - damacy__zstd_record_room(likely)) / 16;
     } else {
         b.size = b.n_literals;
         b.src = b.literal_src;
@@ -271,13 +313,6 @@ static __device__ bool damacy__zstd_block_open(const damacy__zstd_wave& w, damac
     return true;
 }
 
-// What a block takes of the tables.
-typedef struct damacy__zstd_block_share {
-    uint32_t n_literal_bytes, n_records;
-    bool own_tree;
-    bool is_kept; // it has output
-} damacy__zstd_block_share;
-
 // The content of that block, to its end.
 static __device__ bool damacy__zstd_block_read(damacy__zstd_walk& k,
                                                const damacy__zstd_block_header& h,
@@ -291,14 +326,11 @@ static __device__ bool damacy__zstd_block_read(damacy__zstd_walk& k,
         b.src = (uint64_t)(uintptr_t)(k.src + k.at);
         b.size = h.size;
         k.at = h.end;
-    } else if (!damacy__zstd_compressed(k, h.end, h.bytes, b, share.own_tree)) {
+    } else if (!damacy__zstd_compressed(k, h.end, h.bytes, b, share)) {
         return false;
     }
     share.is_kept = b.type == DAMACY__ZSTD_SEQUENCES || b.size != 0;
-    if (b.type == DAMACY__ZSTD_SEQUENCES) {
-        share.n_records = (b.record_capacity + 15u) & ~15u;
-        if (b.literal_type != DAMACY__ZSTD_LITERALS_RAW)
-            share.n_literal_bytes = (b.n_literals + 31u) & ~31u;
-    }
+    if (b.type == DAMACY__ZSTD_SEQUENCES && b.literal_type != DAMACY__ZSTD_LITERALS_RAW)
+        share.n_literal_bytes = (b.n_literals + 31u) & ~31u;
     return true;
 }

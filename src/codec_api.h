@@ -88,7 +88,7 @@ typedef struct damacy_codec_limits {
     uint64_t total_size;     /* decoded bytes of all together; 0: max_frames * max_frame_size */
     /* ---- */
     uint64_t work_size;    /* Zstandard: bytes of literals and sequences between the kernels; 0:
-                              2.52 bytes per decoded byte, and in any case 4.4 times the largest */
+                              2.42 bytes per decoded byte, and in any case 4.4 times the largest */
     uint32_t max_blocks;   /* Zstandard: blocks of all frames together; 0: one per 16 KiB, and one
                               per KiB of the largest */
     uint32_t max_streams;  /* blosc: streams of all chunks together; 0: one per 8 KiB */
@@ -115,9 +115,9 @@ DAMACY_API void damacy_codec_destroy(damacy_codec* codec);
 /* DAMACY_GPU(n). */
 DAMACY_API int32_t damacy_codec_device(const damacy_codec* codec);
 
-/* Bytes of scratch for batches within the limits: without measured ones about 2.5 per decoded byte
- * for Zstandard, 6.6 for up to eight frames, which are faster with it, 9 and more for a small one
- * alone; 3.7 for blosc; 72 per frame for LZ4. Calls no driver. INVAL:
+/* Bytes of scratch for batches within the limits: without measured ones about 2.4 per decoded byte
+ * for Zstandard, 6.5 for up to eight frames, which are faster with it, 9 and more for a small one
+ * alone; 3.6 for blosc; 72 per frame for LZ4. Calls no driver. INVAL:
  * max_frame_size is 0 or above 2^31 - 1, or sizes that no device has. */
 DAMACY_API damacy_status damacy_codec_scratch_size(damacy_codec_kind kind,
                                                    const damacy_codec_limits* limits,

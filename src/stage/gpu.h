@@ -209,7 +209,7 @@ static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, dama
     zstd.max_jobs = gpu->blosc_layout.wave.max_zstd;
     zstd.dst_size = size;
     zstd.largest_size = size / 2;
-    zstd.pool_size = size / 10 * 28; /* the waves share it: also data denser than usual fit */
+    zstd.pool_size = size / 10 * 25; /* the waves share it: also data denser than usual fit */
     DAMACY__TRY(damacy__zstd_layout_of(&zstd, &gpu->zstd_layout, err));
     gpu->scratch_size = gpu->zstd_layout.size + gpu->blosc_layout.size;
     return DAMACY_OK;

@@ -3,7 +3,9 @@
 // output, every choice of kernels.
 #include "tests/gpu/driver_symbol.h"
 #include "tests/gpu/zstd_wave.h"
+#include "tests/kernel/zstd_unlikely.h"
 #include "tests/test.h"
+#include <zstd.h>
 
 static uint64_t number(const corpus_row& row, const char* column, int base)
 {
@@ -219,6 +221,58 @@ TEST(zstd_gpu_stays_inside_separate_allocations)
     valid_waves(valid_frames(40), 80, o, 0, false, true);
     hostile("zstd_crafted", 2, true, 60);
     hostile("zstd_fuzz", 5, true, 130);
+}
+
+// Waves with ever less room for records: first for all that there may be, then for those that are
+// likely, which is too little for every third frame, whose tables are no measure.
+TEST(zstd_gpu_finds_room_for_more_records_than_were_likely)
+{
+    uint64_t seed = test_seed();
+    std::vector<device_job> jobs(400);
+    std::vector<bytes> contents(jobs.size());
+    uint64_t size = 0;
+    uint32_t n_whole = 0, n_short = 0;
+
+    if (!gpu()) {
+        SKIP("no GPU");
+    }
+    for (size_t i = 0; i < jobs.size(); i++) {
+        bytes& content = contents[i];
+        content = dim_volume(131072);
+        if (i % 3 == 0) {
+            jobs[i].src = unlikely_frame(60 + (uint32_t)test_random(&seed) % 6900, &seed);
+            content.resize(ZSTD_decompress(content.data(), content.size(), jobs[i].src.data(),
+                                           jobs[i].src.size()));
+        } else {
+            jobs[i].src.resize(ZSTD_compressBound(content.size()));
+            jobs[i].src.resize(ZSTD_compress(jobs[i].src.data(), jobs[i].src.size(), content.data(),
+                                             content.size(), 3));
+        }
+        jobs[i].capacity = content.size();
+        size += content.size();
+    }
+    for (uint32_t tenths = 44; tenths; tenths -= 2) {
+        damacy__zstd_options options = {};
+        uint32_t n_refused = 0;
+        options.fse = tenths % 4 ? DAMACY__ZSTD_FLAG_FSE_LATENCY : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+        pool_of_waves = size / 10 * tenths;
+        decode(*gpu(), jobs, options, tenths, false);
+        for (size_t i = 0; i < jobs.size(); i++) {
+            CHECK(jobs[i].canary);
+            if (jobs[i].result.status == DAMACY__JOB_NEED_SCRATCH) {
+                n_refused++;
+            } else {
+                CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+                CHECK(jobs[i].out == contents[i]);
+            }
+        }
+        n_whole += n_refused == 0;
+        n_short += n_refused != 0;
+        printf("# room for %.1f bytes per byte: %u of %zu refused\n", tenths / 10.0, n_refused,
+               jobs.size());
+    }
+    pool_of_waves = 0;
+    CHECK(n_whole > 8 && n_short > 2);
 }
 
 TEST(zstd_gpu_repeats_itself)

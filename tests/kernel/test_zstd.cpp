@@ -1,5 +1,6 @@
 // The Zstandard kernels on the CPU against libzstd and the corpora: every valid frame byte for
 // byte, every verdict on broken ones, and no byte outside the ranges of a job.
+#include "tests/kernel/zstd_unlikely.h"
 #include "tests/kernel/zstd_wave.h"
 #include "tests/test.h"
 #include <algorithm>
@@ -435,6 +436,174 @@ TEST(zstd_reports_what_does_not_fit_scratch_and_decodes_the_rest)
         first = now;
     }
     CHECK(refused != 0 && refused != 4095);
+}
+
+// How many jobs were refused; all others are right.
+static uint32_t check_refused(const std::vector<wave_job>& jobs, const bytes& content)
+{
+    uint32_t n_refused = 0;
+    for (const wave_job& j : jobs) {
+        CHECK(j.canary);
+        if (j.result.status == DAMACY__JOB_NEED_SCRATCH) {
+            n_refused++;
+            continue;
+        }
+        CHECK_EQ(j.result.status, DAMACY__JOB_OK);
+        CHECK(j.out == content);
+    }
+    return n_refused;
+}
+
+TEST(zstd_makes_room_for_likely_records_where_not_all_have_room)
+{
+    const bytes content = volume(60000, 60);
+    const bytes frame = compressed(content, 3, true);
+    damacy__zstd_counters counters = {};
+    wave_options o;
+
+    o.counters = &counters;
+    for (int run = 0; run < 6; run++) {
+        std::vector<wave_job> jobs(12, job_of(frame, content.size()));
+        o.seed = (uint64_t)run + 50;
+        o.literals = run % 3;
+        o.max_records = 0;
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.is_tight, 0u);
+        const uint64_t all = counters.n_records, bytes_of_literals = counters.n_literal_bytes;
+        const uint64_t most = (all + (bytes_of_literals + 127) / 128 * 16) & ~15ull;
+        o.max_records = most;
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.is_tight, 0u);
+        CHECK_EQ(check_refused(jobs, content), 0);
+        o.max_records = most - 16;
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.is_tight, 1u);
+        CHECK_EQ(check_refused(jobs, content), 0);
+        const uint64_t likely = counters.n_records + most - all;
+        CHECK(likely < most - 16);
+        o.max_records = likely;
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.n_more_records, 0u); // what is likely was right
+        CHECK_EQ(check_refused(jobs, content), 0);
+        o.max_records = likely - 16;
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(check_refused(jobs, content), 1);
+    }
+}
+
+TEST(zstd_decodes_blocks_of_more_records_than_were_likely)
+{
+    const std::vector<corpus_file> all = corpus_load("C_cs14_s1001");
+    damacy__zstd_counters counters = {};
+    uint64_t n_more = 0;
+
+    for (int run = 0; run < 4; run++) {
+        std::vector<wave_job> jobs;
+        wave_options o;
+        o.counters = &counters;
+        o.percent_short = run < 2 ? 100 : 30;
+        o.seed = (uint64_t)run + 70;
+        o.literals = run % 3;
+        o.flags = (run % 2 ? DAMACY__ZSTD_FLAG_FSE_LATENCY : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT) |
+                  (run < 2 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_RELAY);
+        for (size_t i = (size_t)run; i < all.size(); i += 7) {
+            jobs.push_back(job_of(all[i].content, number(all[i].row, "bytes")));
+        }
+        CHECK(wave_run(jobs, o).empty());
+        n_more += counters.n_more_records;
+        for (size_t i = 0; i < jobs.size(); i++) {
+            const corpus_file& f = all[(size_t)run + 7 * i];
+            CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+            CHECK(jobs[i].canary);
+            CHECK_EQ(corpus_crc32c(jobs[i].out.data(), jobs[i].out.size()),
+                     number(f.row, "crc32c", 16));
+        }
+    }
+    CHECK(n_more > 1000);
+}
+
+// Tables that say that hardly a sequence has literals, where each has some.
+TEST(zstd_decodes_frames_whose_tables_are_no_measure)
+{
+    uint64_t seed = test_seed();
+    damacy__zstd_counters counters = {};
+
+    for (int run = 0; run < 6; run++) {
+        std::vector<bytes> contents;
+        std::vector<wave_job> jobs;
+        wave_options o;
+        for (uint32_t i = 0; i < 20; i++) {
+            const bytes frame =
+                i % 4 == 3 ? compressed(volume(9000, i + 1), 3, true)
+                           : unlikely_frame(60 + (uint32_t)test_random(&seed) % 700, &seed);
+            bytes content(20000);
+            const size_t size =
+                ZSTD_decompress(content.data(), content.size(), frame.data(), frame.size());
+            CHECK(!ZSTD_isError(size));
+            content.resize(size);
+            contents.push_back(content);
+            jobs.push_back(job_of(frame, size));
+        }
+        o.seed = (uint64_t)run + 30;
+        o.counters = &counters;
+        o.flags = DAMACY__ZSTD_EXECUTE_128X4 |
+                  (run % 2 ? DAMACY__ZSTD_FLAG_FSE_LATENCY : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT);
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.is_tight + counters.n_more_records, 0u);
+        const uint64_t most =
+            counters.n_records + (counters.n_literal_bytes + 127) / 128 * 16; // a multiple of 16
+        uint32_t n_refused = 0;
+        for (const uint64_t percent : {100u, 160u, 90u, 70u}) { // the last: less than is needed
+            o.max_records = (percent == 100 ? most - 16 : most * percent / 100) & ~15ull;
+            CHECK(wave_run(jobs, o).empty());
+            CHECK_EQ(counters.is_tight, percent > 100 ? 0u : 1u);
+            CHECK(percent > 100 || counters.n_more_records > 0);
+            for (size_t i = 0; i < jobs.size(); i++) {
+                const wave_job& j = jobs[i];
+                CHECK(j.canary);
+                if (j.result.status == DAMACY__JOB_NEED_SCRATCH) {
+                    n_refused++;
+                } else {
+                    CHECK_EQ(j.result.status, DAMACY__JOB_OK);
+                    CHECK(j.out == contents[i]);
+                }
+            }
+        }
+        CHECK(n_refused > 0);
+        for (wave_job& j : jobs) { // alone it has room, in what all records that there may be take
+            std::vector<wave_job> one(1, j);
+            if (j.result.status != DAMACY__JOB_NEED_SCRATCH) {
+                continue;
+            }
+            CHECK(wave_run(one, o).empty());
+            CHECK_EQ(one[0].result.status, DAMACY__JOB_OK);
+            CHECK(one[0].out == contents[(size_t)(&j - jobs.data())]);
+        }
+    }
+}
+
+TEST(zstd_reports_blocks_of_more_records_than_have_room)
+{
+    const bytes content = volume(60000, 61);
+    const bytes frame = compressed(content, 3, true);
+    damacy__zstd_counters counters = {};
+    wave_options o;
+    uint32_t n_refused = 0;
+
+    o.counters = &counters;
+    for (int run = 0; run < 6; run++) {
+        std::vector<wave_job> jobs(12, job_of(frame, content.size()));
+        o.seed = (uint64_t)run + 90;
+        o.percent_short = 0;
+        o.max_records = 0;
+        CHECK(wave_run(jobs, o).empty());
+        o.max_records = counters.n_records + (counters.n_literal_bytes + 127) / 128 * 16;
+        o.max_records += run % 2 ? counters.n_records / 24 & ~15ull : 0; // half of a job's
+        o.percent_short = 50;
+        CHECK(wave_run(jobs, o).empty());
+        n_refused += check_refused(jobs, content);
+    }
+    CHECK(n_refused > 6 && n_refused < 6 * 12);
 }
 
 TEST(zstd_bounds_the_walk_over_headers)

@@ -29,7 +29,8 @@ template <class T> static bool same(const std::vector<T>& a, const std::vector<T
 }
 
 // Three times the job, in two blocks of threads, which have a warp for each, or in one.
-static parsed parse(const bytes& src, bool by_warp, uint32_t max_blocks)
+static parsed parse(const bytes& src, bool by_warp, uint32_t max_blocks,
+                    uint64_t max_records = 1u << 24)
 {
     enum { N = 3 };
     const uint32_t n = N;
@@ -65,7 +66,7 @@ static parsed parse(const bytes& src, bool by_warp, uint32_t max_blocks)
     w.literals = w.records = 1u << 20; // nothing is there: a walk only hands places out
     w.max_jobs = N;
     w.max_frames = w.max_blocks = max_blocks;
-    w.max_records = 1u << 24;
+    w.max_records = max_records;
     simt::launch(grid, dim3(64), 0, [&] { damacy_zstd_count(w); });
     simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
     simt::launch(grid, dim3(64), 0, [&] { damacy_zstd_fill(w); });
@@ -73,9 +74,10 @@ static parsed parse(const bytes& src, bool by_warp, uint32_t max_blocks)
 }
 
 // Compares both walks; returns the first error word.
-static uint64_t check(const bytes& src, uint32_t max_blocks)
+static uint64_t check(const bytes& src, uint32_t max_blocks, uint64_t max_records = 1u << 24)
 {
-    const parsed a = parse(src, false, max_blocks), b = parse(src, true, max_blocks);
+    const parsed a = parse(src, false, max_blocks, max_records);
+    const parsed b = parse(src, true, max_blocks, max_records);
 
     CHECK(same(a.errors, b.errors));
     CHECK(same(a.spans, b.spans));
@@ -137,6 +139,40 @@ TEST(a_warp_finds_what_a_thread_finds_in_frames_of_many_blocks)
         CHECK_EQ(check(twice, 1024), DAMACY__ZSTD_NO_ERROR);
         CHECK_EQ(check(twice, 3),
                  size > 131072 ? (uint64_t)DAMACY__JOB_NEED_SCRATCH : DAMACY__ZSTD_NO_ERROR);
+    }
+}
+
+TEST(blocks_get_room_for_likely_records_where_not_all_have_room)
+{
+    uint64_t seed = test_seed();
+    for (const size_t size : {5000u, 131072u, 4194305u}) {
+        const bytes frame = pack(words(size, &seed), 3);
+        const parsed most = parse(frame, true, 1024);
+        const uint64_t n_records = most.counters.n_records;
+        const uint64_t n_least = n_records + (most.counters.n_literal_bytes + 127) / 128 * 16;
+        CHECK_EQ(most.counters.is_tight, 0u);
+        CHECK_EQ(parse(frame, true, 1024, n_least).counters.n_records, n_records);
+        const parsed likely = parse(frame, true, 1024, n_least - 16);
+        CHECK_EQ(likely.counters.is_tight, 1u);
+        CHECK_EQ(likely.counters.n_refused, 0u);
+        CHECK_EQ(likely.counters.n_records, n_records - 3 * 16ull * most.spans[0].n_spared);
+        CHECK(likely.counters.n_records < n_records);
+        uint64_t next = n_least - 16 - likely.counters.n_records;
+        std::vector<damacy__zstd_block> blocks(likely.blocks.begin(),
+                                               likely.blocks.begin() + likely.counters.n_blocks);
+        std::sort(blocks.begin(), blocks.end(),
+                  [](const damacy__zstd_block& a, const damacy__zstd_block& b) {
+                      return a.first_record < b.first_record;
+                  });
+        for (const damacy__zstd_block& b : blocks) { // one after another, to the end
+            if (b.type != DAMACY__ZSTD_SEQUENCES)
+                continue;
+            CHECK_EQ(b.first_record, next);
+            CHECK(b.record_capacity > b.n_sequences);
+            next += (b.record_capacity + 15) & ~15u;
+        }
+        CHECK_EQ(next, n_least - 16);
+        CHECK_EQ(check(frame, 1024, n_least - 16), DAMACY__ZSTD_NO_ERROR);
     }
 }
 

@@ -14,6 +14,8 @@ struct wave_options {
     uint32_t max_blocks = 0, max_frames = 0;        // 0: as many as any data needs
     uint64_t max_records = 0;
     uint64_t seed = 1;
+    uint32_t percent_short = 0; // of blocks get less room for records than was found likely
+    damacy__zstd_counters* counters = nullptr; // out
 };
 
 struct wave_job {
@@ -123,6 +125,17 @@ static inline void wave_literals(damacy__zstd_wave w, int how)
     } else {
         simt::launch(wave_grid(3), dim3(512), DAMACY__ZSTD_SPLIT_SHARED(128),
                      [&] { damacy_zstd_literals_split128(w); });
+    }
+}
+
+// Blocks with too little room for records, in `percent` of all cases.
+static inline void wave_take_room(const damacy__zstd_wave& w, uint32_t percent)
+{
+    for (uint32_t i = 0; i < damacy__zstd_counts(w)->n_blocks && percent; i++) {
+        damacy__zstd_block& b = damacy__zstd_blocks(w)[i];
+        if (b.type == DAMACY__ZSTD_SEQUENCES && simt::random() % 100 < percent) {
+            b.record_capacity = (uint32_t)(simt::random() % (b.record_capacity + 1));
+        }
     }
 }
 
@@ -266,6 +279,7 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     simt::launch(walkers, dim3(64), 0, [&] { damacy_zstd_count(w); });
     simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
     simt::launch(walkers, dim3(64), 0, [&] { damacy_zstd_fill(w); });
+    wave_take_room(w, o.percent_short);
     simt::launch(wave_grid(3), dim3(1024), 0, [&] { damacy_zstd_order(w); });
     if (o.seed % 2) // neither waits for the other
         wrong = wave_early(w, o.literals, o.seed % 4 == 1);
@@ -290,6 +304,8 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     wave_execute(w);
     simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_finish(w); });
 
+    if (o.counters)
+        *o.counters = *damacy__zstd_counts(w);
     for (uint32_t i = 0; i < n; i++) {
         wave_job& j = jobs[i];
         const uint8_t* const p = out[i].ptr;

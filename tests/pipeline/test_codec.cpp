@@ -218,7 +218,8 @@ TEST(parts_of_a_batch_take_turns_in_a_smaller_scratch)
     close_codec(m);
 }
 
-// With a little less, the last frame that needs it is refused.
+// With a block less, the last frame that needs it is refused; with a little less for records, none,
+// as fewer of them come than may; with half as much, some.
 TEST(measured_limits_are_what_the_batch_needs)
 {
     codec_machine m = open_codec(DAMACY_CODEC_ZSTD);
@@ -235,11 +236,11 @@ TEST(measured_limits_are_what_the_batch_needs)
     CHECK_EQ(limits.max_frames, 11);
     CHECK_EQ(limits.total_size, total);
     CHECK_EQ(limits.max_blocks, 11);
-    for (int pass = 0; pass < 3; pass++) {
+    for (int pass = 0; pass < 4; pass++) {
         codec_options o;
         uint32_t n_refused = 0;
         less = limits;
-        less.work_size -= pass == 1 ? 512 : 0;
+        less.work_size -= pass == 1 ? 512 : pass == 3 ? less.work_size / 2 : 0;
         less.max_blocks -= pass == 2 ? 1 : 0;
         o.limits = &less;
         m.must(m.run(s.frames, o));
@@ -250,7 +251,7 @@ TEST(measured_limits_are_what_the_batch_needs)
                 CHECK(is_right(s.frames[i], s.raw[i]));
             }
         }
-        CHECK_EQ(n_refused, pass ? 1 : 0);
+        CHECK(pass == 3 ? n_refused > 1 && n_refused < 11 : n_refused == (pass == 2 ? 1 : 0));
     }
     close_codec(m);
 }
