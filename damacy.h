@@ -9771,9 +9771,9 @@ typedef struct damacy__zstd_frame {
     uint32_t n_blocks;          /* empty raw and RLE blocks leave no record and do not count */
     uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */
     uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */
-    uint32_t n_records; /* records of all its blocks; before resolve the most that there may be */
-    uint64_t done;      /* cut: 0; relay: tiles that are done << 32 | their end */
-    uint32_t n_tiles;   /* cut: tiles of all its blocks; 0: not for relay */
+    uint32_t n_records;         /* records of all its blocks; before resolve those that have room */
+    uint64_t done;              /* cut: 0; relay: tiles that are done << 32 | their end */
+    uint32_t n_tiles;           /* cut: tiles of all its blocks; 0: not for relay */
     uint32_t zero;
 } damacy__zstd_frame;
 static_assert(sizeof(damacy__zstd_frame) == 64, "ABI");
@@ -14947,9 +14947,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t n_blocks;          /* empty raw and RLE blocks leave no record and do not count */\n"
     "    uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */\n"
     "    uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */\n"
-    "    uint32_t n_records; /* records of all its blocks; before resolve the most that there may be */\n"
-    "    uint64_t done;      /* cut: 0; relay: tiles that are done << 32 | their end */\n"
-    "    uint32_t n_tiles;   /* cut: tiles of all its blocks; 0: not for relay */\n"
+    "    uint32_t n_records;         /* records of all its blocks; before resolve those that have room */\n"
+    "    uint64_t done;              /* cut: 0; relay: tiles that are done << 32 | their end */\n"
+    "    uint32_t n_tiles;           /* cut: tiles of all its blocks; 0: not for relay */\n"
     "    uint32_t zero;\n"
     "} damacy__zstd_frame;\n"
     "static_assert(sizeof(damacy__zstd_frame) == 64, \"ABI\");\n"
@@ -20318,7 +20318,7 @@ __extension__ static const char damacy__source_zstd_header_cuh[] =
     "{\n"
     "    const uint32_t log = (table & 15) + 5, cells = 1u << damacy__min(log, 9);\n"
     "    const uint32_t low = table >> 4 & (cells - 1), high = table >> 4 & cells;\n"
-    "    const uint32_t count = low < cells - 2 ? low : high ? low + 2 : low; // and 1\n"
+    "    const uint32_t count = low < cells - 2 ? low : high ? low + 2 : low; // one more than its cells\n"
     "\n"
     "    if (mode == DAMACY__ZSTD_MODE_RLE)\n"
     "        return table & 255 ? n : 0;\n"
@@ -31527,8 +31527,8 @@ static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
 /* Bytes of literals and records: at least what one job can need, 16 bytes a sequence of at least 3
  * with one literal, else 2.42 times the output. That holds dim microscopy, the densest of common
  * data. Where all records that there may be have no room, kernels make it for those that are
- * likely: 216 sequences and 87 literals per KB of level 3 take 2.1 KB instead of 2.5, 131 and 357 of
- * level 19 take 2.4. */
+ * likely: 215 sequences and 115 literals per KB of level 3 take 2.1 KB instead of 2.7, 131 and 357
+ * of level 19 take 2.4. */
 static uint64_t damacy__zstd_pool_least(const damacy__zstd_limits* limits)
 {
     if (limits->pool_size) {

@@ -87,9 +87,9 @@ typedef struct damacy__zstd_frame {
     uint32_t n_blocks;          /* empty raw and RLE blocks leave no record and do not count */
     uint32_t n_sequence_blocks; /* blocks of type SEQUENCES; 0: nothing to execute */
     uint32_t size;              /* resolve: output bytes, at most 2^31 - 1 */
-    uint32_t n_records; /* records of all its blocks; before resolve the most that there may be */
-    uint64_t done;      /* cut: 0; relay: tiles that are done << 32 | their end */
-    uint32_t n_tiles;   /* cut: tiles of all its blocks; 0: not for relay */
+    uint32_t n_records;         /* records of all its blocks; before resolve those that have room */
+    uint64_t done;              /* cut: 0; relay: tiles that are done << 32 | their end */
+    uint32_t n_tiles;           /* cut: tiles of all its blocks; 0: not for relay */
     uint32_t zero;
 } damacy__zstd_frame;
 static_assert(sizeof(damacy__zstd_frame) == 64, "ABI");

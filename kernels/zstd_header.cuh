@@ -168,7 +168,7 @@ DAMACY__INLINE uint32_t damacy__zstd_likely_runs(uint32_t mode, uint32_t table, 
 {
     const uint32_t log = (table & 15) + 5, cells = 1u << damacy__min(log, 9);
     const uint32_t low = table >> 4 & (cells - 1), high = table >> 4 & cells;
-    const uint32_t count = low < cells - 2 ? low : high ? low + 2 : low; // and 1
+    const uint32_t count = low < cells - 2 ? low : high ? low + 2 : low; // one more than its cells
 
     if (mode == DAMACY__ZSTD_MODE_RLE)
         return table & 255 ? n : 0;

@@ -65,8 +65,8 @@ static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
 /* Bytes of literals and records: at least what one job can need, 16 bytes a sequence of at least 3
  * with one literal, else 2.42 times the output. That holds dim microscopy, the densest of common
  * data. Where all records that there may be have no room, kernels make it for those that are
- * likely: 216 sequences and 87 literals per KB of level 3 take 2.1 KB instead of 2.5, 131 and 357 of
- * level 19 take 2.4. */
+ * likely: 215 sequences and 115 literals per KB of level 3 take 2.1 KB instead of 2.7, 131 and 357
+ * of level 19 take 2.4. */
 static uint64_t damacy__zstd_pool_least(const damacy__zstd_limits* limits)
 {
     if (limits->pool_size) {

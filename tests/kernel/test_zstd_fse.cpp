@@ -762,7 +762,7 @@ TEST(hostile_sequences_get_the_verdict_of_the_reference)
     CHECK(sum.n_good > 100 && sum.n_good < sum.n_blocks * 3 / 4);
 }
 
-// Blocks of groups in which some have too little room: those are decoded once more, the others not.
+// Some blocks of a group have too little room for their records.
 TEST(blocks_of_more_records_than_were_likely_find_room)
 {
     uint64_t seed = test_seed();
