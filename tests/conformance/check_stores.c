@@ -5,7 +5,8 @@
  *
  * Each store is read whole and in random boxes, as its own type, f32, bf16, f16, u8 and one more,
  * by damacy_read, and once more through a pipeline, on the CPU or on GPU 0. Refused stores must be
- * refused by name. --part: only every Nth store, so that several processes share the work. */
+ * refused by name. --part: only every Nth store, from K on, which is 0 to N - 1, so that several
+ * processes share the work. */
 #define DAMACY_IMPLEMENTATION
 #include "damacy.h"
 #include "tests/test.h"
@@ -317,6 +318,11 @@ static bool parse(const char* folder, char* line, store* s)
     return true;
 }
 
+static bool is_part(const char* argument, int* part, int* n_parts)
+{
+    return sscanf(argument, "--part=%d/%d", part, n_parts) == 2 && *part >= 0 && *part < *n_parts;
+}
+
 int main(int argc, char** argv)
 {
     static const char* const suffixes[N_KINDS] = {"native", "f32", "bf16", "f16", "u8", "extra"};
@@ -335,7 +341,10 @@ int main(int argc, char** argv)
         if (strncmp(argv[i], "--only=", 7) == 0) {
             only = argv[i] + 7;
         } else if (strncmp(argv[i], "--part=", 7) == 0) {
-            CHECK(sscanf(argv[i], "--part=%d/%d", &part, &n_parts) == 2 && n_parts > 0);
+            if (!is_part(argv[i], &part, &n_parts)) {
+                fprintf(stderr, "check_stores: %s: not K/N with K from 0 to N - 1\n", argv[i]);
+                return 2;
+            }
         } else if (strcmp(argv[i], "--gpu") != 0) {
             folder = argv[i];
         } else if (!host_copy_open(&gpu, 0)) {

@@ -227,15 +227,15 @@ TEST(zstd_gpu_stays_inside_separate_allocations)
 // likely, which is too little for every third frame, whose tables are no measure.
 TEST(zstd_gpu_finds_room_for_more_records_than_were_likely)
 {
+    if (!gpu()) {
+        SKIP("no CUDA device");
+    }
     uint64_t seed = test_seed();
     std::vector<device_job> jobs(400);
     std::vector<bytes> contents(jobs.size());
     uint64_t size = 0;
     uint32_t n_whole = 0, n_short = 0;
 
-    if (!gpu()) {
-        SKIP("no GPU");
-    }
     for (size_t i = 0; i < jobs.size(); i++) {
         bytes& content = contents[i];
         content = dim_volume(131072);
