@@ -70,8 +70,8 @@ DAMACY__INLINE bool damacy__zstd_is_tight(const damacy__zstd_wave& w, uint32_t n
 
 #pragma unroll 4
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-        const damacy__u32x4 a = *(const damacy__u32x4*)(damacy__zstd_spans(w) + i);
-        n_bytes += (a.x | (uint64_t)a.y << 32) + 8 * (a.z | (uint64_t)a.w << 32);
+        const damacy__zstd_totals own = damacy__zstd_totals_load(damacy__zstd_spans(w) + i, false);
+        n_bytes += own.n_literal_bytes + 8 * own.n_records;
     }
     for (uint32_t d = 16; d; d /= 2)
         n_bytes += damacy__shfl_xor(n_bytes, d);

@@ -52,6 +52,12 @@ DAMACY__INLINE uint32_t damacy__zstd_n_jobs(const damacy__zstd_wave& w)
     return n > w.first_job ? damacy__min(n - w.first_job, w.max_jobs) : 0;
 }
 
+// Records for which a block with that capacity takes room.
+DAMACY__INLINE uint32_t damacy__zstd_record_room(uint32_t capacity)
+{
+    return (capacity + 15u) & ~15u;
+}
+
 // Records per KB of output.
 DAMACY__INLINE uint32_t damacy__zstd_density(uint32_t n_records, uint32_t size)
 {

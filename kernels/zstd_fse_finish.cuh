@@ -40,7 +40,8 @@ static __device__ __noinline__ uint32_t damacy__fse_find_room(damacy__zstd_count
                                                               uint64_t max_records,
                                                               damacy__zstd_block* block, uint32_t n)
 {
-    const uint64_t need = (n + 15u) & ~15u, used = c->n_records + (c->n_literal_bytes + 7) / 8;
+    const uint64_t need = damacy__zstd_record_room(n),
+                   used = c->n_records + (c->n_literal_bytes + 7) / 8;
 
     if (block->state == DAMACY__ZSTD_AGAIN) // cannot be: its room was counted
         return DAMACY__JOB_BAD_SEQUENCES;

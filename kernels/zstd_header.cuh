@@ -234,12 +234,6 @@ typedef struct damacy__zstd_block_share {
     bool is_kept; // it has output
 } damacy__zstd_block_share;
 
-// Records of a block as they are allocated.
-DAMACY__INLINE uint32_t damacy__zstd_record_room(uint32_t capacity)
-{
-    return (capacity + 15u) & ~15u;
-}
-
 // A compressed block from k.at, where `bytes` are, to `end` (section 3.1.1.3). Leaves the record in
 // b.
 static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t end, uint64_t bytes,

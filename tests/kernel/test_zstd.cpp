@@ -439,25 +439,31 @@ TEST(zstd_reports_what_does_not_fit_scratch_and_decodes_the_rest)
 }
 
 // How many jobs were refused; all others are right.
-static uint32_t check_refused(const std::vector<wave_job>& jobs, const bytes& content)
+static uint32_t check_refused(const std::vector<wave_job>& jobs, const std::vector<bytes>& contents)
 {
     uint32_t n_refused = 0;
-    for (const wave_job& j : jobs) {
-        CHECK(j.canary);
-        if (j.result.status == DAMACY__JOB_NEED_SCRATCH) {
+    for (size_t i = 0; i < jobs.size(); i++) {
+        CHECK(jobs[i].canary);
+        if (jobs[i].result.status == DAMACY__JOB_NEED_SCRATCH) {
             n_refused++;
             continue;
         }
-        CHECK_EQ(j.result.status, DAMACY__JOB_OK);
-        CHECK(j.out == content);
+        CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+        CHECK(jobs[i].out == contents[i]);
     }
     return n_refused;
 }
 
+// Records for which a pool has room that holds just what was placed.
+static uint64_t records_placed(const damacy__zstd_counters& c)
+{
+    return c.n_records + (c.n_literal_bytes + 127) / 128 * 16; // a multiple of 16
+}
+
 TEST(zstd_makes_room_for_likely_records_where_not_all_have_room)
 {
-    const bytes content = volume(60000, 60);
-    const bytes frame = compressed(content, 3, true);
+    const bytes content = volume(60000, 60), frame = compressed(content, 3, true);
+    const std::vector<bytes> contents(12, content);
     damacy__zstd_counters counters = {};
     wave_options o;
 
@@ -469,25 +475,24 @@ TEST(zstd_makes_room_for_likely_records_where_not_all_have_room)
         o.max_records = 0;
         CHECK(wave_run(jobs, o).empty());
         CHECK_EQ(counters.is_tight, 0u);
-        const uint64_t all = counters.n_records, bytes_of_literals = counters.n_literal_bytes;
-        const uint64_t most = (all + (bytes_of_literals + 127) / 128 * 16) & ~15ull;
+        const uint64_t most = records_placed(counters);
         o.max_records = most;
         CHECK(wave_run(jobs, o).empty());
         CHECK_EQ(counters.is_tight, 0u);
-        CHECK_EQ(check_refused(jobs, content), 0);
+        CHECK_EQ(check_refused(jobs, contents), 0);
         o.max_records = most - 16;
         CHECK(wave_run(jobs, o).empty());
         CHECK_EQ(counters.is_tight, 1u);
-        CHECK_EQ(check_refused(jobs, content), 0);
-        const uint64_t likely = counters.n_records + most - all;
+        CHECK_EQ(check_refused(jobs, contents), 0);
+        const uint64_t likely = records_placed(counters);
         CHECK(likely < most - 16);
         o.max_records = likely;
         CHECK(wave_run(jobs, o).empty());
         CHECK_EQ(counters.n_more_records, 0u); // what is likely was right
-        CHECK_EQ(check_refused(jobs, content), 0);
+        CHECK_EQ(check_refused(jobs, contents), 0);
         o.max_records = likely - 16;
         CHECK(wave_run(jobs, o).empty());
-        CHECK_EQ(check_refused(jobs, content), 1);
+        CHECK_EQ(check_refused(jobs, contents), 1);
     }
 }
 
@@ -550,24 +555,14 @@ TEST(zstd_decodes_frames_whose_tables_are_no_measure)
                   (run % 2 ? DAMACY__ZSTD_FLAG_FSE_LATENCY : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT);
         CHECK(wave_run(jobs, o).empty());
         CHECK_EQ(counters.is_tight + counters.n_more_records, 0u);
-        const uint64_t most =
-            counters.n_records + (counters.n_literal_bytes + 127) / 128 * 16; // a multiple of 16
+        const uint64_t most = records_placed(counters);
         uint32_t n_refused = 0;
         for (const uint64_t percent : {100u, 160u, 90u, 70u}) { // the last: less than is needed
             o.max_records = (percent == 100 ? most - 16 : most * percent / 100) & ~15ull;
             CHECK(wave_run(jobs, o).empty());
             CHECK_EQ(counters.is_tight, percent > 100 ? 0u : 1u);
             CHECK(percent > 100 || counters.n_more_records > 0);
-            for (size_t i = 0; i < jobs.size(); i++) {
-                const wave_job& j = jobs[i];
-                CHECK(j.canary);
-                if (j.result.status == DAMACY__JOB_NEED_SCRATCH) {
-                    n_refused++;
-                } else {
-                    CHECK_EQ(j.result.status, DAMACY__JOB_OK);
-                    CHECK(j.out == contents[i]);
-                }
-            }
+            n_refused += check_refused(jobs, contents);
         }
         CHECK(n_refused > 0);
         for (wave_job& j : jobs) { // alone it has room, in what all records that there may be take
@@ -584,8 +579,8 @@ TEST(zstd_decodes_frames_whose_tables_are_no_measure)
 
 TEST(zstd_reports_blocks_of_more_records_than_have_room)
 {
-    const bytes content = volume(60000, 61);
-    const bytes frame = compressed(content, 3, true);
+    const bytes content = volume(60000, 61), frame = compressed(content, 3, true);
+    const std::vector<bytes> contents(12, content);
     damacy__zstd_counters counters = {};
     wave_options o;
     uint32_t n_refused = 0;
@@ -597,11 +592,11 @@ TEST(zstd_reports_blocks_of_more_records_than_have_room)
         o.percent_short = 0;
         o.max_records = 0;
         CHECK(wave_run(jobs, o).empty());
-        o.max_records = counters.n_records + (counters.n_literal_bytes + 127) / 128 * 16;
+        o.max_records = records_placed(counters);
         o.max_records += run % 2 ? counters.n_records / 24 & ~15ull : 0; // half of a job's
         o.percent_short = 50;
         CHECK(wave_run(jobs, o).empty());
-        n_refused += check_refused(jobs, content);
+        n_refused += check_refused(jobs, contents);
     }
     CHECK(n_refused > 6 && n_refused < 6 * 12);
 }

@@ -5,6 +5,7 @@
 #include "kernels/zstd_fse.cuh"
 #include "kernels/zstd_header.cuh"
 #include "tests/kernel/zstd_corpus.h"
+#include "tests/kernel/zstd_unlikely.h"
 #include "tests/test.h"
 #include <algorithm>
 #include <memory>
@@ -645,34 +646,6 @@ TEST(sequences_of_more_bits_than_a_window_are_decoded)
     CHECK(widest > 58);
     printf("# %llu blocks of %llu sequences, %llu bits\n", (unsigned long long)sum.n_blocks,
            (unsigned long long)sum.n_sequences, (unsigned long long)widest);
-}
-
-// Description of a table in which symbols first ... last have one cell each but one of them, which
-// has all others.
-static bytes one_cell_each(uint32_t log, uint32_t first, uint32_t last, uint32_t common)
-{
-    bytes out;
-    uint32_t left = 1u << log, at = 0;
-    auto put = [&](uint32_t v, uint32_t n) {
-        for (uint32_t i = 0; i < n; i++, at++) {
-            if (at % 8 == 0)
-                out.push_back(0);
-            out.back() |= (uint8_t)((v >> i & 1) << at % 8);
-        }
-    };
-    put(log - 5, 4);
-    for (uint32_t s = 0; s <= last; s++) {
-        const uint32_t count = s < first ? 0 : s == common ? (1u << log) - (last - first) : 1;
-        uint32_t n = 0; // as reference_counts reads it
-        while ((1u << n) < left + 2)
-            n++;
-        const uint32_t spare = (1u << n) - (left + 2), v = count + 1;
-        put(v + (v >= 1u << (n - 1) ? spare : 0), n - (v < spare ? 1 : 0));
-        if (count == 0)
-            put(0, 2); // none after it is left out
-        left -= count;
-    }
-    return out;
 }
 
 TEST(the_widest_next_states_of_all_tables_at_once_are_decoded)

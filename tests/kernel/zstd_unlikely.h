@@ -2,9 +2,36 @@
 // has nearly all cells, and no sequence uses it. No encoder writes them. (RFC 8878 sections 3.1.1.3
 // and 4.1.)
 #pragma once
+#include "tests/kernel/zstd_corpus.h"
 #include "tests/test.h"
-#include <cstdint>
-#include <vector>
+
+// Description of a table in which symbols first ... last have one cell each but one of them, which
+// has all others.
+static inline bytes one_cell_each(uint32_t log, uint32_t first, uint32_t last, uint32_t common)
+{
+    bytes out;
+    uint32_t left = 1u << log, at = 0;
+    auto put = [&](uint32_t v, uint32_t n) {
+        for (uint32_t i = 0; i < n; i++, at++) {
+            if (at % 8 == 0)
+                out.push_back(0);
+            out.back() |= (uint8_t)((v >> i & 1) << at % 8);
+        }
+    };
+    put(log - 5, 4);
+    for (uint32_t s = 0; s <= last; s++) {
+        const uint32_t count = s < first ? 0 : s == common ? (1u << log) - (last - first) : 1;
+        uint32_t n = 0; // bits, fewer and fewer (section 4.1.1)
+        while ((1u << n) < left + 2)
+            n++;
+        const uint32_t spare = (1u << n) - (left + 2), v = count + 1;
+        put(v + (v >= 1u << (n - 1) ? spare : 0), n - (v < spare ? 1 : 0));
+        if (count == 0)
+            put(0, 2); // none after it is left out
+        left -= count;
+    }
+    return out;
+}
 
 struct bit_list { // in the order in which a decoder reads them
     std::vector<bool> bits;
@@ -16,10 +43,10 @@ struct bit_list { // in the order in which a decoder reads them
         }
     }
     // The stream whose last byte is read first, with its end mark.
-    std::vector<uint8_t> backward() const
+    bytes backward() const
     {
         const size_t n = bits.size();
-        std::vector<uint8_t> out(n / 8 + 1);
+        bytes out(n / 8 + 1);
         for (size_t i = 0; i < n; i++) {
             out[(n - 1 - i) / 8] |= (uint8_t)(bits[i] << (n - 1 - i) % 8);
         }
@@ -30,33 +57,13 @@ struct bit_list { // in the order in which a decoder reads them
 
 // A frame of one block of n sequences, 60 to 7,000: 1 to 15 literals, then 3 bytes from 1 to 4
 // before.
-static inline std::vector<uint8_t> unlikely_frame(uint32_t n, uint64_t* seed)
+static inline bytes unlikely_frame(uint32_t n, uint64_t* seed)
 {
     enum { LOG = 9, CELLS = 1 << LOG, CODES = 15, STEP = CELLS / 2 + CELLS / 8 + 3 };
-    // Counts of codes 0 to 15: all cells but one for each of the others. The first takes 10 bits,
-    // the others, of what is left, fewer and fewer.
-    std::vector<uint8_t> block, table(1, LOG - 5);
-    uint32_t at = 4, left = CELLS, size = 0;
-    const auto put = [&](uint32_t v, uint32_t bits) {
-        for (uint32_t i = 0; i < bits; i++, at++) {
-            if (at % 8 == 0) {
-                table.push_back(0);
-            }
-            table.back() |= (uint8_t)((v >> i & 1) << at % 8);
-        }
-    };
-    for (uint32_t code = 0; code <= CODES; code++) {
-        const uint32_t count = code ? 1 : CELLS - CODES, v = count + 1;
-        uint32_t bits = 0;
-        while ((1u << bits) < left + 2) {
-            bits++;
-        }
-        const uint32_t spare = (1u << bits) - (left + 2);
-        put(v + (v >= 1u << (bits - 1) ? spare : 0), bits - (v < spare ? 1 : 0));
-        left -= count;
-    }
+    const bytes table = one_cell_each(LOG, 0, CODES, 0);
+    bytes block, literals;
+    uint32_t size = 0;
     bit_list stream;
-    std::vector<uint8_t> literals;
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t r = test_random(seed);
         const uint32_t code = 1 + (uint32_t)(r >> 8) % CODES; // as many literals
@@ -83,9 +90,9 @@ static inline std::vector<uint8_t> unlikely_frame(uint32_t n, uint64_t* seed)
     block.insert(block.end(), table.begin(), table.end());
     block.push_back(2); // offsets 1 to 4
     block.push_back(0); // 3 bytes
-    const std::vector<uint8_t> bits = stream.backward();
+    const bytes bits = stream.backward();
     block.insert(block.end(), bits.begin(), bits.end());
-    std::vector<uint8_t> frame = {0x28, 0xb5, 0x2f, 0xfd, 0xa0}; // single segment, size of 4 bytes
+    bytes frame = {0x28, 0xb5, 0x2f, 0xfd, 0xa0}; // single segment, size of 4 bytes
     for (uint32_t i = 0; i < 4; i++) {
         frame.push_back((uint8_t)(size >> 8 * i));
     }
