@@ -1,7 +1,7 @@
 // The Zstandard kernels on the CPU against libzstd and the corpora: every valid frame byte for
 // byte, every verdict on broken ones, and no byte outside the ranges of a job.
-#include "tests/kernel/zstd_unlikely.h"
 #include "tests/kernel/zstd_wave.h"
+#include "tests/kernel/zstd_unlikely.h"
 #include "tests/test.h"
 #include <algorithm>
 
