@@ -162,6 +162,13 @@ DAMACY__INLINE uint32_t damacy__dot4(uint32_t a, uint32_t b, uint32_t c)
     asm("dp4a.u32.s32 %0,%1,%2,%3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
 }
+// The lower 16 bits of a, and c.
+DAMACY__INLINE uint32_t damacy__add_low_half(uint32_t a, uint32_t c)
+{
+    uint32_t r;
+    asm("dp2a.lo.u32.u32 %0,%1,1,%2;" : "=r"(r) : "r"(a), "r"(c));
+    return r;
+}
 // `width` mod 32 one bits from bit `at` mod 32.
 DAMACY__INLINE uint32_t damacy__mask_bits(uint32_t at, uint32_t width)
 {
@@ -208,6 +215,10 @@ DAMACY__INLINE uint32_t damacy__dot4(uint32_t a, uint32_t b, uint32_t c)
     for (uint32_t i = 0; i < 32; i += 8)
         c += (a >> i & 255) * (uint32_t)(int32_t)(int8_t)(b >> i & 255);
     return c;
+}
+DAMACY__INLINE uint32_t damacy__add_low_half(uint32_t a, uint32_t c)
+{
+    return (a & 0xffff) + c;
 }
 DAMACY__INLINE uint32_t damacy__mask_bits(uint32_t at, uint32_t width)
 {

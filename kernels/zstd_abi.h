@@ -178,10 +178,9 @@ typedef struct damacy__zstd_counters {
     uint32_t n_late_blocks[3];    /* order: all others, likewise */
     uint32_t n_execute;           /* order: entries of execute_list */
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
-    uint32_t ticket[3];  /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
-    uint32_t density;    /* place: records per KB of the frames to execute, from 32 of them */
-    uint32_t n_shuffled; /* place: of those, whose byte shuffle execution may undo */
-    uint32_t is_tight;   /* allocate: not all records that there may be have room */
+    uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
+    uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
+    uint32_t is_tight;  /* allocate: not all records that there may be have room */
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 
@@ -197,14 +196,12 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 #define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
 #define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
 #define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* hundreds of few long segments */
-/* Of blosc chunks alone: about a thousand of them, and the same of few segments, whose matches read
- * what is near; thousands of blocks; and hundreds of chunks, likewise. */
-#define DAMACY__ZSTD_EXECUTE_128X1        0x1000000u
+/* Of blosc chunks alone, if their segments are not many: hundreds of blocks, about a thousand, and
+ * thousands. */
+#define DAMACY__ZSTD_EXECUTE_256X2_SERIAL 0x1000000u
 #define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u
 #define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u
-#define DAMACY__ZSTD_EXECUTE_256X1        0x8000000u
-#define DAMACY__ZSTD_EXECUTE_256X2_SERIAL 0x10000000u
-#define DAMACY__ZSTD_EXECUTE_BLOSC        0x1f000000u /* these */
+#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 

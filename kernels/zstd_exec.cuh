@@ -4,8 +4,8 @@
 // A tile: (1) each record is clipped to the tile and checked; a source that lies before the tile
 // is read from the output itself, through L1, and its first 8 bytes go to the tile in shared
 // memory; (2) what is longer goes there in chunks of 8 or 16 bytes, one a thread; (3) matches that
-// read their own tile (zstd_exec_own.cuh, or one after another, zstd_exec_serial.cuh); (4) the tile
-// is written 16 bytes a thread.
+// read their own tile (zstd_exec_own.cuh, or by one warp, zstd_exec_serial.cuh); (4) the tile is
+// written 16 bytes a thread.
 //
 // Surprising: nothing waits for a byte. Where a source is not there yet, links to it are followed.
 #pragma once
@@ -253,6 +253,8 @@ DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_re
         if (u > 0)
             damacy__exec_put<S>(&s[(u - 1) & 1], shared);
     }
+    if (S::IS_SERIAL)
+        damacy__exec_prepare<S>(shared);
     if (t->is_cut)
         damacy__exec_next<S>(shared, r, b, &v);
     if (S::CHUNK == 16 && threadIdx.x < 32)

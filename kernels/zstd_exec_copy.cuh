@@ -224,29 +224,23 @@ DAMACY__INLINE bool damacy__exec_is_wide(const damacy__zstd_wave& w)
                                     : (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;
 }
 
-// The variant for the blocks of blosc chunks by the density of the wave: matches of few records are
-// copied one after another, of thousands of frames also those of more, of hundreds not in planes of
-// bits. Bytes that are shuffled have most records in a part of a block, bits of some planes in all
-// of it. Few chunks may have a frame each, for which large CTAs are best, or several: then it is
-// one of two shapes for hundreds.
+// The variant for the blocks of blosc chunks by the density of the wave: a tile's own matches are
+// copied by a warp, in groups, unless records are very many. Few chunks may have a frame each, for
+// which large CTAs are best, or several: then it is one of two shapes for hundreds.
 DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* counts,
                                                    uint32_t launched)
 {
     const uint32_t n = counts->n_execute, whole = counts->density;
     const bool few = launched & DAMACY__ZSTD_EXECUTE_1024X3;
     const bool hundreds = launched & DAMACY__ZSTD_EXECUTE_256X4;
-    const bool in_turns = counts->n_shuffled ? whole <= 44 : whole <= 64 && !hundreds;
+    const bool in_turns = whole <= 170;
 
     if (few && n <= (in_turns ? 132 : 200))
         return DAMACY__ZSTD_EXECUTE_1024X3;
     if (n > 1200 && !few)
-        return whole <= 120 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;
+        return in_turns ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;
     if (in_turns)
         return hundreds ? DAMACY__ZSTD_EXECUTE_256X2_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
-    if (few)
-        return DAMACY__ZSTD_EXECUTE_256X4;
-    if (whole <= 170)
-        return hundreds ? DAMACY__ZSTD_EXECUTE_256X1 : DAMACY__ZSTD_EXECUTE_128X1;
     return hundreds ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;
 }
 

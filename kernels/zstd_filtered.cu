@@ -12,13 +12,9 @@ DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x4, 256, 4, 7168, 8, false, 4,
                        DAMACY__ZSTD_EXECUTE_256X4)
 DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x4_3k, 128, 4, 3072, 8, false, 8,
                        DAMACY__ZSTD_EXECUTE_128X4_3K)
-DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x1, 128, 1, 2048, 8, false, 8,
-                       DAMACY__ZSTD_EXECUTE_128X1)
 DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x2_serial, 128, 2, 6144, 16, true, 8,
                        DAMACY__ZSTD_EXECUTE_128X2_SERIAL)
 DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_64x4_serial, 64, 4, 4096, 16, true, 16,
                        DAMACY__ZSTD_EXECUTE_64X4_SERIAL)
-DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x1, 256, 1, 4096, 8, false, 4,
-                       DAMACY__ZSTD_EXECUTE_256X1)
 DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x2_serial, 256, 2, 6144, 16, true, 4,
                        DAMACY__ZSTD_EXECUTE_256X2_SERIAL)

@@ -81,14 +81,12 @@ static __device__ void damacy__zstd_place_offsets(const damacy__zstd_wave& w,
     }
 }
 
-// Records per KB of the frames to execute, from up to 32 of them, and how many of these are
-// shuffled bytes; a warp does.
+// Records per KB of the frames to execute, from up to 32 of them; a warp does.
 static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)
 {
     damacy__zstd_counters* const counts = damacy__zstd_counts(w);
     const uint32_t n = damacy__min(counts->n_execute, 32);
     uint32_t size = 0, n_records = 0;
-    bool is_shuffled = false;
 
     if (damacy__lane() < n) {
         const uint64_t i = (uint64_t)counts->n_execute * damacy__lane() / n;
@@ -96,15 +94,11 @@ static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)
             damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i]];
         size = f.size / 16; // so that 32 bits hold the sum
         n_records = f.size ? f.n_records / 16 : 0;
-        is_shuffled = damacy__zstd_jobs(w)[f.job].flags & DAMACY__JOB_SHUFFLED;
     }
-    const uint32_t shuffled = damacy__ballot(is_shuffled);
     size = damacy__warp_sum(size);
     n_records = damacy__warp_sum(n_records);
-    if (damacy__lane() == 0) {
+    if (damacy__lane() == 0)
         counts->density = damacy__zstd_density(n_records, size);
-        counts->n_shuffled = damacy__popc(shuffled);
-    }
 }
 
 static __device__ void damacy__zstd_place(const damacy__zstd_wave& w)

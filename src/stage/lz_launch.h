@@ -144,9 +144,8 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_unfilter"};
     static const char* const filtered[] = {
-        "damacy_zstd_filtered_256x4",       "damacy_zstd_filtered_128x4_3k",
-        "damacy_zstd_filtered_128x1",       "damacy_zstd_filtered_128x2_serial",
-        "damacy_zstd_filtered_64x4_serial", "damacy_zstd_filtered_256x1",
+        "damacy_zstd_filtered_256x4", "damacy_zstd_filtered_128x4_3k",
+        "damacy_zstd_filtered_128x2_serial", "damacy_zstd_filtered_64x4_serial",
         "damacy_zstd_filtered_256x2_serial"};
     static const char* const copy[] = {"damacy_clear_failed"};
     static const char* const crc32c[] = {"damacy_crc32c"};

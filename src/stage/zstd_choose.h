@@ -115,10 +115,8 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 
     if (run->call->blosc) {
         return DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
-               (n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X1 |
-                               DAMACY__ZSTD_EXECUTE_256X2_SERIAL
-                         : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X1 |
-                               DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
+               (n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
+                         : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     }
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
         return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;

@@ -254,13 +254,12 @@ static void run_wave(uint64_t seed, bool corrupt, uint32_t execute)
 
 TEST(a_wave_of_both_codecs_decodes_and_assembles)
 {
-    static const uint32_t shapes[] = {
-        DAMACY__ZSTD_EXECUTE_256X4,       DAMACY__ZSTD_EXECUTE_128X4_3K,
-        DAMACY__ZSTD_EXECUTE_128X1,       DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
-        DAMACY__ZSTD_EXECUTE_64X4_SERIAL, DAMACY__ZSTD_EXECUTE_256X1,
-        DAMACY__ZSTD_EXECUTE_256X2_SERIAL};
+    static const uint32_t shapes[] = {DAMACY__ZSTD_EXECUTE_256X4, DAMACY__ZSTD_EXECUTE_128X4_3K,
+                                      DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
+                                      DAMACY__ZSTD_EXECUTE_64X4_SERIAL,
+                                      DAMACY__ZSTD_EXECUTE_256X2_SERIAL};
 
-    for (uint32_t i = 0; i < 7; i++)
+    for (uint32_t i = 0; i < 5; i++)
         run_wave(test_seed() + 2 * i, false, shapes[i]);
 }
 

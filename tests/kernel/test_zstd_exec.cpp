@@ -99,10 +99,6 @@ static void run_128x2(const damacy__zstd_wave& w)
 {
     run_tile<128, 2, 4096, 16>(w, DAMACY__ZSTD_EXECUTE_128X2);
 }
-static void run_128x1(const damacy__zstd_wave& w)
-{
-    run_tile<128, 1, 2048>(w, DAMACY__ZSTD_EXECUTE_128X1);
-}
 static void run_128x2_serial(const damacy__zstd_wave& w)
 {
     run_tile<128, 2, 6144, 16, true>(w, DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
@@ -110,10 +106,6 @@ static void run_128x2_serial(const damacy__zstd_wave& w)
 static void run_64x4_serial(const damacy__zstd_wave& w)
 {
     run_tile<64, 4, 4096, 16, true>(w, DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
-}
-static void run_256x1(const damacy__zstd_wave& w)
-{
-    run_tile<256, 1, 4096>(w, DAMACY__ZSTD_EXECUTE_256X1);
 }
 static void run_256x2_serial(const damacy__zstd_wave& w)
 {
@@ -186,10 +178,8 @@ static void run_all(const damacy__zstd_wave& wave)
     tile(damacy__exec_shape<128, 4, 3072>(), 128, DAMACY__ZSTD_EXECUTE_128X4_3K);
     tile(damacy__exec_shape<128, 2, 4096, 16>(), 128, DAMACY__ZSTD_EXECUTE_128X2);
     tile(damacy__exec_shape<1024, 3, 16384>(), 1024, DAMACY__ZSTD_EXECUTE_1024X3);
-    tile(damacy__exec_shape<128, 1, 2048>(), 128, DAMACY__ZSTD_EXECUTE_128X1);
     tile(damacy__exec_shape<128, 2, 6144, 16, true>(), 128, DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     tile(damacy__exec_shape<64, 4, 4096, 16, true>(), 64, DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
-    tile(damacy__exec_shape<256, 1, 4096>(), 256, DAMACY__ZSTD_EXECUTE_256X1);
     tile(damacy__exec_shape<256, 2, 6144, 16, true>(), 256, DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
     simt::launch(dim3(2), dim3(1024), [&] { damacy__zstd_cut<damacy__relay_best>(w); });
     const auto relay = [&](auto t) {
@@ -202,11 +192,10 @@ static void run_all(const damacy__zstd_wave& wave)
     relay(damacy__relay_wide());
 }
 typedef void (*variant)(const damacy__zstd_wave& w);
-static const variant variants[] = {run_256x4, run_128x4,       run_128x4_3k,     run_1024x3,
-                                   run_links, run_all,         run_relay,        run_wide,
-                                   run_128x2, run_128x1,       run_128x2_serial, run_64x4_serial,
-                                   run_256x1, run_256x2_serial};
-static const uint32_t n_variants = 14;
+static const variant variants[] = {run_256x4, run_128x4,        run_128x4_3k,    run_1024x3,
+                                   run_links, run_all,          run_relay,       run_wide,
+                                   run_128x2, run_128x2_serial, run_64x4_serial, run_256x2_serial};
+static const uint32_t n_variants = 12;
 
 // ---- harness ----
 
@@ -356,6 +345,35 @@ TEST(random_records_execute_as_by_a_scalar_loop)
     }
 }
 
+// Matches of every kind of length with sources of every kind of distance, most in their own tile
+// and many next to each other, now reading what the one before has copied, now what several have.
+TEST(matches_that_read_their_own_tile_give_what_a_scalar_loop_does)
+{
+    uint64_t seed = test_seed();
+    for (uint32_t v = 0; v < n_variants; v++) {
+        std::vector<frame> frames;
+        for (uint32_t i = 0; i < 6; i++) {
+            frame f;
+            f.begin();
+            f.literals(noise(&seed, 1 + test_random(&seed) % 200));
+            while (f.expected.size() < 24000) {
+                const uint32_t r = (uint32_t)test_random(&seed), longest = i % 3 ? i % 3 : 4;
+                const uint32_t lengths[] = {3 + r % 6, 9 + r % 24, 33 + r % 96, 129 + r % 400};
+                const uint32_t far = (uint32_t)test_random(&seed);
+                const uint32_t distances[] = {1 + far % 31, 32 + far % 96, 128 + far % 500,
+                                              1 + far % 5000};
+                f.match(std::min<uint32_t>(distances[r >> 20 & 3], (uint32_t)f.expected.size()),
+                        lengths[(r >> 8) % longest]);
+                if ((r >> 16) % 4 == 0)
+                    f.literals(noise(&seed, 1 + (r >> 24) % (i < 3 ? 4 : 40)));
+            }
+            frames.push_back(f);
+        }
+        simt::g.seed = seed;
+        check_frames(frames, variants[v], v);
+    }
+}
+
 TEST(overlaps_of_every_offset_and_length_at_every_alignment)
 {
     uint64_t seed = test_seed();
@@ -381,8 +399,8 @@ TEST(overlaps_of_every_offset_and_length_at_every_alignment)
 
 TEST(matches_that_begin_a_tile_read_the_end_of_the_one_before)
 {
-    static const uint32_t tiles[n_variants] = {7168,  4096, 3072, 16384, 3072, 4096, 16384,
-                                               16384, 4096, 2048, 6144,  4096, 4096, 6144};
+    static const uint32_t tiles[n_variants] = {7168,  4096,  3072, 16384, 3072, 4096,
+                                               16384, 16384, 4096, 6144,  4096, 6144};
     uint64_t seed = test_seed();
     for (uint32_t v = 0; v < n_variants; v++) {
         std::vector<frame> frames;
@@ -436,20 +454,12 @@ TEST(the_density_of_a_wave_is_the_mean_of_its_frames)
             list[i] = n - 1 - i;
             frames[i].size = 4096;
             frames[i].n_records = i < n / 2 ? 400 : 1200;
-            frames[i].job = i % 2;
         }
-        damacy__job jobs[2] = {};
-        jobs[1].flags = DAMACY__JOB_SHUFFLED;
         counters.n_execute = n;
         w.counters = (uint64_t)(uintptr_t)&counters;
         w.frames = (uint64_t)(uintptr_t)frames.data();
-        w.jobs = (uint64_t)(uintptr_t)jobs;
         w.execute_list = (uint64_t)(uintptr_t)list.data();
         simt::launch(dim3(1), dim3(32), [&] { damacy__zstd_place_density(w); });
-        uint32_t n_shuffled = 0;
-        for (uint32_t i = 0; i < std::min(n, 32u); i++)
-            n_shuffled += list[(uint64_t)n * i / std::min(n, 32u)] % 2;
-        CHECK_EQ(counters.n_shuffled, n_shuffled);
         const uint32_t all = std::min(n, 32u), few = all / 2;
         CHECK_EQ(counters.density, all ? (100 * few + 300 * (all - few)) / all : 0);
     }
@@ -464,34 +474,25 @@ TEST(frames_of_blosc_chunks_go_by_one_shape)
                                   DAMACY__ZSTD_EXECUTE_256X2_SERIAL;
     static const uint32_t none = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
     static const struct {
-        uint32_t flags, n, density, n_shuffled, variant;
-    } cases[] = {{all, 1024, 44, 32, DAMACY__ZSTD_EXECUTE_128X2_SERIAL},
-                 {all, 1024, 45, 1, DAMACY__ZSTD_EXECUTE_128X1},
-                 {all, 1024, 64, 0, DAMACY__ZSTD_EXECUTE_128X2_SERIAL},
-                 {all, 1024, 65, 0, DAMACY__ZSTD_EXECUTE_128X1},
-                 {all, 1200, 170, 32, DAMACY__ZSTD_EXECUTE_128X1},
-                 {all, 1200, 171, 32, DAMACY__ZSTD_EXECUTE_128X4_3K},
-                 {all, 1201, 0, 0, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
-                 {all, 1201, 120, 32, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
-                 {all, 1201, 121, 32, DAMACY__ZSTD_EXECUTE_128X4_3K},
-                 {all, 1, 200, 0, DAMACY__ZSTD_EXECUTE_128X4_3K},
-                 {few, 512, 44, 32, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
-                 {few, 512, 45, 1, DAMACY__ZSTD_EXECUTE_256X1},
-                 {few, 512, 0, 0, DAMACY__ZSTD_EXECUTE_256X1},
-                 {few, 1200, 170, 32, DAMACY__ZSTD_EXECUTE_256X1},
-                 {few, 512, 171, 32, DAMACY__ZSTD_EXECUTE_256X4},
-                 {none, 512, 20, 32, DAMACY__ZSTD_EXECUTE_256X4},
-                 {few, 2048, 20, 32, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
-                 {few, 2048, 200, 32, DAMACY__ZSTD_EXECUTE_256X4},
-                 {least, 132, 44, 32, DAMACY__ZSTD_EXECUTE_1024X3},
-                 {least, 133, 44, 32, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
-                 {least, 200, 45, 32, DAMACY__ZSTD_EXECUTE_1024X3},
-                 {least, 200, 0, 0, DAMACY__ZSTD_EXECUTE_1024X3},
-                 {least, 201, 45, 32, DAMACY__ZSTD_EXECUTE_256X4},
-                 {least, 640, 20, 32, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
-                 {least, 640, 20, 0, DAMACY__ZSTD_EXECUTE_256X4},
-                 {least, 3000, 20, 32, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
-                 {least, 3000, 100, 32, DAMACY__ZSTD_EXECUTE_256X4}};
+        uint32_t flags, n, density, variant;
+    } cases[] = {{all, 1, 170, DAMACY__ZSTD_EXECUTE_128X2_SERIAL},
+                 {all, 1, 171, DAMACY__ZSTD_EXECUTE_128X4_3K},
+                 {all, 1200, 0, DAMACY__ZSTD_EXECUTE_128X2_SERIAL},
+                 {all, 1200, 171, DAMACY__ZSTD_EXECUTE_128X4_3K},
+                 {all, 1201, 0, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
+                 {all, 1201, 170, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
+                 {all, 1201, 171, DAMACY__ZSTD_EXECUTE_128X4_3K},
+                 {few, 512, 170, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
+                 {few, 512, 171, DAMACY__ZSTD_EXECUTE_256X4},
+                 {none, 512, 20, DAMACY__ZSTD_EXECUTE_256X4},
+                 {few, 2048, 20, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
+                 {few, 2048, 200, DAMACY__ZSTD_EXECUTE_256X4},
+                 {least, 132, 170, DAMACY__ZSTD_EXECUTE_1024X3},
+                 {least, 133, 170, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
+                 {least, 200, 171, DAMACY__ZSTD_EXECUTE_1024X3},
+                 {least, 201, 171, DAMACY__ZSTD_EXECUTE_256X4},
+                 {least, 3000, 20, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
+                 {least, 3000, 171, DAMACY__ZSTD_EXECUTE_256X4}};
 
     for (const auto& c : cases) {
         std::vector<damacy__zstd_frame> frames(1);
@@ -502,7 +503,6 @@ TEST(frames_of_blosc_chunks_go_by_one_shape)
         memset(&w, 0, sizeof w);
         counters.n_execute = c.n;
         counters.density = c.density;
-        counters.n_shuffled = c.n_shuffled;
         w.flags = c.flags;
         w.counters = (uint64_t)(uintptr_t)&counters;
         w.frames = (uint64_t)(uintptr_t)frames.data();

@@ -36,10 +36,8 @@ void enroll_kernels()
     KERNEL(damacy_zstd_execute_128x4_3k);
     KERNEL(damacy_zstd_execute_256x4);
     KERNEL(damacy_zstd_fill);
-    KERNEL(damacy_zstd_filtered_128x1);
     KERNEL(damacy_zstd_filtered_128x2_serial);
     KERNEL(damacy_zstd_filtered_128x4_3k);
-    KERNEL(damacy_zstd_filtered_256x1);
     KERNEL(damacy_zstd_filtered_256x2_serial);
     KERNEL(damacy_zstd_filtered_256x4);
     KERNEL(damacy_zstd_filtered_64x4_serial);
