@@ -196,12 +196,16 @@ template <class S> DAMACY__INLINE void damacy__exec_enter(damacy__exec_cursor* c
     c->at = shared + S::OWN + 256 * (damacy__ctz(c->left) % (S::RECORDS / 32));
 }
 
-// Moves to the next group. IS_LAST: the group may be the last of its 32 records.
-template <class S, bool IS_LAST>
+// Whether a group is the last of its 32 records.
+enum { DAMACY__EXEC_NO, DAMACY__EXEC_MAYBE, DAMACY__EXEC_YES };
+
+// Moves to the next group.
+template <class S, int IS_LAST>
 DAMACY__INLINE void damacy__exec_advance(damacy__exec_cursor* c, uint32_t shared)
 {
     c->at += 8 + (c->flags & DAMACY__EXEC_MORE);
-    if (IS_LAST && c->flags & DAMACY__EXEC_IS_LAST) {
+    if (IS_LAST == DAMACY__EXEC_YES ||
+        (IS_LAST == DAMACY__EXEC_MAYBE && c->flags & DAMACY__EXEC_IS_LAST)) {
         c->left &= c->left - 1;
         damacy__exec_enter<S>(c, shared);
     }
@@ -210,7 +214,7 @@ DAMACY__INLINE void damacy__exec_advance(damacy__exec_cursor* c, uint32_t shared
 
 // Copies the group, 8 lanes a match, bytes k, k + 8, ... by lane k, and moves to the next. REPEATS:
 // its first match overlaps its source.
-template <class S, bool REPEATS, bool IS_LAST>
+template <class S, bool REPEATS, int IS_LAST>
 DAMACY__INLINE void damacy__exec_copy_group(damacy__exec_cursor* c, uint32_t shared)
 {
     const uint32_t k = damacy__lane() & 7, bytes = shared + S::BYTES + k;
@@ -241,7 +245,7 @@ DAMACY__INLINE void damacy__exec_copy_long_one(damacy__exec_cursor* c, uint32_t 
 
     DAMACY__EXEC_UNROLL for (uint32_t i = 0; i < 4; i++) if (left > 32 * (int32_t)i) byte[i] =
         damacy__lds8(from + 32 * i);
-    damacy__exec_advance<S, true>(c, shared);
+    damacy__exec_advance<S, DAMACY__EXEC_MAYBE>(c, shared);
     DAMACY__EXEC_UNROLL for (uint32_t i = 0; i < 4; i++) if (left > 32 * (int32_t)i)
         damacy__sts8(to + 32 * i, byte[i]);
 }
@@ -262,21 +266,21 @@ template <class S> DAMACY__INLINE void damacy__exec_serial(uint32_t shared, uint
     {
         DAMACY__EXEC_NOUNROLL while (!(c.flags & kinds))
         {
-            damacy__exec_copy_group<S, false, false>(&c, shared);
+            damacy__exec_copy_group<S, false, DAMACY__EXEC_NO>(&c, shared);
             damacy__sync_warp();
         }
-        if (c.flags & DAMACY__EXEC_REPEATS) {
-            damacy__exec_copy_group<S, true, true>(&c, shared);
+        if ((c.flags & kinds) == DAMACY__EXEC_IS_LAST) {
+            damacy__exec_copy_group<S, false, DAMACY__EXEC_YES>(&c, shared);
+        } else if (c.flags & DAMACY__EXEC_REPEATS) {
+            damacy__exec_copy_group<S, true, DAMACY__EXEC_MAYBE>(&c, shared);
         } else if (c.flags & DAMACY__EXEC_IS_LONG) {
             damacy__exec_copy_long_one<S>(&c, shared);
-        } else if (c.flags & DAMACY__EXEC_IS_OTHER) {
+        } else {
             damacy__u32x2 entry;
             entry.x = damacy__lds32(c.at);
             entry.y = c.flags >> 8;
-            damacy__exec_advance<S, true>(&c, shared);
+            damacy__exec_advance<S, DAMACY__EXEC_MAYBE>(&c, shared);
             damacy__exec_copy_one<S>(shared, history, entry);
-        } else {
-            damacy__exec_copy_group<S, false, true>(&c, shared);
         }
         damacy__sync_warp();
     }

@@ -48,7 +48,7 @@ cases() {
         done
         echo "codec lz4 decodes_lz4_and_blosc"
         echo "codec blosc decodes_lz4_and_blosc"
-        for kernels in zstd_filtered_64 zstd_filtered_128 zstd_filtered_256; do
+        for kernels in zstd_filtered_64 zstd_filtered_128x2 zstd_filtered_256x2; do
             echo "codec $kernels waves_of_shuffled_blosc"
         done
         echo "pipeline assemble the_gpu_gives"
