@@ -328,8 +328,8 @@ int main(int argc, char** argv)
     static const char* const suffixes[N_KINDS] = {"native", "f32", "bf16", "f16", "u8", "extra"};
     static store s;
     static volatile int number, failed;
-    const char* folder = NULL;
-    const char* only = "";
+    static const char* folder; /* static, as all that the loop uses after a jump */
+    static const char* only = "";
     int part = 0;
     int n_parts = 1;
     int seen = 0;
