@@ -226,7 +226,7 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
     (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)
 
-/* The same of a variant that copies a tile's own matches one after another. */
+/* The same of a variant that copies a tile's own matches by one warp. */
 #define DAMACY__ZSTD_SERIAL_SHARED(threads, segments, tile) \
     (8 * (threads) * (segments) + (threads) * (segments) / 8 + 2 * (tile) + (tile) / 64 + 128)
 

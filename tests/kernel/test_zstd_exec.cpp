@@ -345,6 +345,18 @@ TEST(random_records_execute_as_by_a_scalar_loop)
     }
 }
 
+// With the inverse that the host takes, and with all that a device's reciprocal may lead to.
+TEST(remainders_of_short_offsets_come_from_their_inverse)
+{
+    for (uint32_t offset = 1; offset < 32; offset++) {
+        const uint32_t least = (16384 + offset - 1) / offset;
+        CHECK(damacy__exec_inverse(offset) - least <= 1 && 16384 / offset + 1 - least <= 1);
+        for (uint32_t inverse = least; inverse <= 16384 / offset + 1; inverse++)
+            for (uint32_t k = 0; k <= 128; k++)
+                CHECK_EQ(damacy__exec_modulo(k, offset, inverse), k % offset);
+    }
+}
+
 // Matches of every kind of length with sources of every kind of distance, most in their own tile
 // and many next to each other, now reading what the one before has copied, now what several have.
 TEST(matches_that_read_their_own_tile_give_what_a_scalar_loop_does)
