@@ -319,7 +319,8 @@ DAMACY_API damacy_status damacy_create(const damacy_config* config, damacy** out
 
 /* Stops threads, drops what is in flight, wakes poppers with DAMACY_SHUTDOWN. Batches that are
  * held, and exported tensors, stay valid until they are released. NULL is allowed. Waits for reads
- * that are under way in the operating system. */
+ * that are under way in the operating system and for what the GPU was given, once that has failed
+ * for 60 s at most. */
 DAMACY_API void damacy_destroy(damacy* d);
 
 /* Queues samples, in order, without blocking; copies what it takes. *n_taken (may be NULL) receives
@@ -33591,6 +33592,8 @@ typedef struct damacy__gpu {
     bool stop;            /* guarded by mutex */
     bool has_failed;      /* GPU thread only: no more work is given to the device */
     damacy_error failure; /* GPU thread only */
+    uint64_t failed_ns;   /* GPU thread only: when it failed */
+    uint64_t patience_ns; /* constant: for how long what was queued then may go on */
 } damacy__gpu;
 
 static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,
@@ -34575,6 +34578,7 @@ static void damacy__gpu_fail(damacy__gpu* gpu, const damacy_error* error)
     if (!gpu->has_failed) {
         gpu->has_failed = true;
         gpu->failure = *error;
+        gpu->failed_ns = damacy__now_ns();
         damacy__core_log(gpu->core, DAMACY_LOG_ERROR, "GPU: %s", error->message);
     }
 }
@@ -34758,19 +34762,26 @@ static void damacy__wave_sent(damacy__gpu* gpu, damacy__wave* wave)
     }
 }
 
-/* Whether no copy that was queued reads the host's bytes any more. A lost device reads none. */
+/* After a failure: whether no copy that was queued reads the host's bytes any more. A lost device
+ * reads none; one on which a copy goes on for too long counts as stalled: what it still reads
+ * stays pinned, and nobody looks at what it makes of it. */
 static bool damacy__gpu_has_sent(damacy__gpu* gpu)
 {
     damacy_error ignored;
     bool done = false;
 
     memset(&ignored, 0, sizeof ignored);
-    return damacy__stream_done(&gpu->device, gpu->copy_stream, &done, &ignored) != DAMACY_OK ||
-           done;
+    if (damacy__stream_done(&gpu->device, gpu->copy_stream, &done, &ignored) != DAMACY_OK || done) {
+        return true;
+    }
+    if (damacy__now_ns() - gpu->failed_ns <= gpu->patience_ns) {
+        return false;
+    }
+    damacy__device_give_up(&gpu->device, DAMACY__DEVICE_STALLED,
+                           "no progress after a failure (a copy hangs)");
+    return true;
 }
 
-/* Ends what the device has finished; after a failure everything, but for bytes that a copy may
- * still read: their memory is read into again. */
 static void damacy__gpu_poll(damacy__gpu* gpu)
 {
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
@@ -35250,6 +35261,7 @@ static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
         return damacy__fail(err, DAMACY_OOM, "GPU records");
     }
     gpu->core = core;
+    gpu->patience_ns = DAMACY__STALL_NS;
     gpu->pin_error.sample = gpu->pin_error.offset = UINT64_MAX;
     status = damacy__gpu_init(gpu, err);
     if (status != DAMACY_OK) {

@@ -311,7 +311,8 @@ DAMACY_API damacy_status damacy_create(const damacy_config* config, damacy** out
 
 /* Stops threads, drops what is in flight, wakes poppers with DAMACY_SHUTDOWN. Batches that are
  * held, and exported tensors, stay valid until they are released. NULL is allowed. Waits for reads
- * that are under way in the operating system. */
+ * that are under way in the operating system and for what the GPU was given, once that has failed
+ * for 60 s at most. */
 DAMACY_API void damacy_destroy(damacy* d);
 
 /* Queues samples, in order, without blocking; copies what it takes. *n_taken (may be NULL) receives

@@ -120,6 +120,8 @@ typedef struct damacy__gpu {
     bool stop;            /* guarded by mutex */
     bool has_failed;      /* GPU thread only: no more work is given to the device */
     damacy_error failure; /* GPU thread only */
+    uint64_t failed_ns;   /* GPU thread only: when it failed */
+    uint64_t patience_ns; /* constant: for how long what was queued then may go on */
 } damacy__gpu;
 
 static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,

@@ -158,6 +158,7 @@ static damacy_status damacy__gpu_open(damacy__core* core, damacy_error* err)
         return damacy__fail(err, DAMACY_OOM, "GPU records");
     }
     gpu->core = core;
+    gpu->patience_ns = DAMACY__STALL_NS;
     gpu->pin_error.sample = gpu->pin_error.offset = UINT64_MAX;
     status = damacy__gpu_init(gpu, err);
     if (status != DAMACY_OK) {

@@ -49,6 +49,7 @@ static void damacy__gpu_fail(damacy__gpu* gpu, const damacy_error* error)
     if (!gpu->has_failed) {
         gpu->has_failed = true;
         gpu->failure = *error;
+        gpu->failed_ns = damacy__now_ns();
         damacy__core_log(gpu->core, DAMACY_LOG_ERROR, "GPU: %s", error->message);
     }
 }
@@ -232,19 +233,26 @@ static void damacy__wave_sent(damacy__gpu* gpu, damacy__wave* wave)
     }
 }
 
-/* Whether no copy that was queued reads the host's bytes any more. A lost device reads none. */
+/* After a failure: whether no copy that was queued reads the host's bytes any more. A lost device
+ * reads none; one on which a copy goes on for too long counts as stalled: what it still reads
+ * stays pinned, and nobody looks at what it makes of it. */
 static bool damacy__gpu_has_sent(damacy__gpu* gpu)
 {
     damacy_error ignored;
     bool done = false;
 
     memset(&ignored, 0, sizeof ignored);
-    return damacy__stream_done(&gpu->device, gpu->copy_stream, &done, &ignored) != DAMACY_OK ||
-           done;
+    if (damacy__stream_done(&gpu->device, gpu->copy_stream, &done, &ignored) != DAMACY_OK || done) {
+        return true;
+    }
+    if (damacy__now_ns() - gpu->failed_ns <= gpu->patience_ns) {
+        return false;
+    }
+    damacy__device_give_up(&gpu->device, DAMACY__DEVICE_STALLED,
+                           "no progress after a failure (a copy hangs)");
+    return true;
 }
 
-/* Ends what the device has finished; after a failure everything, but for bytes that a copy may
- * still read: their memory is read into again. */
 static void damacy__gpu_poll(damacy__gpu* gpu)
 {
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {

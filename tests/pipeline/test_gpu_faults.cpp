@@ -222,6 +222,33 @@ TEST(bytes_on_their_way_stay_until_they_have_arrived)
     check_no_leftovers(s);
 }
 
+// The same, but they never arrive: the device counts as stalled and is not called again, not even
+// to give anything back.
+TEST(bytes_that_never_arrive_after_a_failure_are_given_up)
+{
+    scene s(4);
+    damacy* d = NULL;
+    damacy_batch batch;
+    fake_counts before, after;
+    size_t n = 0;
+    n_loads = 0;
+    CHECK_EQ(damacy_create(&s.config, &d, &s.err), DAMACY_OK);
+    d->core.gpu->patience_ns = 50000000;
+    fake_hold(1);
+    fake_fail("stream_wait", 0, DAMACY__CUDA_INVALID_VALUE);
+    CHECK_EQ(damacy_push(d, s.samples.data(), s.samples.size(), &n, &s.err), DAMACY_OK);
+    CHECK_EQ(damacy_pop_timeout(d, UINT64_C(60000000000), &batch, &s.err), DAMACY_CUDA);
+    CHECK_EQ(fake_failures_left(), 0);
+    fake_count(&before);
+    damacy_destroy(d);
+    fake_count(&after);
+    CHECK_EQ(after.n_calls, before.n_calls);
+    fake_hold(0);
+    CHECK_EQ(s.heap.live, 0);
+    CHECK_EQ(s.store->n_open, 0);
+    fake_close();
+}
+
 // Pinned memory of the caller's, into which a copy that was queued would still write.
 TEST(a_read_that_fails_leaves_the_callers_memory_alone)
 {
