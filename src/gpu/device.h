@@ -63,6 +63,7 @@ static damacy_status damacy__event_done(damacy__device* device, damacy__event ev
                                         damacy_error* err);
 static damacy_status damacy__stream_done(damacy__device* device, damacy__stream stream, bool* done,
                                          damacy_error* err);
+static void damacy__device_stall(damacy__device* device, uint64_t waited_ns);
 static damacy_status damacy__event_await(damacy__device* device, damacy__event event,
                                          uint64_t timeout_ns, damacy_error* err);
 static damacy_status damacy__stream_await(damacy__device* device, damacy__stream stream,
@@ -317,9 +318,19 @@ static damacy_status damacy__stream_done(damacy__device* device, damacy__stream 
                                  done, err);
 }
 
+/* Gives the device up after a wait of that long: a kernel that hangs cannot be ended, and every
+ * further call of the driver could block for ever. */
+static void damacy__device_stall(damacy__device* device, uint64_t waited_ns)
+{
+    char message[96];
+
+    (void)snprintf(message, sizeof message,
+                   "no progress for %" PRIu64 " ms (a kernel or copy hangs)", waited_ns / 1000000);
+    damacy__device_give_up(device, DAMACY__DEVICE_STALLED, message);
+}
+
 /* Waits on the host for the event or, if it is NULL, until nothing is queued on the stream. After
- * timeout_ns (0: never) the device counts as stalled: a kernel that hangs cannot be ended, and
- * every further call of the driver could block for ever. asks_again: a query that fails ends the
+ * timeout_ns (0: never) the device counts as stalled. asks_again: a query that fails ends the
  * wait only if the device is lost. */
 static damacy_status damacy__device_await(damacy__device* device, damacy__event event,
                                           damacy__stream stream, bool asks_again,
@@ -337,11 +348,7 @@ static damacy_status damacy__device_await(damacy__device* device, damacy__event 
             return status;
         }
         if (timeout_ns && damacy__now_ns() - begin > timeout_ns) {
-            char message[96];
-            (void)snprintf(message, sizeof message,
-                           "no progress for %" PRIu64 " ms (a kernel or copy hangs)",
-                           timeout_ns / 1000000);
-            damacy__device_give_up(device, DAMACY__DEVICE_STALLED, message);
+            damacy__device_stall(device, timeout_ns);
             return damacy__device_lost(device, err);
         }
         pause.tv_sec = 0;

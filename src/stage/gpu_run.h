@@ -248,11 +248,12 @@ static bool damacy__gpu_has_sent(damacy__gpu* gpu)
     if (damacy__now_ns() - gpu->failed_ns <= gpu->patience_ns) {
         return false;
     }
-    damacy__device_give_up(&gpu->device, DAMACY__DEVICE_STALLED,
-                           "no progress after a failure (a copy hangs)");
+    damacy__device_stall(&gpu->device, gpu->patience_ns);
     return true;
 }
 
+/* Ends what the device has finished; after a failure everything, but for bytes that a copy may
+ * still read: their memory is read into again. */
 static void damacy__gpu_poll(damacy__gpu* gpu)
 {
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
