@@ -233,13 +233,13 @@ DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* 
     const uint32_t n = counts->n_execute, whole = counts->density;
     const bool few = launched & DAMACY__ZSTD_EXECUTE_1024X3;
     const bool hundreds = launched & DAMACY__ZSTD_EXECUTE_256X4;
-    const bool in_turns = whole <= 170;
+    const bool by_warp = whole <= 170;
 
-    if (few && n <= (in_turns ? 132 : 200))
+    if (few && n <= (by_warp ? 132 : 200))
         return DAMACY__ZSTD_EXECUTE_1024X3;
     if (n > 1200 && !few)
-        return in_turns ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;
-    if (in_turns)
+        return by_warp ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;
+    if (by_warp)
         return hundreds ? DAMACY__ZSTD_EXECUTE_256X2_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
     return hundreds ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;
 }

@@ -44,6 +44,14 @@ DAMACY__INLINE uint32_t damacy__exec_modulo(uint32_t k, uint32_t offset, uint32_
     return k - offset * (k * inverse >> 14);
 }
 
+// A lane's bytes, 32 apart from shared address `to` on, those of the four that are among the
+// `left` from the first one on.
+DAMACY__INLINE void damacy__exec_put_four(uint32_t to, const uint32_t byte[4], int32_t left)
+{
+    DAMACY__EXEC_UNROLL for (int32_t i = 0; i < 4; i++) if (left > 32 * i)
+        damacy__sts8(to + (uint32_t)(32 * i), byte[i]);
+}
+
 // A match whose source begins in the tile's buffer or, if IN_OUTPUT, before it. No step reads what
 // it writes.
 template <class S, bool IN_OUTPUT>
@@ -63,8 +71,7 @@ DAMACY__INLINE void damacy__exec_copy_steps(uint32_t shared, uint64_t history, i
             IN_OUTPUT && from + 32 * i < 0
                 ? damacy__exec_byte(history + (uint64_t)(int64_t)(from + 32 * i))
                 : damacy__lds8(bytes + (uint32_t)(from + 32 * i));
-        DAMACY__EXEC_UNROLL for (int32_t i = 0; i < 4; i++) if (left > 32 * i)
-            damacy__sts8(bytes + (uint32_t)(to + k + lane + 32 * i), byte[i]);
+        damacy__exec_put_four(bytes + (uint32_t)(to + k + lane), byte, left);
         if (offset < 128) // what is there now repeats twice as much
             offset *= 2;
         damacy__sync_warp();
@@ -88,13 +95,12 @@ DAMACY__INLINE void damacy__exec_copy_run(uint32_t shared, int32_t to, int32_t o
     DAMACY__EXEC_NOUNROLL for (int32_t k = 0; k < n; k += step)
     {
         const int32_t left = (n - k < step ? n - k : step) - lane;
-        DAMACY__EXEC_UNROLL for (int32_t i = 0; i < 4; i++) if (left > 32 * i)
-            damacy__sts8(at + (uint32_t)(k + lane + 32 * i), byte[i]);
+        damacy__exec_put_four(at + (uint32_t)(k + lane), byte, left);
     }
 }
 
-// A match of any length, {place | bytes << 16, offset}, whose source is in the tile's buffer or,
-// with what lies before that, in the output. A warp does.
+// A match of any length, place | bytes << 16, whose source is in the tile's buffer or, with what
+// lies before that, in the output. A warp does.
 template <class S>
 static __device__ void damacy__exec_copy_one(uint32_t shared, uint64_t history, damacy__u32x2 entry)
 {
@@ -246,8 +252,7 @@ DAMACY__INLINE void damacy__exec_copy_long_one(damacy__exec_cursor* c, uint32_t 
     DAMACY__EXEC_UNROLL for (uint32_t i = 0; i < 4; i++) if (left > 32 * (int32_t)i) byte[i] =
         damacy__lds8(from + 32 * i);
     damacy__exec_advance<S, DAMACY__EXEC_MAYBE>(c, shared);
-    DAMACY__EXEC_UNROLL for (uint32_t i = 0; i < 4; i++) if (left > 32 * (int32_t)i)
-        damacy__sts8(to + 32 * i, byte[i]);
+    damacy__exec_put_four(to, byte, left);
 }
 
 // All of the tile, by one warp. Most are copied by the inner loop.
