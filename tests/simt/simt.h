@@ -11,9 +11,11 @@
 // are at different collectives, most missing barriers (warps run ahead of each other at random, and
 // shared memory starts as garbage), and with sanitizers every bad access: shared objects are ringed
 // by red zones, fibers are known to ASan and TSan. All state belongs to the host thread, so several
-// threads may launch at once. Not found: races through the memory model.
+// threads may launch at once. Accesses by address that no barrier orders are found on request, see
+// races.h. Not found: other races through the memory model.
 #pragma once
 #include "tests/sanitizer.h"
+#include "tests/simt/races.h"
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -150,6 +152,7 @@ struct world : resident {
     uint64_t seed = 1;     // set it before a launch to choose a schedule; every launch changes it
     uint64_t switches = 0; // of fibers, since the thread started
     size_t dynamic_size = 0;
+    races* watch = nullptr; // sees accesses to shared memory by address
 
     world() = default;
     world(const world&) = delete;
@@ -433,9 +436,15 @@ inline bool release_named(unsigned n)
             fail("named barrier with more threads than it counts", a.file, a.line);
         const unsigned barrier = a.barrier;
         g.arrived[barrier] = 0;
-        for (unsigned k = 0; k < n; k++)
-            if (g.f[k].st == NAMED && g.f[k].barrier == barrier)
-                g.f[k].st = READY;
+        for (unsigned k = 0; k < n; k++) {
+            if (g.f[k].st != NAMED || g.f[k].barrier != barrier)
+                continue;
+            g.f[k].st = READY;
+            if (g.watch)
+                g.watch->leave(k / 32, barrier);
+        }
+        if (g.watch)
+            g.watch->complete(barrier);
         return true;
     }
     return false;
@@ -462,6 +471,8 @@ inline void release_block(unsigned n)
     if (exited)
         fail("barrier that an exited thread does not reach (deadlock on a GPU)", first->file,
              first->line);
+    if (g.watch)
+        g.watch->block();
     g.count = count;
     g.all = count == n;
     for (unsigned i = 0; i < n; i++)
@@ -512,6 +523,8 @@ inline void begin_block(uint64_t b, unsigned n)
     shared_begin();
     for (unsigned i = 0; i < 16; i++)
         g.arrived[i] = 0;
+    if (g.watch)
+        g.watch->begin();
     for (unsigned t = 0; t < n; t++)
         prepare(g.f[t], t);
 }
@@ -643,6 +656,8 @@ inline void named_barrier(unsigned id, unsigned threads, int line,
 {
     if (id > 15 || threads == 0 || threads % 32 != 0 || threads > THREADS_MAX)
         fail("named barrier: id above 15, or threads no multiple of 32", file, line);
+    if (g.watch)
+        g.watch->arrive(g.cur->linear / 32, id);
     g.cur->barrier = id;
     g.cur->threads = threads;
     suspend(*g.cur, NAMED, line, file);
@@ -654,7 +669,17 @@ inline void named_arrive(unsigned id, unsigned threads, int line,
 {
     if (id > 15 || threads == 0 || threads % 32 != 0 || g.arrived[id] >= threads)
         fail("named arrive: bad id or count", file, line);
+    if (g.watch)
+        g.watch->arrive(g.cur->linear / 32, id);
     g.arrived[id]++;
+}
+
+// Where an access to shared memory by address goes.
+inline uint8_t* shared_at(uint32_t at, unsigned size, bool writes)
+{
+    if (g.watch)
+        g.watch->touch(g.cur->linear, at, size, writes);
+    return dynamic_shared() + at;
 }
 
 // Lets other lanes, warps and blocks run; __nanosleep.
