@@ -18298,6 +18298,7 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "    } else if (warp == 3 || warp == 4) {\n"
     "        damacy__fse_feed_batches<S>(&r->feed, shared, self.ring, b, n_batches, warp - 3);\n"
     "    } else {\n"
+    "        damacy__sync_warp();\n"
     "        DAMACY__NOUNROLL for (uint32_t i = 0; i < n_batches; i++)\n"
     "        {\n"
     "            damacy__fse_wait(DAMACY__FSE_RECORDS, i, 1 + DAMACY__FSE_COPIERS);\n"

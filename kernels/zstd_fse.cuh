@@ -277,6 +277,7 @@ DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared
     } else if (warp == 3 || warp == 4) {
         damacy__fse_feed_batches<S>(&r->feed, shared, self.ring, b, n_batches, warp - 3);
     } else {
+        damacy__sync_warp();
         DAMACY__NOUNROLL for (uint32_t i = 0; i < n_batches; i++)
         {
             damacy__fse_wait(DAMACY__FSE_RECORDS, i, 1 + DAMACY__FSE_COPIERS);
