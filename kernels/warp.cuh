@@ -397,50 +397,50 @@ DAMACY__INLINE uint32_t damacy__shared_address(const void* p)
 }
 DAMACY__INLINE uint32_t damacy__lds8(uint32_t a)
 {
-    return *(simt::shared_at(a, 1, false));
+    return *simt::shared_at(a, 1, false);
 }
 DAMACY__INLINE uint32_t damacy__lds16(uint32_t a)
 {
-    return *(const uint16_t*)(simt::shared_at(a, 2, false));
+    return *(const uint16_t*)simt::shared_at(a, 2, false);
 }
 DAMACY__INLINE uint32_t damacy__lds32(uint32_t a)
 {
-    return *(const uint32_t*)(simt::shared_at(a, 4, false));
+    return *(const uint32_t*)simt::shared_at(a, 4, false);
 }
 DAMACY__INLINE damacy__u32x2 damacy__lds64(uint32_t a)
 {
-    return *(const damacy__u32x2*)(simt::shared_at(a, 8, false));
+    return *(const damacy__u32x2*)simt::shared_at(a, 8, false);
 }
 DAMACY__INLINE damacy__u32x4 damacy__lds128(uint32_t a)
 {
-    return *(const damacy__u32x4*)(simt::shared_at(a, 16, false));
+    return *(const damacy__u32x4*)simt::shared_at(a, 16, false);
 }
 DAMACY__INLINE void damacy__sts8(uint32_t a, uint32_t v)
 {
-    *(simt::shared_at(a, 1, true)) = (uint8_t)v;
+    *simt::shared_at(a, 1, true) = (uint8_t)v;
 }
 DAMACY__INLINE void damacy__sts16(uint32_t a, uint32_t v)
 {
-    *(uint16_t*)(simt::shared_at(a, 2, true)) = (uint16_t)v;
+    *(uint16_t*)simt::shared_at(a, 2, true) = (uint16_t)v;
 }
 DAMACY__INLINE void damacy__sts32(uint32_t a, uint32_t v)
 {
-    *(uint32_t*)(simt::shared_at(a, 4, true)) = v;
+    *(uint32_t*)simt::shared_at(a, 4, true) = v;
 }
 DAMACY__INLINE void damacy__sts64(uint32_t a, uint32_t x, uint32_t y)
 {
     damacy__u32x2 v;
     v.x = x;
     v.y = y;
-    *(damacy__u32x2*)(simt::shared_at(a, 8, true)) = v;
+    *(damacy__u32x2*)simt::shared_at(a, 8, true) = v;
 }
 DAMACY__INLINE void damacy__sts128(uint32_t a, damacy__u32x4 v)
 {
-    *(damacy__u32x4*)(simt::shared_at(a, 16, true)) = v;
+    *(damacy__u32x4*)simt::shared_at(a, 16, true) = v;
 }
 DAMACY__INLINE void damacy__shared_or(uint32_t a, uint32_t v)
 {
-    *(uint32_t*)(simt::shared_at(a, 4, true)) |= v;
+    *(uint32_t*)simt::shared_at(a, 4, true) |= v;
 }
 DAMACY__INLINE void damacy__shared_fence(void) {}
 #endif

@@ -307,28 +307,19 @@ static uint64_t races_of(bool waits, bool returns)
     simt::races races(simt::SHARED_MAX);
     simt::g.watch = &races;
     simt::launch(dim3(1), dim3(64), 64, [&] {
-        for (unsigned turn = 0; turn < 2; turn++) {
-            if (threadIdx.x < 32) {
-                *simt::shared_at(threadIdx.x, 1, true) = (uint8_t)turn;
-                simt::named_arrive(1, 64, __LINE__);
-                if (returns)
-                    simt::named_barrier(2, 64, __LINE__);
-                else
-                    simt::yield(__LINE__);
-            } else {
-                if (waits)
-                    simt::named_barrier(1, 64, __LINE__);
-                else
-                    simt::named_arrive(1, 64, __LINE__);
-                (void)*simt::shared_at(63 - threadIdx.x, 1, false);
-                if (returns)
-                    simt::named_arrive(2, 64, __LINE__);
-            }
-            if (!waits || !returns) // else a barrier would begin again before it is complete
-                break;
-        }
-        if (waits && !returns && threadIdx.x < 32)
+        if (threadIdx.x < 32) {
+            *simt::shared_at(threadIdx.x, 1, true) = 1;
+            simt::named_arrive(1, 64, __LINE__);
+            if (returns)
+                simt::named_barrier(2, 64, __LINE__);
             *simt::shared_at(threadIdx.x, 1, true) = 2;
+        } else {
+            if (waits)
+                simt::named_barrier(1, 64, __LINE__);
+            (void)*simt::shared_at(63 - threadIdx.x, 1, false);
+            if (returns)
+                simt::named_arrive(2, 64, __LINE__);
+        }
     });
     simt::g.watch = nullptr;
     return races.found;

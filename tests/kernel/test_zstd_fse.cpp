@@ -335,8 +335,15 @@ struct totals {
 
 typedef void (*stage)(const damacy__zstd_wave& w);
 
+// In a narrow shape lanes of the walk that have no block walk, too, in the columns of others.
+template <class S> static void tell_watch()
+{
+    if (simt::g.watch && !S::WIDE)
+        simt::g.watch->idle = S::LANES;
+}
 template <class S> static void run_shape(const damacy__zstd_wave& w)
 {
+    tell_watch<S>();
     simt::launch(dim3(1 + (unsigned)(simt::random() % 3)), dim3(DAMACY__FSE_THREADS), S::SIZE,
                  [&] { damacy__fse_run_even<S>(w, 0); });
 }
@@ -354,6 +361,7 @@ static void run_mixed(const damacy__zstd_wave& w)
     const uint32_t n_ctas = 1 + (uint32_t)(simt::random() % 3);
     const uint32_t most = std::min(n - plan.wide, n_ctas * plan.n_wide_lanes);
     plan.wide_end = plan.wide + (uint32_t)(simt::random() % (most + 1));
+    tell_watch<narrow>();
     simt::launch(dim3(n_ctas), dim3(DAMACY__FSE_THREADS), wide::SIZE,
                  [&] { damacy__fse_run<narrow, wide>(w, plan, 0); });
 }
@@ -373,9 +381,6 @@ static const stage stages[] = {run_shape<damacy__fse_shape<8, 6, 32>>,
                                run_mixed,
                                run_stage};
 static const uint32_t n_stages = sizeof stages / sizeof stages[0];
-// Lanes of the walk that have a block: in narrow shapes of less than 32 the others walk, too.
-static const unsigned walking[] = {32, 32, 32, 16, 16, 8, 16, 32};
-static_assert(sizeof walking / sizeof walking[0] == n_stages, "one for each");
 
 // Gives a part of the blocks less room, as where they have more records than were likely.
 static void take_room(std::vector<damacy__zstd_block>* blocks, uint64_t* seed)
@@ -564,7 +569,6 @@ TEST(barriers_order_what_warps_hand_over_in_shared_memory)
             frames.emplace_back(compress(make_data(i % 4, size, &seed), 3), i);
             parse(frames.back(), i, &blocks);
         }
-        races.idle = walking[k];
         simt::g.watch = &races;
         check_blocks(frames, blocks, stages[k], &sum);
         simt::g.watch = nullptr;

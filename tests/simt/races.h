@@ -3,7 +3,7 @@
 // who waits takes it. Warps are the threads here and bytes are the places; lanes of a warp are not
 // told apart, and accesses through pointers are not seen.
 //
-//     simt::races races;
+//     simt::races races(simt::SHARED_MAX);
 //     simt::g.watch = &races;
 //     simt::launch(...);                  // one block at a time
 //     simt::g.watch = nullptr;
