@@ -1904,6 +1904,19 @@ typedef struct damacy__job_result {
 } damacy__job_result;
 static_assert(sizeof(damacy__job_result) == 24, "ABI");
 
+/* Bytes that move from one place to another that does not overlap it, at any alignment. */
+typedef struct damacy__move {
+    uint64_t src;
+    uint64_t dst;
+    uint64_t size;
+} damacy__move;
+static_assert(sizeof(damacy__move) == 24, "ABI");
+
+/* damacy_gather (kernels/copy.cu): the largest move; threads of a block, blocks of threads. */
+#define DAMACY__GATHER_MAX     32768u
+#define DAMACY__GATHER_THREADS 512u
+#define DAMACY__GATHER_BLOCKS  8u
+
 /* Status of a job. Every code but OK leaves the output range with unspecified bytes (never bytes
  * from outside the source), and no code ever concerns another job. Ordered: codes below
  * TRUNCATED say nothing about the data. */
@@ -10051,13 +10064,7 @@ static_assert(sizeof(damacy__assemble_wave) == 56, "ABI");
  * and gets NEED_SCRATCH, so every count stays within its table. */
 
 
-/* Bytes that move from one place to another that does not overlap it, at any alignment. */
-typedef struct damacy__move {
-    uint64_t src;
-    uint64_t dst;
-    uint64_t size; /* parse makes none above MOVE_MAX, for balance */
-} damacy__move;
-static_assert(sizeof(damacy__move) == 24, "ABI");
+/* The largest damacy__move that parse makes, for balance. */
 #define DAMACY__MOVE_MAX 65536u
 
 /* unfilter: blocks of threads that a multiprocessor is to hold, which is half of those launched for
@@ -10266,6 +10273,19 @@ __extension__ static const char damacy__source_abi_h[] =
     "    uint32_t zero;\n"
     "} damacy__job_result;\n"
     "static_assert(sizeof(damacy__job_result) == 24, \"ABI\");\n"
+    "\n"
+    "/* Bytes that move from one place to another that does not overlap it, at any alignment. */\n"
+    "typedef struct damacy__move {\n"
+    "    uint64_t src;\n"
+    "    uint64_t dst;\n"
+    "    uint64_t size;\n"
+    "} damacy__move;\n"
+    "static_assert(sizeof(damacy__move) == 24, \"ABI\");\n"
+    "\n"
+    "/* damacy_gather (kernels/copy.cu): the largest move; threads of a block, blocks of threads. */\n"
+    "#define DAMACY__GATHER_MAX     32768u\n"
+    "#define DAMACY__GATHER_THREADS 512u\n"
+    "#define DAMACY__GATHER_BLOCKS  8u\n"
     "\n"
     "/* Status of a job. Every code but OK leaves the output range with unspecified bytes (never bytes\n"
     " * from outside the source), and no code ever concerns another job. Ordered: codes below\n"
@@ -11448,13 +11468,7 @@ __extension__ static const char damacy__source_blosc_abi_h[] =
     "\n"
     "#include \"kernels/abi.h\"\n"
     "\n"
-    "/* Bytes that move from one place to another that does not overlap it, at any alignment. */\n"
-    "typedef struct damacy__move {\n"
-    "    uint64_t src;\n"
-    "    uint64_t dst;\n"
-    "    uint64_t size; /* parse makes none above MOVE_MAX, for balance */\n"
-    "} damacy__move;\n"
-    "static_assert(sizeof(damacy__move) == 24, \"ABI\");\n"
+    "/* The largest damacy__move that parse makes, for balance. */\n"
     "#define DAMACY__MOVE_MAX 65536u\n"
     "\n"
     "/* unfilter: blocks of threads that a multiprocessor is to hold, which is half of those launched for\n"
@@ -12385,8 +12399,94 @@ __extension__ static const char damacy__source_codec_abi_h[] =
 
 /* ==== kernels/copy.cu ==== */
 __extension__ static const char damacy__source_copy_cu[] =
-    "// Clears the output of chunks that failed, so that nothing of an earlier chunk shows.\n"
+    "// Brings the host's bytes to the device, and clears the output of chunks that failed, so that\n"
+    "// nothing of an earlier chunk shows.\n"
     "#include \"kernels/warp.cuh\"\n"
+    "\n"
+    "// The 16 bytes at `at`, a multiple of 16, some of which lie in [lo, hi). The others are of the same\n"
+    "// page, which the device reads as well; on the CPU they are left alone.\n"
+    "DAMACY__INLINE damacy__u32x4 damacy__load_around(uint64_t at, uint64_t lo, uint64_t hi)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    (void)lo;\n"
+    "    (void)hi;\n"
+    "    return damacy__load_u32x4_once((const void*)(uintptr_t)at);\n"
+    "#else\n"
+    "    damacy__u32x4 v = {0, 0, 0, 0};\n"
+    "    const uint64_t begin = at < lo ? lo : at, end = at + 16 < hi ? at + 16 : hi;\n"
+    "    for (uint64_t i = begin; i < end; i++)\n"
+    "        ((uint8_t*)&v)[i - at] = *(const uint8_t*)(uintptr_t)i;\n"
+    "    return v;\n"
+    "#endif\n"
+    "}\n"
+    "\n"
+    "// Bytes skew ... skew + 15 of b:a.\n"
+    "DAMACY__INLINE damacy__u32x4 damacy__join(damacy__u32x4 a, damacy__u32x4 b, uint32_t skew)\n"
+    "{\n"
+    "    uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};\n"
+    "    damacy__u32x4 v;\n"
+    "#pragma unroll\n"
+    "    for (uint32_t i = 0; i < 6; i++)\n"
+    "        w[i] = skew & 8 ? w[i + 2] : w[i];\n"
+    "#pragma unroll\n"
+    "    for (uint32_t i = 0; i < 5; i++)\n"
+    "        w[i] = skew & 4 ? w[i + 1] : w[i];\n"
+    "    v.x = damacy__funnel_right(w[0], w[1], 8 * (skew & 3));\n"
+    "    v.y = damacy__funnel_right(w[1], w[2], 8 * (skew & 3));\n"
+    "    v.z = damacy__funnel_right(w[2], w[3], 8 * (skew & 3));\n"
+    "    v.w = damacy__funnel_right(w[3], w[4], 8 * (skew & 3));\n"
+    "    return v;\n"
+    "}\n"
+    "\n"
+    "// A move by one warp, with four loads under way in each lane: memory of the host is microseconds\n"
+    "// away. Every byte crosses the bus once, in aligned loads of 16 bytes, whose parts lanes exchange.\n"
+    "static __device__ void damacy__gather_move(uint64_t dst, uint64_t src, uint32_t n)\n"
+    "{\n"
+    "    const uint32_t lane = damacy__lane(), head = damacy__min(n, (uint32_t)(0 - dst) & 15);\n"
+    "    const uint32_t n_vectors = (n - head) >> 4, tail = (n - head) & 15;\n"
+    "    const uint64_t hi = src + n, skew = (src + head) & 15, from = src + head - skew;\n"
+    "    const uint32_t n_loads = n_vectors + (n_vectors && skew ? 1 : 0);\n"
+    "    const uint64_t to = dst + head;\n"
+    "\n"
+    "    if (lane < head)\n"
+    "        ((uint8_t*)(uintptr_t)dst)[lane] = ((const uint8_t*)(uintptr_t)src)[lane];\n"
+    "    if (lane < tail)\n"
+    "        ((uint8_t*)(uintptr_t)(dst + n - tail))[lane] =\n"
+    "            ((const uint8_t*)(uintptr_t)(hi - tail))[lane];\n"
+    "    for (uint32_t at = lane; at < n_vectors + lane; at += 128) {\n"
+    "        damacy__u32x4 v[5];\n"
+    "#pragma unroll\n"
+    "        for (uint32_t i = 0; i < 5; i++) { // of the last one lane 0 alone has a use\n"
+    "            v[i].x = v[i].y = v[i].z = v[i].w = 0;\n"
+    "            if (at + 32 * i < n_loads && (i < 4 || lane == 0))\n"
+    "                v[i] = damacy__load_around(from + 16ull * (at + 32 * i), src, hi);\n"
+    "        }\n"
+    "#pragma unroll\n"
+    "        for (uint32_t i = 0; i < 4; i++) {\n"
+    "            const damacy__u32x4 give = lane == 0 ? v[i + 1] : v[i];\n"
+    "            damacy__u32x4 next;\n"
+    "            next.x = damacy__shfl(give.x, (lane + 1) & 31);\n"
+    "            next.y = damacy__shfl(give.y, (lane + 1) & 31);\n"
+    "            next.z = damacy__shfl(give.z, (lane + 1) & 31);\n"
+    "            next.w = damacy__shfl(give.w, (lane + 1) & 31);\n"
+    "            if (at + 32 * i < n_vectors)\n"
+    "                *(damacy__u32x4*)(uintptr_t)(to + 16ull * (at + 32 * i)) =\n"
+    "                    damacy__join(v[i], next, (uint32_t)skew);\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// A warp per move, over a grid of any size. Sources and the table may be memory of the host that\n"
+    "// the device reads.\n"
+    "extern \"C\" __global__ __launch_bounds__(DAMACY__GATHER_THREADS) void damacy_gather(uint64_t moves,\n"
+    "                                                                                  uint32_t n)\n"
+    "{\n"
+    "    const uint32_t n_warps = blockDim.x / 32;\n"
+    "    for (uint32_t i = blockIdx.x * n_warps + threadIdx.x / 32; i < n; i += gridDim.x * n_warps) {\n"
+    "        const damacy__move move = ((const damacy__move*)(uintptr_t)moves)[i];\n"
+    "        damacy__gather_move(move.dst, move.src, (uint32_t)move.size);\n"
+    "    }\n"
+    "}\n"
     "\n"
     "// A CTA per job, over a grid of any size: zeroes the expected output of jobs whose status is not\n"
     "// OK.\n"
@@ -23104,6 +23204,7 @@ enum {
     DAMACY__ATTRIBUTE_MAJOR = 75,
     DAMACY__ATTRIBUTE_MINOR = 76,
     DAMACY__ATTRIBUTE_SHARED_PER_MULTIPROCESSOR = 81,
+    DAMACY__ATTRIBUTE_HOST_POINTERS = 91, /* of registered memory are those of the device, too */
     DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN = 97,
     DAMACY__ATTRIBUTE_HOST_REGISTER = 99,
     DAMACY__ATTRIBUTE_READ_ONLY_REGISTER = 113
@@ -23115,7 +23216,9 @@ enum {
     DAMACY__EVENT_BLOCKING_SYNC = 1,
     DAMACY__EVENT_DISABLE_TIMING = 2,
     DAMACY__HOST_ALLOC_PORTABLE = 1,
+    DAMACY__HOST_ALLOC_MAPPED = 2,
     DAMACY__HOST_REGISTER_PORTABLE = 1,
+    DAMACY__HOST_REGISTER_MAPPED = 2,
     DAMACY__HOST_REGISTER_READ_ONLY = 8,
     DAMACY__POINTER_CONTEXT = 1,
     DAMACY__POINTER_MEMORY_TYPE = 2,
@@ -23201,10 +23304,6 @@ enum {
 
 /* Functions that older drivers lack: NULL there. As in the oldest version that has them. */
 #define DAMACY__CUDA_NEW_FUNCTIONS(X)                                                            \
-    X(copy_batch, cuMemcpyBatchAsync,                                                            \
-      (uint64_t * dst, uint64_t * src, size_t * sizes, size_t n,                                 \
-       struct damacy__copy_attributes * attributes, size_t * first, size_t n_attributes,         \
-       size_t * failed, damacy__stream stream))                                                  \
     X(launch_with, cuLaunchKernelEx,                                                             \
       (const struct damacy__launch_config* config, damacy__function function, void** parameters, \
        void** extra))
@@ -23227,7 +23326,6 @@ enum {
     X(nvrtc_ptx, nvrtcGetPTX, (damacy__compilation program, char* text))                    \
     X(nvrtc_destroy, nvrtcDestroyProgram, (damacy__compilation * program))
 
-struct damacy__copy_attributes;
 struct damacy__launch_config;
 
 /* Zero: nothing loaded. Constant once loaded; any thread may call through it. */
@@ -23398,6 +23496,7 @@ typedef struct damacy__device {
     int ordinal; /* among the devices that the process sees */
     bool owns_primary;
     bool can_register_files;
+    bool can_read_host; /* kernels read pinned memory by the host's addresses */
     pid_t pid;
     char name[64];
     char bus_id[16];       /* "0000:1b:00.0" */
@@ -23928,7 +24027,8 @@ static damacy_status damacy__device_measure(damacy__device* device, damacy_error
                                      DAMACY__ATTRIBUTE_SHARED_PER_MULTIPROCESSOR,
                                      DAMACY__ATTRIBUTE_L2_BYTES,
                                      DAMACY__ATTRIBUTE_HOST_REGISTER,
-                                     DAMACY__ATTRIBUTE_READ_ONLY_REGISTER};
+                                     DAMACY__ATTRIBUTE_READ_ONLY_REGISTER,
+                                     DAMACY__ATTRIBUTE_HOST_POINTERS};
     uint32_t values[DAMACY__COUNT(attributes)];
 
     for (uint32_t i = 0; i < DAMACY__COUNT(attributes); i++) {
@@ -23940,6 +24040,7 @@ static damacy_status damacy__device_measure(damacy__device* device, damacy_error
     device->shared_per_multiprocessor = values[4];
     device->l2_size = values[5];
     device->can_register_files = values[6] != 0 && values[7] != 0;
+    device->can_read_host = values[8] != 0;
     if (device->n_multiprocessors == 0 || device->shared_per_block == 0) {
         return damacy__fail(err, DAMACY_CUDA,
                             "GPU %d (%s): the driver tells %u multiprocessors and %u bytes of "
@@ -24033,115 +24134,6 @@ static damacy_status damacy__device_connect(damacy__device* device, damacy_error
 }
 DAMACY__COLD_END
 
-/* ==== src/gpu/copies.h ==== */
-DAMACY__WARM_BEGIN
-/* Many copies of pinned memory to the device, handed to the driver in one call where it can do
- * that: they then run side by side instead of each waiting for the one before, which counts for
- * copies of less than a few MiB. */
-
-/* The driver's CUmemcpyAttributes. */
-typedef struct damacy__copy_attributes {
-    int source_order; /* DAMACY__COPY_IN_STREAM_ORDER: the source is read when the stream gets there
-                       */
-    int source_place[2];
-    int destination_place[2];
-    unsigned flags;
-} damacy__copy_attributes;
-
-enum { DAMACY__COPY_IN_STREAM_ORDER = 1, DAMACY__COPIES = 1024 /* in one call */ };
-
-/* One thread's. Zeroed: none. */
-typedef struct damacy__copies {
-    uint64_t* dst; /* COPIES of each */
-    uint64_t* src;
-    size_t* size;
-    uint32_t n;
-    bool is_refused; /* by the driver, once: it is not asked again */
-} damacy__copies;
-
-static damacy_status damacy__copies_init(damacy__copies* copies, damacy__alloc* alloc,
-                                         damacy_error* err);
-static void damacy__copies_deinit(damacy__copies* copies, damacy__alloc* alloc);
-static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* device,
-                                        uint64_t dst_dev, const void* src, uint64_t size,
-                                        damacy__stream stream, damacy_error* err);
-static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device* device,
-                                          damacy__stream stream, damacy_error* err);
-
-static damacy_status damacy__copies_init(damacy__copies* copies, damacy__alloc* alloc,
-                                         damacy_error* err)
-{
-    memset(copies, 0, sizeof *copies);
-    copies->dst = damacy__new(alloc, DAMACY__COPIES, uint64_t);
-    copies->src = damacy__new(alloc, DAMACY__COPIES, uint64_t);
-    copies->size = damacy__new(alloc, DAMACY__COPIES, size_t);
-    if (!copies->dst || !copies->src || !copies->size) {
-        damacy__copies_deinit(copies, alloc);
-        return damacy__fail(err, DAMACY_OOM, "records of %d copies", DAMACY__COPIES);
-    }
-    return DAMACY_OK;
-}
-
-static void damacy__copies_deinit(damacy__copies* copies, damacy__alloc* alloc)
-{
-    damacy__free(alloc, copies->dst, DAMACY__COPIES);
-    damacy__free(alloc, copies->src, DAMACY__COPIES);
-    damacy__free(alloc, copies->size, DAMACY__COPIES);
-    memset(copies, 0, sizeof *copies);
-}
-
-/* Queues what was added. The bytes stay untouched until the stream has passed. */
-static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device* device,
-                                          damacy__stream stream, damacy_error* err)
-{
-    const damacy__driver* driver = device->driver;
-    const uint32_t n = copies->n;
-    damacy__copy_attributes attributes;
-    uint64_t total = 0;
-    size_t first = 0;
-    size_t failed = 0;
-    int code;
-
-    copies->n = 0;
-    DAMACY__TRY(damacy__device_alive(device, err));
-    if (n > 1 && driver->copy_batch && !copies->is_refused) {
-        for (uint32_t i = 0; i < n; i++) {
-            total += copies->size[i];
-        }
-        memset(&attributes, 0, sizeof attributes);
-        attributes.source_order = DAMACY__COPY_IN_STREAM_ORDER;
-        code = driver->copy_batch(copies->dst, copies->src, copies->size, n, &attributes, &first, 1,
-                                  &failed, stream);
-        if (code == DAMACY__CUDA_OK || damacy__cuda_is_sticky(code)) {
-            return damacy__device_check(
-                device, code, err, "%u copies of %" PRIu64 " bytes in all to the GPU", n, total);
-        }
-        copies->is_refused = true; /* one by one it may work; sending twice does no harm */
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        DAMACY__TRY(damacy__copy_to_device(device, copies->dst[i],
-                                           (const void*)(uintptr_t)copies->src[i], copies->size[i],
-                                           stream, err));
-    }
-    return DAMACY_OK;
-}
-
-/* Adds one copy; all together follow no order. */
-static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* device,
-                                        uint64_t dst_dev, const void* src, uint64_t size,
-                                        damacy__stream stream, damacy_error* err)
-{
-    if (copies->n == DAMACY__COPIES) {
-        DAMACY__TRY(damacy__copies_flush(copies, device, stream, err));
-    }
-    copies->dst[copies->n] = dst_dev;
-    copies->src[copies->n] = (uint64_t)(uintptr_t)src;
-    copies->size[copies->n] = (size_t)size;
-    copies->n++;
-    return DAMACY_OK;
-}
-DAMACY__WARM_END
-
 /* ==== src/gpu/memory.h ==== */
 DAMACY__COLD_BEGIN
 /* Memory that the GPU uses: device memory under a hard budget, pinned host memory, mapped files.
@@ -24158,7 +24150,8 @@ enum {
     DAMACY__PINNED_PAGEABLE = 3 /* not pinned: copies work but are slower and hold up the host */
 };
 
-/* Host memory that the copy engines reach. Zero: none. */
+/* Host memory that the copy engines reach and, unless it is pageable, kernels too where
+ * device->can_read_host says so. Zero: none. */
 typedef struct damacy__pinned {
     uint8_t* ptr; /* aligned to a page at least */
     uint64_t size;
@@ -24281,7 +24274,9 @@ static bool damacy__pinned_make(damacy__device* device, uint64_t size, damacy__p
 
     *code = DAMACY__CUDA_OUT_OF_MEMORY;
     if (ptr) {
-        *code = driver->host_register(ptr, (size_t)out->map_size, DAMACY__HOST_REGISTER_PORTABLE);
+        *code =
+            driver->host_register(ptr, (size_t)out->map_size,
+                                  DAMACY__HOST_REGISTER_PORTABLE | DAMACY__HOST_REGISTER_MAPPED);
         if (*code == DAMACY__CUDA_OK) {
             out->kind = DAMACY__PINNED_PAGES;
             out->ptr = (uint8_t*)ptr;
@@ -24294,7 +24289,8 @@ static bool damacy__pinned_make(damacy__device* device, uint64_t size, damacy__p
         return false;
     }
     ptr = NULL;
-    *code = driver->host_alloc(&ptr, (size_t)size, DAMACY__HOST_ALLOC_PORTABLE);
+    *code = driver->host_alloc(&ptr, (size_t)size,
+                               DAMACY__HOST_ALLOC_PORTABLE | DAMACY__HOST_ALLOC_MAPPED);
     if (*code == DAMACY__CUDA_OK) {
         out->kind = DAMACY__PINNED_DRIVER;
         out->ptr = (uint8_t*)ptr;
@@ -25763,6 +25759,75 @@ static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy_
                                 grid->x, grid->y, grid->z, grid->threads);
 }
 DAMACY__COLD_END
+
+/* ==== src/gpu/copies.h ==== */
+DAMACY__WARM_BEGIN
+/* Copies of host memory to the device. The copy engine makes one after another and loses about 2 us
+ * with each, so that of less than 1 MiB a kernel does many at once: its lanes read the host's
+ * memory over the bus.
+ *
+ * The surprising rule: never cuMemcpyBatchAsync. With driver 580.159.04 a batch of a few dozen
+ * copies may leave some out without a word, and one of hundreds ends in a launch failure. */
+
+enum { DAMACY__COPY_LARGE = 1 << 20 /* bytes from which on the copy engine is as fast */ };
+
+/* The copies of one round; one thread's. Zeroed: the copy engine makes all. */
+typedef struct damacy__copies {
+    const damacy__kernel* kernel; /* damacy_gather; NULL: the copy engine makes all */
+    damacy__move* moves;          /* the kernel's table, in memory that it reads */
+    uint32_t capacity;            /* of the table */
+    uint32_t n;
+} damacy__copies;
+
+static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* device,
+                                        uint64_t dst_dev, const void* src, uint64_t size,
+                                        damacy__stream stream, damacy_error* err);
+static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device* device,
+                                          damacy__stream stream, damacy_error* err);
+
+/* Queues a copy of pinned memory, now or with flush; all together follow no order. The bytes stay
+ * untouched until the stream has passed. */
+static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* device,
+                                        uint64_t dst_dev, const void* src, uint64_t size,
+                                        damacy__stream stream, damacy_error* err)
+{
+    const uint64_t from = (uint64_t)(uintptr_t)src;
+
+    if (!copies->kernel || size >= DAMACY__COPY_LARGE ||
+        damacy__div_up(size, DAMACY__GATHER_MAX) > copies->capacity - copies->n) {
+        return damacy__copy_to_device(device, dst_dev, src, size, stream, err);
+    }
+    for (uint64_t at = 0; at < size; at += DAMACY__GATHER_MAX) {
+        damacy__move* move = &copies->moves[copies->n++];
+        move->src = from + at;
+        move->dst = dst_dev + at;
+        move->size = DAMACY__MIN(size - at, (uint64_t)DAMACY__GATHER_MAX);
+    }
+    return DAMACY_OK;
+}
+
+/* Queues what was added. The table stays untouched until the stream has passed. */
+static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device* device,
+                                          damacy__stream stream, damacy_error* err)
+{
+    const uint64_t warps = DAMACY__GATHER_THREADS / 32;
+    uint64_t moves = (uint64_t)(uintptr_t)copies->moves;
+    uint32_t n = copies->n;
+    damacy__grid grid;
+    void* parameters[2];
+
+    copies->n = 0;
+    if (n == 0) {
+        return DAMACY_OK;
+    }
+    grid = damacy__grid_of(
+        (uint32_t)DAMACY__MIN(damacy__div_up(n, warps), (uint64_t)DAMACY__GATHER_BLOCKS),
+        DAMACY__GATHER_THREADS, 0);
+    parameters[0] = &moves;
+    parameters[1] = &n;
+    return damacy__kernel_launch(copies->kernel, device, &grid, stream, parameters, err);
+}
+DAMACY__WARM_END
 
 /* ==== src/stage/vector.h ==== */
 /* Growable arrays that keep their memory: cleared for every batch, grown only when a batch is
@@ -32855,7 +32920,8 @@ enum { /* of the programs */
        DAMACY__LZ4_ALL = 0,
        DAMACY__LZ4_SPARSE_FIRST = 1,
        DAMACY__LZ4_FOURS = 2,
-       DAMACY__COPY_CLEAR_FAILED = 0
+       DAMACY__COPY_CLEAR_FAILED = 0,
+       DAMACY__COPY_GATHER = 1
 };
 
 /* Begins to compile. On failure there is nothing to deinit. */
@@ -32869,7 +32935,7 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
         "damacy_zstd_filtered_256x4", "damacy_zstd_filtered_128x4_3k",
         "damacy_zstd_filtered_128x2_serial", "damacy_zstd_filtered_64x4_serial",
         "damacy_zstd_filtered_256x2_serial"};
-    static const char* const copy[] = {"damacy_clear_failed"};
+    static const char* const copy[] = {"damacy_clear_failed", "damacy_gather"};
     static const char* const crc32c[] = {"damacy_crc32c"};
     const damacy__program_spec specs[5] = {
         {"kernels/lz4.cu", lz4, DAMACY__COUNT(lz4), NULL, 0},
@@ -33516,7 +33582,8 @@ typedef struct damacy__wave_tables {
     uint64_t zstd_results; /* damacy__job_result[max_units], sent back */
     uint64_t blosc_results;
     uint64_t lz4_results;
-    uint64_t list; /* of assembling */
+    uint64_t list;  /* of assembling */
+    uint64_t moves; /* damacy__move[max_moves] of what is sent; read on the host */
     uint64_t size;
 } damacy__wave_tables;
 
@@ -33584,6 +33651,7 @@ typedef struct damacy__gpu {
     uint32_t max_units;  /* of a wave */
     uint32_t max_copies; /* jobs of assembling in a wave */
     uint32_t max_axes;
+    uint32_t max_moves;
     uint64_t input_size;
     uint64_t output_size;
     uint64_t
@@ -33642,6 +33710,7 @@ static void damacy__gpu_size_tables(damacy__gpu* gpu)
     t->blosc_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->lz4_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->list = damacy__tables_take(&at, damacy__assemble_list_size(gpu->max_copies, gpu->max_axes));
+    t->moves = damacy__tables_take(&at, gpu->max_moves * sizeof(damacy__move));
     t->size = at;
 }
 
@@ -33682,9 +33751,10 @@ static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, dama
     gpu->max_units = (uint32_t)DAMACY__MIN(size / 8192, (uint64_t)DAMACY__WAVE_UNITS);
     gpu->max_copies = DAMACY__MAX(4 * gpu->max_units, 4096u);
     gpu->max_axes = 2 * gpu->max_copies;
-    damacy__gpu_size_tables(gpu);
     gpu->output_size = size;
     gpu->input_size = size + (UINT64_C(4) << 20);
+    gpu->max_moves = gpu->max_units + (uint32_t)(gpu->input_size / DAMACY__GATHER_MAX);
+    damacy__gpu_size_tables(gpu);
     blosc.max_chunks = gpu->max_units;
     blosc.dst_size = size;
     blosc.stream_size = 8192;
@@ -33929,7 +33999,6 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         gpu->affine = 0;
     }
     damacy__pinned_free(&gpu->device, &gpu->staging);
-    damacy__copies_deinit(&gpu->copies, &gpu->core->alloc);
     if (gpu->has_compiler) {
         damacy__compiler_release(&gpu->compiler, false);
     }
@@ -34224,11 +34293,11 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
                                   stream, err);
 }
 
-/* Sends bytes of the host's. Those that the driver would copy aside first go by themselves. */
+/* Sends bytes of the host's. */
 static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const uint8_t* from,
                                             uint64_t size, bool is_pinned, damacy_error* err)
 {
-    if (is_pinned && gpu->staging.kind != DAMACY__PINNED_PAGEABLE) {
+    if (is_pinned) {
         return damacy__copies_add(&gpu->copies, &gpu->device, to, from, size, gpu->copy_stream,
                                   err);
     }
@@ -34421,6 +34490,26 @@ DAMACY__WARM_BEGIN
 /* One round of work for the GPU: the bytes of a wave's units sent, decoded and assembled, all
  * queued on streams without waiting. */
 
+/* Whether the memory of a unit's bytes is pinned. That of a mapped file is, too, but nobody but the
+ * copy engine reads it: a page that cannot be had would be an error of the kernel's. */
+static bool damacy__unit_is_pinned(const damacy__unit* unit)
+{
+    return !unit->is_space && !damacy__unit_file(unit);
+}
+
+/* The table of a wave's copies. */
+static void damacy__wave_begin_copies(damacy__gpu* gpu, damacy__wave* wave)
+{
+    const bool is_read = gpu->device.can_read_host &&
+                         gpu->staging.kind != DAMACY__PINNED_PAGEABLE &&
+                         wave->host.kind != DAMACY__PINNED_PAGEABLE;
+
+    gpu->copies.kernel = is_read ? &gpu->lz.copy.kernels[DAMACY__COPY_GATHER] : NULL;
+    gpu->copies.moves = (damacy__move*)(void*)(wave->host.ptr + gpu->tables.moves);
+    gpu->copies.capacity = gpu->max_moves;
+    gpu->copies.n = 0;
+}
+
 /* Sends the bytes of all units, as few copies as their places on the host allow. */
 static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
@@ -34429,6 +34518,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
     uint64_t to = 0;
     uint64_t size = 0;
 
+    damacy__wave_begin_copies(gpu, wave);
     for (uint32_t i = 0; i <= wave->n_units; i++) {
         const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
         uint64_t gap = 0;
@@ -34442,7 +34532,8 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
             continue;
         }
         if (size) {
-            DAMACY__TRY(damacy__wave_send_part(gpu, to, from, size, !last->is_space, err));
+            DAMACY__TRY(
+                damacy__wave_send_part(gpu, to, from, size, damacy__unit_is_pinned(last), err));
         }
         from = unit ? unit->bytes : NULL;
         to = unit ? damacy__unit_input(gpu, wave, unit) : 0;
@@ -35205,10 +35296,7 @@ static damacy_status damacy__gpu_pin(damacy__gpu* gpu, damacy_error* err)
 /* Streams. The context is current. */
 static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, damacy_error* err)
 {
-    damacy__core* core = gpu->core;
-
     DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
-    DAMACY__TRY(damacy__copies_init(&gpu->copies, &core->alloc, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->read_stream, err));
     return damacy__gpu_send_affine(gpu, err);

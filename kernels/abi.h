@@ -54,6 +54,19 @@ typedef struct damacy__job_result {
 } damacy__job_result;
 static_assert(sizeof(damacy__job_result) == 24, "ABI");
 
+/* Bytes that move from one place to another that does not overlap it, at any alignment. */
+typedef struct damacy__move {
+    uint64_t src;
+    uint64_t dst;
+    uint64_t size;
+} damacy__move;
+static_assert(sizeof(damacy__move) == 24, "ABI");
+
+/* damacy_gather (kernels/copy.cu): the largest move; threads of a block, blocks of threads. */
+#define DAMACY__GATHER_MAX     32768u
+#define DAMACY__GATHER_THREADS 512u
+#define DAMACY__GATHER_BLOCKS  8u
+
 /* Status of a job. Every code but OK leaves the output range with unspecified bytes (never bytes
  * from outside the source), and no code ever concerns another job. Ordered: codes below
  * TRUNCATED say nothing about the data. */

@@ -15,13 +15,7 @@
 
 #include "kernels/abi.h"
 
-/* Bytes that move from one place to another that does not overlap it, at any alignment. */
-typedef struct damacy__move {
-    uint64_t src;
-    uint64_t dst;
-    uint64_t size; /* parse makes none above MOVE_MAX, for balance */
-} damacy__move;
-static_assert(sizeof(damacy__move) == 24, "ABI");
+/* The largest damacy__move that parse makes, for balance. */
 #define DAMACY__MOVE_MAX 65536u
 
 /* unfilter: blocks of threads that a multiprocessor is to hold, which is half of those launched for

@@ -1,107 +1,68 @@
-/* Many copies of pinned memory to the device, handed to the driver in one call where it can do
- * that: they then run side by side instead of each waiting for the one before, which counts for
- * copies of less than a few MiB. */
+/* Copies of host memory to the device. The copy engine makes one after another and loses about 2 us
+ * with each, so that of less than 1 MiB a kernel does many at once: its lanes read the host's
+ * memory over the bus.
+ *
+ * The surprising rule: never cuMemcpyBatchAsync. With driver 580.159.04 a batch of a few dozen
+ * copies may leave some out without a word, and one of hundreds ends in a launch failure. */
 #pragma once
-#include "gpu/device.h"
+#include "gpu/program.h"
+#include "kernels/abi.h"
 
-/* The driver's CUmemcpyAttributes. */
-typedef struct damacy__copy_attributes {
-    int source_order; /* DAMACY__COPY_IN_STREAM_ORDER: the source is read when the stream gets there
-                       */
-    int source_place[2];
-    int destination_place[2];
-    unsigned flags;
-} damacy__copy_attributes;
+enum { DAMACY__COPY_LARGE = 1 << 20 /* bytes from which on the copy engine is as fast */ };
 
-enum { DAMACY__COPY_IN_STREAM_ORDER = 1, DAMACY__COPIES = 1024 /* in one call */ };
-
-/* One thread's. Zeroed: none. */
+/* The copies of one round; one thread's. Zeroed: the copy engine makes all. */
 typedef struct damacy__copies {
-    uint64_t* dst; /* COPIES of each */
-    uint64_t* src;
-    size_t* size;
+    const damacy__kernel* kernel; /* damacy_gather; NULL: the copy engine makes all */
+    damacy__move* moves;          /* the kernel's table, in memory that it reads */
+    uint32_t capacity;            /* of the table */
     uint32_t n;
-    bool is_refused; /* by the driver, once: it is not asked again */
 } damacy__copies;
 
-static damacy_status damacy__copies_init(damacy__copies* copies, damacy__alloc* alloc,
-                                         damacy_error* err);
-static void damacy__copies_deinit(damacy__copies* copies, damacy__alloc* alloc);
 static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* device,
                                         uint64_t dst_dev, const void* src, uint64_t size,
                                         damacy__stream stream, damacy_error* err);
 static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device* device,
                                           damacy__stream stream, damacy_error* err);
 
-static damacy_status damacy__copies_init(damacy__copies* copies, damacy__alloc* alloc,
-                                         damacy_error* err)
-{
-    memset(copies, 0, sizeof *copies);
-    copies->dst = damacy__new(alloc, DAMACY__COPIES, uint64_t);
-    copies->src = damacy__new(alloc, DAMACY__COPIES, uint64_t);
-    copies->size = damacy__new(alloc, DAMACY__COPIES, size_t);
-    if (!copies->dst || !copies->src || !copies->size) {
-        damacy__copies_deinit(copies, alloc);
-        return damacy__fail(err, DAMACY_OOM, "records of %d copies", DAMACY__COPIES);
-    }
-    return DAMACY_OK;
-}
-
-static void damacy__copies_deinit(damacy__copies* copies, damacy__alloc* alloc)
-{
-    damacy__free(alloc, copies->dst, DAMACY__COPIES);
-    damacy__free(alloc, copies->src, DAMACY__COPIES);
-    damacy__free(alloc, copies->size, DAMACY__COPIES);
-    memset(copies, 0, sizeof *copies);
-}
-
-/* Queues what was added. The bytes stay untouched until the stream has passed. */
-static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device* device,
-                                          damacy__stream stream, damacy_error* err)
-{
-    const damacy__driver* driver = device->driver;
-    const uint32_t n = copies->n;
-    damacy__copy_attributes attributes;
-    uint64_t total = 0;
-    size_t first = 0;
-    size_t failed = 0;
-    int code;
-
-    copies->n = 0;
-    DAMACY__TRY(damacy__device_alive(device, err));
-    if (n > 1 && driver->copy_batch && !copies->is_refused) {
-        for (uint32_t i = 0; i < n; i++) {
-            total += copies->size[i];
-        }
-        memset(&attributes, 0, sizeof attributes);
-        attributes.source_order = DAMACY__COPY_IN_STREAM_ORDER;
-        code = driver->copy_batch(copies->dst, copies->src, copies->size, n, &attributes, &first, 1,
-                                  &failed, stream);
-        if (code == DAMACY__CUDA_OK || damacy__cuda_is_sticky(code)) {
-            return damacy__device_check(
-                device, code, err, "%u copies of %" PRIu64 " bytes in all to the GPU", n, total);
-        }
-        copies->is_refused = true; /* one by one it may work; sending twice does no harm */
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        DAMACY__TRY(damacy__copy_to_device(device, copies->dst[i],
-                                           (const void*)(uintptr_t)copies->src[i], copies->size[i],
-                                           stream, err));
-    }
-    return DAMACY_OK;
-}
-
-/* Adds one copy; all together follow no order. */
+/* Queues a copy of pinned memory, now or with flush; all together follow no order. The bytes stay
+ * untouched until the stream has passed. */
 static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* device,
                                         uint64_t dst_dev, const void* src, uint64_t size,
                                         damacy__stream stream, damacy_error* err)
 {
-    if (copies->n == DAMACY__COPIES) {
-        DAMACY__TRY(damacy__copies_flush(copies, device, stream, err));
+    const uint64_t from = (uint64_t)(uintptr_t)src;
+
+    if (!copies->kernel || size >= DAMACY__COPY_LARGE ||
+        damacy__div_up(size, DAMACY__GATHER_MAX) > copies->capacity - copies->n) {
+        return damacy__copy_to_device(device, dst_dev, src, size, stream, err);
     }
-    copies->dst[copies->n] = dst_dev;
-    copies->src[copies->n] = (uint64_t)(uintptr_t)src;
-    copies->size[copies->n] = (size_t)size;
-    copies->n++;
+    for (uint64_t at = 0; at < size; at += DAMACY__GATHER_MAX) {
+        damacy__move* move = &copies->moves[copies->n++];
+        move->src = from + at;
+        move->dst = dst_dev + at;
+        move->size = DAMACY__MIN(size - at, (uint64_t)DAMACY__GATHER_MAX);
+    }
     return DAMACY_OK;
+}
+
+/* Queues what was added. The table stays untouched until the stream has passed. */
+static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device* device,
+                                          damacy__stream stream, damacy_error* err)
+{
+    const uint64_t warps = DAMACY__GATHER_THREADS / 32;
+    uint64_t moves = (uint64_t)(uintptr_t)copies->moves;
+    uint32_t n = copies->n;
+    damacy__grid grid;
+    void* parameters[2];
+
+    copies->n = 0;
+    if (n == 0) {
+        return DAMACY_OK;
+    }
+    grid = damacy__grid_of(
+        (uint32_t)DAMACY__MIN(damacy__div_up(n, warps), (uint64_t)DAMACY__GATHER_BLOCKS),
+        DAMACY__GATHER_THREADS, 0);
+    parameters[0] = &moves;
+    parameters[1] = &n;
+    return damacy__kernel_launch(copies->kernel, device, &grid, stream, parameters, err);
 }

@@ -59,6 +59,7 @@ enum {
     DAMACY__ATTRIBUTE_MAJOR = 75,
     DAMACY__ATTRIBUTE_MINOR = 76,
     DAMACY__ATTRIBUTE_SHARED_PER_MULTIPROCESSOR = 81,
+    DAMACY__ATTRIBUTE_HOST_POINTERS = 91, /* of registered memory are those of the device, too */
     DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN = 97,
     DAMACY__ATTRIBUTE_HOST_REGISTER = 99,
     DAMACY__ATTRIBUTE_READ_ONLY_REGISTER = 113
@@ -70,7 +71,9 @@ enum {
     DAMACY__EVENT_BLOCKING_SYNC = 1,
     DAMACY__EVENT_DISABLE_TIMING = 2,
     DAMACY__HOST_ALLOC_PORTABLE = 1,
+    DAMACY__HOST_ALLOC_MAPPED = 2,
     DAMACY__HOST_REGISTER_PORTABLE = 1,
+    DAMACY__HOST_REGISTER_MAPPED = 2,
     DAMACY__HOST_REGISTER_READ_ONLY = 8,
     DAMACY__POINTER_CONTEXT = 1,
     DAMACY__POINTER_MEMORY_TYPE = 2,
@@ -156,10 +159,6 @@ enum {
 
 /* Functions that older drivers lack: NULL there. As in the oldest version that has them. */
 #define DAMACY__CUDA_NEW_FUNCTIONS(X)                                                            \
-    X(copy_batch, cuMemcpyBatchAsync,                                                            \
-      (uint64_t * dst, uint64_t * src, size_t * sizes, size_t n,                                 \
-       struct damacy__copy_attributes * attributes, size_t * first, size_t n_attributes,         \
-       size_t * failed, damacy__stream stream))                                                  \
     X(launch_with, cuLaunchKernelEx,                                                             \
       (const struct damacy__launch_config* config, damacy__function function, void** parameters, \
        void** extra))
@@ -182,7 +181,6 @@ enum {
     X(nvrtc_ptx, nvrtcGetPTX, (damacy__compilation program, char* text))                    \
     X(nvrtc_destroy, nvrtcDestroyProgram, (damacy__compilation * program))
 
-struct damacy__copy_attributes;
 struct damacy__launch_config;
 
 /* Zero: nothing loaded. Constant once loaded; any thread may call through it. */

@@ -14,7 +14,8 @@ enum {
     DAMACY__PINNED_PAGEABLE = 3 /* not pinned: copies work but are slower and hold up the host */
 };
 
-/* Host memory that the copy engines reach. Zero: none. */
+/* Host memory that the copy engines reach and, unless it is pageable, kernels too where
+ * device->can_read_host says so. Zero: none. */
 typedef struct damacy__pinned {
     uint8_t* ptr; /* aligned to a page at least */
     uint64_t size;
@@ -137,7 +138,9 @@ static bool damacy__pinned_make(damacy__device* device, uint64_t size, damacy__p
 
     *code = DAMACY__CUDA_OUT_OF_MEMORY;
     if (ptr) {
-        *code = driver->host_register(ptr, (size_t)out->map_size, DAMACY__HOST_REGISTER_PORTABLE);
+        *code =
+            driver->host_register(ptr, (size_t)out->map_size,
+                                  DAMACY__HOST_REGISTER_PORTABLE | DAMACY__HOST_REGISTER_MAPPED);
         if (*code == DAMACY__CUDA_OK) {
             out->kind = DAMACY__PINNED_PAGES;
             out->ptr = (uint8_t*)ptr;
@@ -150,7 +153,8 @@ static bool damacy__pinned_make(damacy__device* device, uint64_t size, damacy__p
         return false;
     }
     ptr = NULL;
-    *code = driver->host_alloc(&ptr, (size_t)size, DAMACY__HOST_ALLOC_PORTABLE);
+    *code = driver->host_alloc(&ptr, (size_t)size,
+                               DAMACY__HOST_ALLOC_PORTABLE | DAMACY__HOST_ALLOC_MAPPED);
     if (*code == DAMACY__CUDA_OK) {
         out->kind = DAMACY__PINNED_DRIVER;
         out->ptr = (uint8_t*)ptr;

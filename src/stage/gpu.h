@@ -32,7 +32,8 @@ typedef struct damacy__wave_tables {
     uint64_t zstd_results; /* damacy__job_result[max_units], sent back */
     uint64_t blosc_results;
     uint64_t lz4_results;
-    uint64_t list; /* of assembling */
+    uint64_t list;  /* of assembling */
+    uint64_t moves; /* damacy__move[max_moves] of what is sent; read on the host */
     uint64_t size;
 } damacy__wave_tables;
 
@@ -100,6 +101,7 @@ typedef struct damacy__gpu {
     uint32_t max_units;  /* of a wave */
     uint32_t max_copies; /* jobs of assembling in a wave */
     uint32_t max_axes;
+    uint32_t max_moves;
     uint64_t input_size;
     uint64_t output_size;
     uint64_t
@@ -158,6 +160,7 @@ static void damacy__gpu_size_tables(damacy__gpu* gpu)
     t->blosc_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->lz4_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->list = damacy__tables_take(&at, damacy__assemble_list_size(gpu->max_copies, gpu->max_axes));
+    t->moves = damacy__tables_take(&at, gpu->max_moves * sizeof(damacy__move));
     t->size = at;
 }
 
@@ -198,9 +201,10 @@ static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, dama
     gpu->max_units = (uint32_t)DAMACY__MIN(size / 8192, (uint64_t)DAMACY__WAVE_UNITS);
     gpu->max_copies = DAMACY__MAX(4 * gpu->max_units, 4096u);
     gpu->max_axes = 2 * gpu->max_copies;
-    damacy__gpu_size_tables(gpu);
     gpu->output_size = size;
     gpu->input_size = size + (UINT64_C(4) << 20);
+    gpu->max_moves = gpu->max_units + (uint32_t)(gpu->input_size / DAMACY__GATHER_MAX);
+    damacy__gpu_size_tables(gpu);
     blosc.max_chunks = gpu->max_units;
     blosc.dst_size = size;
     blosc.stream_size = 8192;
@@ -445,7 +449,6 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         gpu->affine = 0;
     }
     damacy__pinned_free(&gpu->device, &gpu->staging);
-    damacy__copies_deinit(&gpu->copies, &gpu->core->alloc);
     if (gpu->has_compiler) {
         damacy__compiler_release(&gpu->compiler, false);
     }

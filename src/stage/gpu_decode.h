@@ -14,11 +14,11 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
                                   stream, err);
 }
 
-/* Sends bytes of the host's. Those that the driver would copy aside first go by themselves. */
+/* Sends bytes of the host's. */
 static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const uint8_t* from,
                                             uint64_t size, bool is_pinned, damacy_error* err)
 {
-    if (is_pinned && gpu->staging.kind != DAMACY__PINNED_PAGEABLE) {
+    if (is_pinned) {
         return damacy__copies_add(&gpu->copies, &gpu->device, to, from, size, gpu->copy_stream,
                                   err);
     }

@@ -89,10 +89,7 @@ static damacy_status damacy__gpu_pin(damacy__gpu* gpu, damacy_error* err)
 /* Streams. The context is current. */
 static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, damacy_error* err)
 {
-    damacy__core* core = gpu->core;
-
     DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
-    DAMACY__TRY(damacy__copies_init(&gpu->copies, &core->alloc, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->read_stream, err));
     return damacy__gpu_send_affine(gpu, err);

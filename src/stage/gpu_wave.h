@@ -3,6 +3,26 @@
 #pragma once
 #include "stage/gpu_decode.h"
 
+/* Whether the memory of a unit's bytes is pinned. That of a mapped file is, too, but nobody but the
+ * copy engine reads it: a page that cannot be had would be an error of the kernel's. */
+static bool damacy__unit_is_pinned(const damacy__unit* unit)
+{
+    return !unit->is_space && !damacy__unit_file(unit);
+}
+
+/* The table of a wave's copies. */
+static void damacy__wave_begin_copies(damacy__gpu* gpu, damacy__wave* wave)
+{
+    const bool is_read = gpu->device.can_read_host &&
+                         gpu->staging.kind != DAMACY__PINNED_PAGEABLE &&
+                         wave->host.kind != DAMACY__PINNED_PAGEABLE;
+
+    gpu->copies.kernel = is_read ? &gpu->lz.copy.kernels[DAMACY__COPY_GATHER] : NULL;
+    gpu->copies.moves = (damacy__move*)(void*)(wave->host.ptr + gpu->tables.moves);
+    gpu->copies.capacity = gpu->max_moves;
+    gpu->copies.n = 0;
+}
+
 /* Sends the bytes of all units, as few copies as their places on the host allow. */
 static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
@@ -11,6 +31,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
     uint64_t to = 0;
     uint64_t size = 0;
 
+    damacy__wave_begin_copies(gpu, wave);
     for (uint32_t i = 0; i <= wave->n_units; i++) {
         const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
         uint64_t gap = 0;
@@ -24,7 +45,8 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
             continue;
         }
         if (size) {
-            DAMACY__TRY(damacy__wave_send_part(gpu, to, from, size, !last->is_space, err));
+            DAMACY__TRY(
+                damacy__wave_send_part(gpu, to, from, size, damacy__unit_is_pinned(last), err));
         }
         from = unit ? unit->bytes : NULL;
         to = unit ? damacy__unit_input(gpu, wave, unit) : 0;

@@ -133,7 +133,8 @@ enum { /* of the programs */
        DAMACY__LZ4_ALL = 0,
        DAMACY__LZ4_SPARSE_FIRST = 1,
        DAMACY__LZ4_FOURS = 2,
-       DAMACY__COPY_CLEAR_FAILED = 0
+       DAMACY__COPY_CLEAR_FAILED = 0,
+       DAMACY__COPY_GATHER = 1
 };
 
 /* Begins to compile. On failure there is nothing to deinit. */
@@ -147,7 +148,7 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
         "damacy_zstd_filtered_256x4", "damacy_zstd_filtered_128x4_3k",
         "damacy_zstd_filtered_128x2_serial", "damacy_zstd_filtered_64x4_serial",
         "damacy_zstd_filtered_256x2_serial"};
-    static const char* const copy[] = {"damacy_clear_failed"};
+    static const char* const copy[] = {"damacy_clear_failed", "damacy_gather"};
     static const char* const crc32c[] = {"damacy_crc32c"};
     const damacy__program_spec specs[5] = {
         {"kernels/lz4.cu", lz4, DAMACY__COUNT(lz4), NULL, 0},

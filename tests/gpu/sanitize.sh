@@ -6,9 +6,6 @@
 # of which sanitize.awk knows by tool, kind, function and threads, and proves; they are counted.
 # Skips aloud without a device or the tool. SANITIZE_SECONDS (300) bounds each run, SANITIZE_JOBS
 # (half the cores) run at a time; the logs stay in FOLDER/sanitize.
-#
-# Copies go to the driver one by one here: initcheck does not see what a batch of them writes, and
-# tells of every voxel that is read afterwards.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 folder=${1:?usage: tests/gpu/sanitize.sh FOLDER [TOOL...]}
@@ -27,9 +24,8 @@ if [ -z "$sanitizer" ]; then
     exit 0
 fi
 DAMACY_TEST_SMALL=1
-DAMACY_TEST_PLAIN_COPIES=1
 DAMACY_TEST_LINE_INFO=1
-export DAMACY_TEST_SMALL DAMACY_TEST_PLAIN_COPIES DAMACY_TEST_LINE_INFO
+export DAMACY_TEST_SMALL DAMACY_TEST_LINE_INFO
 probe=$("$folder/test_gpu_pipeline" too_little 2>&1)
 case $probe in
 *"# SKIP"*)

@@ -2,9 +2,8 @@
  * consumer's own streams and contexts, and after a fault. Skips aloud without a device.
  *
  * TEST_SOAK_SECONDS (30) is how long random configurations run; TEST_SEED repeats a run;
- * DAMACY_TEST_SMALL shortens what a sanitizer slows down; DAMACY_TEST_PLAIN_COPIES hands copies to
- * the driver one by one, as compute-sanitizer does not see what a batch of them writes;
- * DAMACY_TEST_LINE_INFO lets it tell lines of kernels. */
+ * DAMACY_TEST_SMALL shortens what a sanitizer slows down; DAMACY_TEST_LINE_INFO lets it tell lines
+ * of kernels. */
 #ifndef DAMACY_TEST_ON_FAKE_GPU
 #define DAMACY_IMPLEMENTATION
 #define DAMACY__LINE_INFO (getenv("DAMACY_TEST_LINE_INFO") != NULL)
@@ -197,16 +196,6 @@ static damacy_config gpu_config(mem_store* m)
     return c;
 }
 
-static damacy_status open_pipeline(const damacy_config* config, damacy** d, damacy_error* err)
-{
-    const damacy_status status = damacy_create(config, d, err);
-
-    if (status == DAMACY_OK && (*d)->core.gpu && getenv("DAMACY_TEST_PLAIN_COPIES")) {
-        (*d)->core.gpu->copies.is_refused = true;
-    }
-    return status;
-}
-
 /* All batches of some samples, one after another, in memory that the caller frees. */
 static uint8_t* read_all(damacy_config config, int32_t device, const damacy_sample* samples,
                          size_t n, size_t* size)
@@ -219,7 +208,7 @@ static uint8_t* read_all(damacy_config config, int32_t device, const damacy_samp
 
     memset(&err, 0, sizeof err);
     config.device = device;
-    status = open_pipeline(&config, &d, &err);
+    status = damacy_create(&config, &d, &err);
     if (status == DAMACY_OK) {
         status = damacy_push(d, samples, n, &taken, &err);
     }
@@ -369,7 +358,7 @@ static void consume(damacy_config config, const scene* s, size_t n, const int64_
     enter();
     ok(cuda.stream_create(&stream, 1, 0));
     config.dtype = DAMACY_NATIVE;
-    status = open_pipeline(&config, &d, &err);
+    status = damacy_create(&config, &d, &err);
     while (status == DAMACY_OK) {
         damacy_batch batch;
         size_t taken = 0;
@@ -501,7 +490,7 @@ TEST(fifty_pipelines_leave_no_device_memory_taken)
             for (int k = 0; k < 12; k++) {
                 samples[k] = crop_of(&s, extent, &seed);
             }
-            CHECK_EQ(open_pipeline(&config, &d, &err), DAMACY_OK);
+            CHECK_EQ(damacy_create(&config, &d, &err), DAMACY_OK);
             CHECK_EQ(damacy_push(d, samples, 12, NULL, &err), DAMACY_OK);
             damacy_destroy(d);
         } else {
@@ -552,7 +541,7 @@ TEST(too_little_device_memory_is_an_error_with_the_sum_and_no_harm)
             wanted.box[1].end = wanted.box[1].begin + 1024;
             wanted.box[2].end = wanted.box[2].begin + 512; /* of 4 bytes */
         }
-        CHECK_EQ(open_pipeline(&config, &d, &err), DAMACY_OK);
+        CHECK_EQ(damacy_create(&config, &d, &err), DAMACY_OK);
         CHECK_EQ(damacy_push(d, &wanted, 1, NULL, &err), DAMACY_OK);
         CHECK_EQ(damacy_pop(d, &batch, &err), round ? DAMACY_OOM : DAMACY_BUDGET);
         printf("# %s\n", err.message);
@@ -591,7 +580,7 @@ static void check_life(mem_store* m, const scene* s, void* current, uint64_t* se
     uint8_t bytes[4 * 20 * 20 * 20];
 
     config.samples_per_batch = 1;
-    CHECK_EQ(open_pipeline(&config, &d, &err), DAMACY_OK);
+    CHECK_EQ(damacy_create(&config, &d, &err), DAMACY_OK);
     check_current(current);
     CHECK_EQ(damacy_push(d, &sample, 1, NULL, &err), DAMACY_OK);
     check_current(current);
@@ -611,13 +600,13 @@ static void check_life(mem_store* m, const scene* s, void* current, uint64_t* se
     damacy_destroy(d);
     check_current(current);
     config.max_gpu_bytes = 1 << 20;
-    CHECK_EQ(open_pipeline(&config, &d, &err), DAMACY_OK);
+    CHECK_EQ(damacy_create(&config, &d, &err), DAMACY_OK);
     CHECK_EQ(damacy_push(d, &sample, 1, NULL, &err), DAMACY_OK);
     CHECK_EQ(damacy_pop(d, &batch, &err), DAMACY_BUDGET);
     check_current(current);
     damacy_destroy(d);
     config.device = DAMACY_GPU(4000);
-    CHECK(open_pipeline(&config, &d, &err) != DAMACY_OK);
+    CHECK(damacy_create(&config, &d, &err) != DAMACY_OK);
     check_current(current);
 }
 
@@ -657,7 +646,7 @@ static void* pair_main(void* argument)
     damacy_error err;
     damacy* d = NULL;
 
-    side->status = open_pipeline(&side->config, &d, &err);
+    side->status = damacy_create(&side->config, &d, &err);
     if (side->status == DAMACY_OK) {
         side->status = damacy_push(d, side->samples, 48, NULL, &err);
         (void)damacy_finish(d);
@@ -755,7 +744,7 @@ static int lost_child(void)
     for (int i = 0; i < 40; i++) {
         samples[i] = crop_of(&s, extent, &seed);
     }
-    if (!has_gpu() || open_pipeline(&config, &d, &err) != DAMACY_OK ||
+    if (!has_gpu() || damacy_create(&config, &d, &err) != DAMACY_OK ||
         damacy_push(d, samples, 40, NULL, &err) != DAMACY_OK ||
         damacy_pop(d, &held, &err) != DAMACY_OK) {
         return 10;
@@ -782,7 +771,7 @@ static int lost_child(void)
     }
     damacy_destroy(d);
     d = NULL;
-    status = open_pipeline(&config, &d, &err); /* the process cannot use the device any more */
+    status = damacy_create(&config, &d, &err); /* the process cannot use the device any more */
     printf("# a new pipeline: %s: %s\n", damacy_status_str(status), err.message);
     damacy_destroy(d);
     return status == DAMACY_OK ? 13 : 0;

@@ -3,6 +3,7 @@
 #include "kernels/copy.cu"
 #include "kernels/zstd.cu"
 #include "tests/test.h"
+#include <vector>
 
 // Memory whose end is the end of an allocation, so that ASan sees reads and writes beyond it.
 struct range {
@@ -44,6 +45,32 @@ TEST(moves_take_any_alignment)
         simt::launch(dim3(2), dim3(256), [&] { damacy_zstd_place(w); });
         CHECK(dst.is_clean_before());
         CHECK(n == 0 || memcmp(src.ptr, dst.ptr, n) == 0);
+    }
+}
+
+TEST(bytes_of_the_host_are_gathered_at_any_alignment)
+{
+    uint64_t seed = test_seed();
+    for (unsigned i = 0; i < 400; i++) {
+        const unsigned n = 1 + i % 9;
+        std::vector<range> src, dst;
+        std::vector<damacy__move> moves;
+        for (unsigned k = 0; k < n; k++) {
+            const size_t size = (size_t)(test_random(&seed) %
+                                         (i % 10 == 0 ? DAMACY__GATHER_MAX + 1 : 80u + i * 16));
+            src.emplace_back(size, (size_t)(test_random(&seed) % 33));
+            dst.emplace_back(size, (size_t)(test_random(&seed) % 33));
+            for (size_t b = 0; b < size; b++)
+                src[k].ptr[b] = (uint8_t)(test_random(&seed) >> 56);
+            moves.push_back(damacy__move{(uint64_t)(uintptr_t)src[k].ptr,
+                                         (uint64_t)(uintptr_t)dst[k].ptr, size});
+        }
+        simt::launch(dim3(1 + i % 3), dim3(DAMACY__GATHER_THREADS),
+                     [&] { damacy_gather((uint64_t)(uintptr_t)moves.data(), n); });
+        for (unsigned k = 0; k < n; k++) {
+            CHECK(dst[k].is_clean_before());
+            CHECK(dst[k].size == 0 || memcmp(src[k].ptr, dst[k].ptr, dst[k].size) == 0);
+        }
     }
 }
 

@@ -93,6 +93,9 @@ inline int device_attribute(int* value, int attribute, int)
     case DAMACY__ATTRIBUTE_HOST_REGISTER:
         *value = 1;
         break;
+    case DAMACY__ATTRIBUTE_HOST_POINTERS:
+        *value = !m->config.cannot_read_host;
+        break;
     case DAMACY__ATTRIBUTE_READ_ONLY_REGISTER:
         *value = !m->config.cannot_register_read_only;
         break;

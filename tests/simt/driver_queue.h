@@ -27,30 +27,6 @@ inline int copy_to_device(uint64_t dst, const void* src, size_t size, damacy__st
     return 0;
 }
 
-inline int copy_batch(uint64_t* dst, uint64_t* src, size_t* sizes, size_t n,
-                      damacy__copy_attributes* attributes, size_t* first, size_t n_attributes,
-                      size_t* failed, damacy__stream h)
-{
-    {
-        ENTER("copy_batch", CONTEXT)
-        if (m->config.has_no_batches)
-            return 801;
-        if (n == 0 || n_attributes != 1 || first[0] != 0 || h == NULL ||
-            attributes->source_order != DAMACY__COPY_IN_STREAM_ORDER)
-            return misuse(1, "attributes of a batch", called);
-        for (size_t i = 0; i < n; i++)
-            if (!find_range(m->registered, (void*)(uintptr_t)src[i], sizes[i]) &&
-                !find_range(m->pinned, (void*)(uintptr_t)src[i], sizes[i]))
-                return misuse(1, "source of a batch that is not pinned", called);
-    }
-    int code = 0;
-    for (size_t i = 0; i < n && code == 0; i++) { // in another order than they were given
-        *failed = n - 1 - i;
-        code = copy_to_device(dst[*failed], (void*)(uintptr_t)src[*failed], sizes[*failed], h);
-    }
-    return code;
-}
-
 inline int copy_to_host(void* dst, uint64_t src, size_t size, damacy__stream h)
 {
     ENTER("copy_to_host", CONTEXT)
@@ -379,6 +355,7 @@ inline int launch(damacy__function f, unsigned gx, unsigned gy, unsigned gz, uns
             x.code = 0;
         }
     m->counts.n_launches++;
+    m->counts.n_gathers += at->second->name == "damacy_gather";
     enqueue(s, std::move(op));
     return 0;
 }

@@ -24,6 +24,7 @@ void enroll_kernels()
     KERNEL(damacy_frames_measure);
     KERNEL(damacy_frames_scatter);
     KERNEL(damacy_frames_sizes);
+    KERNEL(damacy_gather);
     KERNEL(damacy_lz4);
     KERNEL(damacy_lz4_fours);
     KERNEL(damacy_lz4_sparse);
