@@ -60,9 +60,20 @@ static __device__ __forceinline__ uint32_t damacy__warp_sum_by_turns(uint32_t v)
     asm volatile("barrier.arrive %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) \
                  : "memor"                                                                \
                    "y")
+// The same where the warp is known to be together.
+#define damacy__sync_together(id, threads)                                          \
+    asm volatile("bar.sync %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) \
+                 : "memor"                                                          \
+                   "y")
+#define damacy__arrive_together(id, threads)                                          \
+    asm volatile("bar.arrive %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) \
+                 : "memor"                                                            \
+                   "y")
 #else
-#define damacy__sync_some(id, threads)   simt::named_barrier((id), (threads), __LINE__)
-#define damacy__arrive_some(id, threads) simt::named_arrive((id), (threads), __LINE__)
+#define damacy__sync_together(id, threads)   damacy__sync_some(id, threads)
+#define damacy__arrive_together(id, threads) damacy__arrive_some(id, threads)
+#define damacy__sync_some(id, threads)       simt::named_barrier((id), (threads), __LINE__)
+#define damacy__arrive_some(id, threads)     simt::named_arrive((id), (threads), __LINE__)
 #endif
 
 // One static struct per kernel; `extern` memory sized at launch, aligned to 1024 where it matters.

@@ -2,13 +2,12 @@
 // size and its outgoing repeat offsets.
 //
 // A persistent CTA of 256 threads takes groups of up to LANES blocks, most sequences first
-// (zstd_fse_plan.cuh), one lane each. All warps build tables; then seven work as a pipeline of
-// batches, with one barrier a batch:
+// (zstd_fse_plan.cuh), one lane each. All warps build tables; then they work as a pipeline of
+// batches, and hand over what the next warp needs with an arrival at a barrier of its own:
 //   warp 0      walks states                     batch b
 //   warps 1, 2  alternate: values                batch b - 1, sums and records  batch b - 2
-//   warp 3      feeds the rings of input         for batch b + 3
+//   warps 3, 4  alternate: feed the rings        for batch b + 1
 //   warps 5-7   copy records to device memory    batch b - 3
-// Warp 4 only comes to the barriers: it would share the scheduler of the walk.
 // Two shapes: throughput (entries of 4 bytes, up to 32 blocks) and latency (8 bytes, 8 blocks, the
 // shortest chain), which has a pipeline of its own, damacy__fse_wide_pipeline. Everything is
 // checked at the end of a block, not on the way: see zstd_fse_walk.cuh.
@@ -21,6 +20,7 @@
 #include "kernels/zstd_fse_wide.cuh"
 
 #define DAMACY__FSE_THREADS 256
+#define DAMACY__FSE_COPIERS 3u
 
 // Counts of the tables of the group, one lane a table; then the tables, some to a warp.
 template <class S>
@@ -149,63 +149,143 @@ template <class S> struct damacy__fse_role {
         damacy__sync_some(1, DAMACY__FSE_THREADS); \
     } while (0)
 
-// The pipeline of a group; n_batches is that of its largest block. All lanes stay to the end, as
-// the barrier counts them.
+// Barriers of the pipeline, each for even and for odd batches. Who waits at one comes with
+// damacy__fse_wait, all others with damacy__fse_tell.
+enum {
+    DAMACY__FSE_WALKED = 1,  // a batch is in the queue: walk to values
+    DAMACY__FSE_NEXT = 3,    // its place there is free and its input there: values, feeder to walk
+    DAMACY__FSE_AT = 5,      // the position of a batch is known: walk to feeder
+    DAMACY__FSE_SUMS = 7,    // sums up to a batch are known: records to those of the next
+    DAMACY__FSE_RECORDS = 9, // its records are in shared memory: records to copies
+    DAMACY__FSE_COPIED = 11  // and in device memory: copies to records
+};
+
+// A warp comes as one: damacy__sync_warp before the first of several.
+DAMACY__INLINE void damacy__fse_wait(uint32_t what, uint32_t batch, uint32_t warps)
+{
+    damacy__sync_together(what + (batch & 1), 32 * warps);
+}
+
+DAMACY__INLINE void damacy__fse_tell(uint32_t what, uint32_t batch, uint32_t warps)
+{
+    damacy__arrive_together(what + (batch & 1), 32 * warps);
+}
+
+// Values, then sums and records, of batches first, first + 2, ...
+template <class S>
+DAMACY__INLINE void damacy__fse_extract_batches(damacy__fse_role<S>* r, uint32_t shared,
+                                                const damacy__fse_block* b, uint32_t n_batches,
+                                                uint32_t first)
+{
+    const uint32_t lane = damacy__lane();
+    const uint32_t queue = shared + S::QUEUE + first * S::QUEUE_SIZE + lane * 16;
+    const bool here = S::LANES == 32 || lane < S::LANES;
+
+    damacy__sync_warp();
+    if (first < n_batches)
+        damacy__fse_tell(DAMACY__FSE_NEXT, first, 3);
+    DAMACY__NOUNROLL for (uint32_t i = first; i < n_batches; i += 2)
+    {
+        const uint32_t left = b->n - i * S::BATCH;
+        damacy__fse_wait(DAMACY__FSE_WALKED, i, 2);
+        if (here && b->n > i * S::BATCH) {
+            if (left <= S::BATCH)
+                r->seen.walked = damacy__fse_end<S>(queue, left - 1);
+            damacy__fse_extract<S>(&r->values, shared, queue, &r->seen.max_offset);
+        }
+        damacy__sync_warp();
+        if (i + 2 < n_batches)
+            damacy__fse_tell(DAMACY__FSE_NEXT, i, 3);
+        if (i > 0)
+            damacy__fse_wait(DAMACY__FSE_SUMS, i - 1, 2);
+        if (i > 1)
+            damacy__fse_wait(DAMACY__FSE_COPIED, i, 1 + DAMACY__FSE_COPIERS);
+        if (here)
+            damacy__fse_emit_batch<S>(&r->values, shared, b, r->records, r->capacity, i);
+        damacy__sync_warp();
+        if (i + 1 < n_batches)
+            damacy__fse_tell(DAMACY__FSE_SUMS, i, 2);
+        damacy__fse_tell(DAMACY__FSE_RECORDS, i, 1 + DAMACY__FSE_COPIERS);
+    }
+}
+
+// Input: steps first, first + 2, ... A step is done when its batch is walked, for the next one. All
+// steps before it have asked for the words that their positions said, and nothing else.
+template <class S>
+DAMACY__INLINE void damacy__fse_feed_batches(const damacy__fse_feed* f, uint32_t shared,
+                                             uint32_t ring, const damacy__fse_block* b,
+                                             uint32_t n_batches, uint32_t first)
+{
+    const uint32_t lane = damacy__lane() & (S::LANES - 1);
+    const uint32_t at = shared + S::POSITION + first * 4 * S::LANES + 4 * lane;
+    const uint32_t before = shared + S::POSITION + (1 - first) * 4 * S::LANES + 4 * lane;
+    damacy__fse_flight flight = {};
+
+    damacy__sync_warp();
+    if (first == 0)
+        damacy__fse_tell(DAMACY__FSE_NEXT, 0, 3); // the ring has been filled
+    DAMACY__NOUNROLL for (uint32_t i = first; i < n_batches; i += 2)
+    {
+        if (i)
+            damacy__fse_wait(DAMACY__FSE_AT, i, 2);
+        if (i + 1 == n_batches)
+            return;
+        const bool here = (S::LANES == 32 || damacy__lane() < S::LANES) && b->n > i * S::BATCH;
+        const uint32_t end = damacy__fse_want<S>(damacy__lds32(at));
+        uint32_t from = i ? damacy__fse_want<S>(damacy__lds32(before)) : f->filled;
+        if (here)
+            from = damacy__fse_feed_store<S>(f, &flight, from, end, ring);
+        damacy__sync_warp();
+        damacy__fse_tell(DAMACY__FSE_NEXT, i + 1, 3);
+        if (here)
+            damacy__fse_feed_load(f, &flight, from, end);
+        damacy__sync_warp();
+    }
+}
+
+// The pipeline of a group; n_batches is that of its largest block. Warps wait for what they need
+// and not for all others: none takes equally long for every batch.
 template <class S>
 DAMACY__INLINE void damacy__fse_pipeline(damacy__fse_role<S>* r, uint32_t shared,
                                          damacy__fse_lane self, const damacy__fse_block* b,
                                          uint32_t n_batches)
 {
-    const uint32_t warp = threadIdx.x / 32, lane = damacy__lane(), rounds = n_batches + 3;
-    const bool here = S::LANES == 32 || lane < S::LANES;
+    const uint32_t warp = threadIdx.x / 32;
 
+    if (n_batches == 0)
+        return;
     if (warp == 0) {
+        const uint32_t position = shared + S::POSITION + 4 * damacy__lane();
+        const bool here = S::LANES == 32 || damacy__lane() < S::LANES;
         damacy__fse_inputs inputs;
-        uint32_t i = 0;
         damacy__fse_walk_load<S>(&inputs, &r->walk, shared, self.column);
-        DAMACY__NOUNROLL while (i < n_batches)
+        damacy__sync_warp();
+        damacy__fse_wait(DAMACY__FSE_NEXT, 0, 3);
+        DAMACY__NOUNROLL for (uint32_t i = 0;;)
         {
-            damacy__fse_walk_batch<S>(&r->walk, &inputs, shared, self, b->n, i++);
-            damacy__fse_batch_done();
-        }
-        DAMACY__NOUNROLL for (; i < rounds; i++) damacy__fse_batch_done();
-    } else if (warp == 1 || warp == 2) {
-        for (uint32_t i = 0; i < rounds; i++) {
-            if (((i ^ warp) & 1) == 0) {
-                const uint32_t batch = i - 1, left = b->n - batch * S::BATCH;
-                const uint32_t queue = shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE + lane * 16;
-                if (here && batch < n_batches && b->n > batch * S::BATCH) {
-                    if (left <= S::BATCH)
-                        r->seen.walked = damacy__fse_end<S>(queue, left - 1);
-                    damacy__fse_extract<S>(&r->values, shared, queue, &r->seen.max_offset);
-                }
-            } else if (here && i - 2 < n_batches) {
-                damacy__fse_emit_batch<S>(&r->values, shared, b, r->records, r->capacity, i - 2);
-            }
-            damacy__fse_batch_done();
-        }
-    } else if (warp == 3) {
-        const uint32_t position = shared + S::POSITION + 4 * lane;
-        damacy__fse_flight even = {}, odd = {}; // under way, by the batch that asked for them
-        for (uint32_t i = 0; i < rounds; i++) {
-            if (here && b->n > i * S::BATCH)
-                damacy__fse_feed_step<S>(&r->feed, &even, damacy__lds32(position), self.ring);
-            damacy__fse_batch_done();
-            if (++i == rounds)
+            damacy__fse_walk_batch<S>(&r->walk, &inputs, shared, self, b->n, i);
+            damacy__sync_warp();
+            damacy__fse_tell(DAMACY__FSE_WALKED, i, 2);
+            if (++i == n_batches)
                 break;
-            if (here && b->n > i * S::BATCH)
-                damacy__fse_feed_step<S>(&r->feed, &odd, damacy__lds32(position + 4 * S::LANES),
-                                         self.ring);
-            damacy__fse_batch_done();
+            damacy__fse_wait(DAMACY__FSE_NEXT, i, 3);
+            damacy__fse_sts32_if(here, position + (i & 1) * 4 * S::LANES, r->walk.at);
+            damacy__fse_tell(DAMACY__FSE_AT, i, 2);
         }
-    } else if (warp >= 5) {
-        for (uint32_t i = 0; i < rounds; i++) {
-            if (i - 3 < n_batches)
-                damacy__fse_copy_slots<S>(shared, i - 3, warp - 5);
-            damacy__fse_batch_done();
-        }
+    } else if (warp == 1 || warp == 2) {
+        damacy__fse_extract_batches<S>(r, shared, b, n_batches, warp - 1);
+    } else if (warp == 3 || warp == 4) {
+        damacy__fse_feed_batches<S>(&r->feed, shared, self.ring, b, n_batches, warp - 3);
     } else {
-        DAMACY__NOUNROLL for (uint32_t i = 0; i < rounds; i++) damacy__fse_batch_done();
+        damacy__sync_warp();
+        DAMACY__NOUNROLL for (uint32_t i = 0; i < n_batches; i++)
+        {
+            damacy__fse_wait(DAMACY__FSE_RECORDS, i, 1 + DAMACY__FSE_COPIERS);
+            damacy__fse_copy_slots<S>(shared, i, (warp + i) % DAMACY__FSE_COPIERS);
+            damacy__sync_warp();
+            if (i + 2 < n_batches)
+                damacy__fse_tell(DAMACY__FSE_COPIED, i, 1 + DAMACY__FSE_COPIERS);
+        }
     }
 }
 
@@ -338,7 +418,7 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
     r->sums.too_long = r->seen.max_offset = r->seen.walked = 0;
     if (warp == 1 && lane < S::LANES)
         damacy__fse_state_save(&r->state, shared + S::STATE + lane * 32);
-    if (warp == 3) {
+    if (warp == 3 || (warp == 4 && !S::WIDE)) {
         const uint32_t from = S::WIDE ? lane & (S::LANES - 1) : lane; // several lanes a block
         r->feed.end = damacy__shfl((b->end + 15) & ~15ull, from);
         r->feed.lo = damacy__shfl(b->stream, from);
@@ -350,10 +430,10 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
             damacy__fse_wide_feed_step<S>(&r->feed, damacy__shfl(b->n, from) != 0,
                                           damacy__shfl(skip, from), self.ring);
             damacy__fse_wide_feed_store<S>(&r->feed, self.ring);
-        } else if (lane < S::LANES && b->n) {
-            const uint32_t want = damacy__fse_want<S>(skip) + 16;
-            r->feed.filled =
-                damacy__fse_feed_now<S>(r->feed.end, r->feed.lo, r->feed.hi, 0, want, self.ring);
+        } else if (warp == 3 && lane < S::LANES && b->n) {
+            r->feed.filled = damacy__fse_want<S>(skip);
+            damacy__fse_feed_now<S>(r->feed.end, r->feed.lo, r->feed.hi, 0, r->feed.filled,
+                                    self.ring);
         }
     }
     damacy__sync_block();

@@ -256,28 +256,66 @@ DAMACY__INLINE uint32_t damacy__fse_sum(uint32_t a, uint32_t b)
 #endif
 }
 
-// What a step begins with: the 96 bits from the word of the position on, and entries.
+// What a step begins with: four words from the one with the position on, and entries.
 struct damacy__fse_inputs {
-    damacy__fse_window window;
+    uint32_t word[4];
     uint32_t ll, ml, of;
 };
 
-// Positions come first: they are known first.
+template <class S>
+DAMACY__INLINE void damacy__fse_walk_entries(damacy__fse_inputs* e, const damacy__fse_walk* w,
+                                             uint32_t shared)
+{
+    e->ll = damacy__lds32(shared + S::LL + w->ll);
+    e->ml = damacy__lds32(shared + S::ML + w->ml);
+    e->of = damacy__lds32(shared + S::OF + w->of);
+}
+
+// Address of the word two behind that with bit `at`.
+template <class S>
+DAMACY__INLINE uint32_t damacy__fse_walk_behind(uint32_t at, uint32_t shared, uint32_t column)
+{
+    return shared + S::RING + (((at + 64) * S::STEP & S::RING_MASK) | column);
+}
+
 template <class S>
 DAMACY__INLINE void damacy__fse_walk_load(damacy__fse_inputs* e, const damacy__fse_walk* w,
                                           uint32_t shared, uint32_t column)
 {
-    e->window =
-        damacy__fse_window_load<S>(shared + S::RING + ((w->at * S::STEP & S::RING_MASK) | column));
-    e->of = damacy__lds32(shared + S::OF + w->of);
-    e->ml = damacy__lds32(shared + S::ML + w->ml);
-    e->ll = damacy__lds32(shared + S::LL + w->ll);
+    const uint32_t at = shared + S::RING + ((w->at * S::STEP & S::RING_MASK) | column);
+    const uint32_t behind = damacy__fse_walk_behind<S>(w->at, shared, column);
+    e->word[0] = damacy__lds32(at);
+    e->word[1] = damacy__lds32(at + 4 * S::LANES);
+    e->word[2] = damacy__lds32(behind);
+    e->word[3] = damacy__lds32(behind + 4 * S::LANES);
+    damacy__fse_walk_entries<S>(e, w, shared);
+}
+
+// The first two words after a move of less than 64 bits: of one word if the lowest bit that counts
+// words has changed, else of two if the next one has.
+DAMACY__INLINE void damacy__fse_words_move(uint32_t (&to)[4], const uint32_t (&w)[4],
+                                           uint32_t before, uint32_t at)
+{
+#ifdef __CUDACC__
+    asm("{.reg .pred one,two; .reg .u32 t,changed; xor.b32 changed,%6,%7;"
+        " and.b32 t,changed,32; setp.ne.u32 one,t,0; and.b32 t,changed,64; setp.ne.u32 two,t,0;"
+        " selp.u32 %0,%4,%2,two; selp.u32 %1,%5,%3,two;"
+        " selp.u32 %0,%3,%0,one; selp.u32 %1,%4,%1,one;}"
+        : "=&r"(to[0]), "=&r"(to[1])
+        : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "r"(before), "r"(at));
+#else
+    const uint32_t changed = before ^ at, n = changed & 32 ? 1 : changed & 64 ? 2 : 0;
+    to[0] = w[n];
+    to[1] = w[n + 1];
+#endif
 }
 
 // One batch for sequences of at most 64 - ROW_LOG bits; false if one was larger, and then states
-// and queue are rubbish. About 30 instructions a step: every one counts. The chain: entry, sum, two
-// shifts, a shift, select. Bits end where the next position is, so that the next states come last;
-// three widths and ROW_LOG may be 33 bits.
+// and queue are rubbish. About 32 instructions a step: every one counts, and so does when the loads
+// are issued, which a step waits for. Of the window two words are those of the step before, moved.
+// The chain: entry, sum, two shifts, a shift, select. Bits end where the next position is, so that
+// the next states come last; three widths and ROW_LOG may be 33 bits. The order of what follows the
+// sums is that of many which the compiler makes the shortest step of.
 template <class S>
 DAMACY__INLINE bool damacy__fse_walk_fast(bool here, damacy__fse_walk* walk,
                                           damacy__fse_inputs* inputs, uint32_t shared,
@@ -286,19 +324,20 @@ DAMACY__INLINE bool damacy__fse_walk_fast(bool here, damacy__fse_walk* walk,
     constexpr uint32_t R = S::ROW_LOG, LESS = 0xff000000u; // by the last byte
     uint32_t negative = 0, before = 0;
     damacy__fse_walk w = *walk;
-    damacy__fse_inputs e = *inputs;
+    damacy__fse_inputs next = *inputs;
 
     DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
-        const uint32_t hi = damacy__funnel_left(e.window.w1, e.window.w0, w.at);
-        const uint32_t lo = damacy__funnel_left(e.window.w2, e.window.w1, w.at);
-        damacy__fse_sts128_if(here, queue + k * 16 * S::LANES, w.at, e.ll, e.ml, e.of);
+        const damacy__fse_inputs e = next;
+        const uint32_t at = w.at;
+        const uint32_t hi = damacy__funnel_left(e.word[1], e.word[0], at);
+        const uint32_t lo = damacy__funnel_left(e.word[2], e.word[1], at);
         const uint32_t down =
             damacy__dot4(e.ll, LESS, damacy__dot4(e.ml, LESS, damacy__dot4(e.of, LESS, 64 - R)));
         const uint32_t both = e.of + e.ml;
         const uint64_t bits = damacy__fse_shift_right(lo, hi, down);
         const uint32_t x = (uint32_t)bits, above = (uint32_t)(bits >> 32);
-        w.at = w.at + (64 - R) - down;
+        w.at = at + (64 - R) - down;
         w.of = (x & damacy__mask_bits(R, e.of)) | ((e.of & S::MASK_OF) | column);
         w.ml = (damacy__funnel_right(x, 0, e.of) & damacy__mask_bits(R, e.ml)) |
                ((e.ml & S::MASK) | column);
@@ -307,11 +346,16 @@ DAMACY__INLINE bool damacy__fse_walk_fast(bool here, damacy__fse_walk* walk,
         if (k & 1)
             negative |= before | down;
         before = down;
+        damacy__fse_sts128_if(here, queue + k * 16 * S::LANES, at, e.ll, e.ml, e.of);
         if (k + 1 < S::BATCH)
-            damacy__fse_walk_load<S>(&e, &w, shared, column);
+            damacy__fse_walk_entries<S>(&next, &w, shared);
+        damacy__fse_words_move(next.word, e.word, at, w.at);
+        const uint32_t behind = damacy__fse_walk_behind<S>(w.at, shared, column);
+        next.word[3] = damacy__lds32(behind + 4 * S::LANES);
+        next.word[2] = damacy__lds32(behind);
     }
     *walk = w;
-    *inputs = e;
+    *inputs = next;
     return (int32_t)negative >= 0;
 }
 
@@ -343,9 +387,9 @@ static __device__ __noinline__ damacy__u32x4 damacy__fse_walk_careful(uint32_t s
     return after;
 }
 
-// Walks batch `batch` of a block of n sequences and publishes the position; all lanes. What the
-// next batch begins with is loaded before the barrier, so that it does not wait for both, but after
-// the branch, which would wait for it. No vote: it takes longer than a branch.
+// Walks batch `batch` of a block of n sequences; all lanes. What the next batch begins with is
+// loaded before the barrier, so that it does not wait for both, but after the branch, which would
+// wait for it. No vote: it takes longer than a branch.
 template <class S>
 DAMACY__INLINE void damacy__fse_walk_batch(damacy__fse_walk* w, damacy__fse_inputs* inputs,
                                            uint32_t shared, damacy__fse_lane self, uint32_t n,
@@ -355,7 +399,6 @@ DAMACY__INLINE void damacy__fse_walk_batch(damacy__fse_walk* w, damacy__fse_inpu
     const uint32_t queue = shared + S::QUEUE + (batch & 1) * S::QUEUE_SIZE + lane * 16;
     const bool is_lane = S::LANES == 32 || lane < S::LANES;
     const bool good = damacy__fse_walk_fast<S>(is_lane, w, inputs, shared, self.column, queue);
-    const uint32_t position = shared + S::POSITION + ((batch + 1) & 1) * 4 * S::LANES + lane * 4;
     if (!good && n > batch * S::BATCH) {
         const damacy__u32x4 after =
             damacy__fse_walk_careful<S>(shared, self.column, self.ring, queue);
@@ -363,10 +406,10 @@ DAMACY__INLINE void damacy__fse_walk_batch(damacy__fse_walk* w, damacy__fse_inpu
         w->ll = after.y;
         w->ml = after.z;
         w->of = after.w;
+        damacy__fse_walk_load<S>(inputs, w, shared, self.column);
+    } else {
+        damacy__fse_walk_entries<S>(inputs, w, shared);
     }
-    damacy__fse_walk_load<S>(inputs, w, shared, self.column);
-    if (is_lane)
-        damacy__sts32(position, w->at);
 }
 
 // ---- input: what the feeder puts into the ring
@@ -447,29 +490,28 @@ DAMACY__INLINE void damacy__fse_chunk_store(uint32_t filled, damacy__u32x4 v, da
     }
 }
 
-// Chunks on their way to the ring: n from word `first` on.
+// Chunks on their way to the ring: n from word `first` on. In the narrow shape `end` of a feeder
+// stays where the stream ends, word 0.
 struct damacy__fse_flight {
     uint32_t first, n;
     damacy__u32x4 chunk[4];
 };
 
-// In the narrow shape, `end` of a feeder stays where the stream ends, word 0, and `filled` counts
-// words that are in the ring or under way.
 DAMACY__INLINE uint64_t damacy__fse_word_end(const damacy__fse_feed* f, uint32_t word)
 {
     return f->end - 4ull * word;
 }
 
-DAMACY__INLINE void damacy__fse_flight_load(damacy__fse_flight* c, damacy__fse_feed* f, uint32_t n)
+DAMACY__INLINE void damacy__fse_flight_load(damacy__fse_flight* c, const damacy__fse_feed* f,
+                                            uint32_t first, uint32_t n)
 {
     DAMACY__UNROLL for (uint32_t i = 0; i < 4; i++)
     {
-        const uint64_t end = damacy__fse_word_end(f, f->filled + 4 * i);
+        const uint64_t end = damacy__fse_word_end(f, first + 4 * i);
         damacy__fse_chunk_load(&c->chunk[i], end, i < n && damacy__fse_chunk_inside(f, end));
     }
-    c->first = f->filled;
+    c->first = first;
     c->n = n;
-    f->filled += 4 * n;
 }
 
 template <class S>
@@ -490,46 +532,50 @@ DAMACY__INLINE void damacy__fse_flight_store(damacy__fse_flight* c, const damacy
     c->n = 0;
 }
 
-// Fills the ring until at most 16 words are missing, and waits for them: at the start, and after
-// very wide sequences. Returns the words that there are.
-template <class S>
-static __device__ __noinline__ uint32_t damacy__fse_feed_now(uint64_t end, uint64_t lo, uint64_t hi,
-                                                             uint32_t filled, uint32_t want,
-                                                             uint32_t ring)
-{
-    damacy__fse_feed f;
-    damacy__fse_flight c = {};
-    f.end = end;
-    f.lo = lo;
-    f.hi = hi;
-    f.filled = filled;
-    while ((int32_t)(want - f.filled) > 16) {
-        damacy__fse_flight_load(&c, &f, 4);
-        damacy__fse_flight_store<S>(&c, &f, ring);
-    }
-    return f.filled;
-}
-
-// Words that four batches from position `at` may use.
+// Words that four batches from position `at` may use, in whole chunks: what a step asks for is
+// stored two steps later and used by the batch after that, which loads four words of the next.
 template <class S> DAMACY__INLINE uint32_t damacy__fse_want(uint32_t at)
 {
-    return (at >> 5) + (4 * S::BATCH * 89 + 31) / 32 + 3;
+    return ((at >> 5) + (4 * S::BATCH * 89 + 31) / 32 + 4 + 3) & ~3u;
 }
 
-// Stores what the call before the last loaded, then loads: lanes read far apart, so that a load may
-// take longer than a batch.
+// Fills the ring with words [first, end) and waits for them: at the start, and after very wide
+// sequences.
 template <class S>
-DAMACY__INLINE void damacy__fse_feed_step(damacy__fse_feed* f, damacy__fse_flight* c, uint32_t at,
-                                          uint32_t ring)
+static __device__ __noinline__ void damacy__fse_feed_now(uint64_t stream_end, uint64_t lo,
+                                                         uint64_t hi, uint32_t first, uint32_t end,
+                                                         uint32_t ring)
 {
-    const uint32_t want = damacy__fse_want<S>(at);
+    damacy__fse_feed f;
+    damacy__fse_flight c;
+    f.end = stream_end;
+    f.lo = lo;
+    f.hi = hi;
+    for (uint32_t word = first; word < end; word += 16) {
+        damacy__fse_flight_load(&c, &f, word, damacy__min((end - word) / 4, 4));
+        damacy__fse_flight_store<S>(&c, &f, ring);
+    }
+}
 
+// The first half of a step: stores what was asked for two steps before, and so many of the words
+// [first, end) that may be used now that at most 16 are left. Returns the first of these.
+template <class S>
+DAMACY__INLINE uint32_t damacy__fse_feed_store(const damacy__fse_feed* f, damacy__fse_flight* c,
+                                               uint32_t first, uint32_t end, uint32_t ring)
+{
     damacy__fse_flight_store<S>(c, f, ring);
-    if ((int32_t)(want - f->filled) > 16)
-        f->filled = damacy__fse_feed_now<S>(f->end, f->lo, f->hi, f->filled, want, ring);
-    const int32_t need = (int32_t)(want - f->filled);
-    damacy__fse_flight_load(c, f, need > 0 ? (uint32_t)(need + 3) / 4 : 0);
-    const uint64_t end = damacy__fse_word_end(f, f->filled);
-    if (end >= f->lo + 1024 && end <= f->hi)
-        damacy__prefetch_l2((const void*)(uintptr_t)(end - 1024));
+    if (end - first <= 16)
+        return first;
+    damacy__fse_feed_now<S>(f->end, f->lo, f->hi, first, end - 16, ring);
+    return end - 16;
+}
+
+// The second half, for which nobody waits.
+DAMACY__INLINE void damacy__fse_feed_load(const damacy__fse_feed* f, damacy__fse_flight* c,
+                                          uint32_t first, uint32_t end)
+{
+    damacy__fse_flight_load(c, f, first, (end - first) / 4);
+    const uint64_t ahead = damacy__fse_word_end(f, end);
+    if (ahead >= f->lo + 1024 && ahead <= f->hi)
+        damacy__prefetch_l2((const void*)(uintptr_t)(ahead - 1024));
 }
