@@ -25960,6 +25960,8 @@ static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device
     grid = damacy__grid_of(
         (uint32_t)DAMACY__MIN(damacy__div_up(n, warps), (uint64_t)DAMACY__GATHER_BLOCKS),
         DAMACY__GATHER_THREADS, 0);
+    /* all of it shared memory: whatever begins beside the kernel finds room */
+    grid.division = damacy__division_for(device, 1, device->shared_per_multiprocessor);
     parameters[0] = &moves;
     parameters[1] = &n;
     return damacy__kernel_launch(copies->kernel, device, &grid, stream, parameters, err);

@@ -291,13 +291,15 @@ TEST(every_codec_gives_the_same_voxels_mapped_and_read)
 TEST(small_copies_go_by_a_kernel_from_pinned_memory_that_it_reads_and_by_the_copy_engine_else)
 {
     for (int is_off = 0; is_off < 2; is_off++) {
-        for (int cannot = 0; cannot < 2; cannot++) {
+        for (int way = 0; way < 3; way++) {
+            const bool cannot = way == 1;
             fake_counts counts;
             scene s;
             s.add_random(RAW, 8);
             s.add_random(SHARDED, 8);
             s.config.mapping = is_off ? DAMACY_MAPPING_OFF : DAMACY_MAPPING_ON;
             machine.cannot_read_host = cannot;
+            machine.lacks_new_functions = way == 2;
             s.create();
             s.run();
             fake_count(&counts);
