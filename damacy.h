@@ -33711,13 +33711,12 @@ enum {
 
 /* Host memory of a wave's tables, pinned, and its twin on the device: same offsets. */
 typedef struct damacy__wave_tables {
-    uint64_t zstd_jobs;  /* damacy__job[max_units] */
-    uint64_t n_zstd;     /* uint32_t */
-    uint64_t sent_size;  /* what lies before is sent */
-    uint64_t blosc_jobs; /* damacy__job[max_units]; lies before sent_size too, as what follows */
-    uint64_t n_blosc;    /* uint32_t */
-    uint64_t lz4_jobs;
+    uint64_t n_zstd; /* uint32_t; the counts first, then these jobs, which are sent with them */
+    uint64_t n_blosc;
     uint64_t n_lz4;
+    uint64_t zstd_jobs; /* damacy__job[max_units] */
+    uint64_t blosc_jobs;
+    uint64_t lz4_jobs;
     uint64_t zstd_results; /* damacy__job_result[max_units], sent back */
     uint64_t blosc_results;
     uint64_t lz4_results;
@@ -33838,13 +33837,12 @@ static void damacy__gpu_size_tables(damacy__gpu* gpu)
     const uint64_t n = gpu->max_units;
     uint64_t at = 0;
 
+    t->n_zstd = damacy__tables_take(&at, 3 * sizeof(uint32_t));
+    t->n_blosc = t->n_zstd + sizeof(uint32_t);
+    t->n_lz4 = t->n_blosc + sizeof(uint32_t);
     t->zstd_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
-    t->n_zstd = damacy__tables_take(&at, sizeof(uint32_t));
     t->blosc_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
-    t->n_blosc = damacy__tables_take(&at, sizeof(uint32_t));
     t->lz4_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
-    t->n_lz4 = damacy__tables_take(&at, sizeof(uint32_t));
-    t->sent_size = at;
     t->zstd_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->blosc_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->lz4_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
@@ -33892,7 +33890,7 @@ static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, dama
     gpu->max_axes = 2 * gpu->max_copies;
     gpu->output_size = size;
     gpu->input_size = size + (UINT64_C(4) << 20);
-    gpu->max_moves = gpu->max_units + (uint32_t)(gpu->input_size / DAMACY__GATHER_MAX);
+    gpu->max_moves = gpu->max_units + (uint32_t)(gpu->input_size / DAMACY__GATHER_MAX) + 64;
     damacy__gpu_size_tables(gpu);
     blosc.max_chunks = gpu->max_units;
     blosc.dst_size = size;
@@ -34421,15 +34419,24 @@ DAMACY__COLD_BEGIN
 /* The launches of one wave: its tables sent, its chunks decoded, its list of copies run. All are
  * queued on streams without waiting. */
 
-/* Sends the tables of jobs and their counts. */
+/* Sends the counts of jobs and what is used of their tables. */
 static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wave,
-                                              damacy__stream stream, damacy_error* err)
+                                              damacy__copies* copies, damacy__stream stream,
+                                              damacy_error* err)
 {
-    memcpy(wave->host.ptr + gpu->tables.n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
-    memcpy(wave->host.ptr + gpu->tables.n_blosc, &wave->n_blosc, sizeof wave->n_blosc);
-    memcpy(wave->host.ptr + gpu->tables.n_lz4, &wave->n_lz4, sizeof wave->n_lz4);
-    return damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr, gpu->tables.sent_size,
-                                  stream, err);
+    const damacy__wave_tables* t = &gpu->tables;
+    const uint64_t job = sizeof(damacy__job);
+    uint8_t* const host = wave->host.ptr;
+
+    memcpy(host + t->n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
+    memcpy(host + t->n_blosc, &wave->n_blosc, sizeof wave->n_blosc);
+    memcpy(host + t->n_lz4, &wave->n_lz4, sizeof wave->n_lz4);
+    DAMACY__TRY(damacy__copies_add(copies, &gpu->device, wave->tables, host,
+                                   t->zstd_jobs + wave->n_zstd * job, stream, err));
+    DAMACY__TRY(damacy__copies_add(copies, &gpu->device, wave->tables + t->blosc_jobs,
+                                   host + t->blosc_jobs, wave->n_blosc * job, stream, err));
+    return damacy__copies_add(copies, &gpu->device, wave->tables + t->lz4_jobs, host + t->lz4_jobs,
+                              wave->n_lz4 * job, stream, err);
 }
 
 /* Sends bytes of the host's. */
@@ -34679,8 +34686,8 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
         size = unit ? unit->size : 0;
         last = unit;
     }
+    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, &gpu->copies, gpu->copy_stream, err));
     DAMACY__TRY(damacy__copies_flush(&gpu->copies, &gpu->device, gpu->copy_stream, err));
-    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->copy_stream, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
     return damacy__stream_await(&gpu->device, wave->stream, wave->sent, err);
 }
@@ -34947,6 +34954,8 @@ static void damacy__wave_settle(damacy__gpu* gpu, damacy__wave* wave, bool may_r
  * device. Waits: this is for data much denser than common, and later waves are kept smaller. */
 static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
+    damacy__copies copies;
+
     wave->output_zstd = 0;
     wave->n_zstd = wave->n_blosc = wave->n_lz4 = 0;
     for (uint32_t i = 0; i < wave->n_units; i++) {
@@ -34957,7 +34966,8 @@ static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, da
         wave->output_zstd += jobs[*n].dst_capacity;
         unit->number = (*n)++;
     }
-    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, wave->stream, err));
+    memset(&copies, 0, sizeof copies);
+    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, &copies, wave->stream, err));
     DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));

@@ -22,13 +22,12 @@ enum {
 
 /* Host memory of a wave's tables, pinned, and its twin on the device: same offsets. */
 typedef struct damacy__wave_tables {
-    uint64_t zstd_jobs;  /* damacy__job[max_units] */
-    uint64_t n_zstd;     /* uint32_t */
-    uint64_t sent_size;  /* what lies before is sent */
-    uint64_t blosc_jobs; /* damacy__job[max_units]; lies before sent_size too, as what follows */
-    uint64_t n_blosc;    /* uint32_t */
-    uint64_t lz4_jobs;
+    uint64_t n_zstd; /* uint32_t; the counts first, then these jobs, which are sent with them */
+    uint64_t n_blosc;
     uint64_t n_lz4;
+    uint64_t zstd_jobs; /* damacy__job[max_units] */
+    uint64_t blosc_jobs;
+    uint64_t lz4_jobs;
     uint64_t zstd_results; /* damacy__job_result[max_units], sent back */
     uint64_t blosc_results;
     uint64_t lz4_results;
@@ -149,13 +148,12 @@ static void damacy__gpu_size_tables(damacy__gpu* gpu)
     const uint64_t n = gpu->max_units;
     uint64_t at = 0;
 
+    t->n_zstd = damacy__tables_take(&at, 3 * sizeof(uint32_t));
+    t->n_blosc = t->n_zstd + sizeof(uint32_t);
+    t->n_lz4 = t->n_blosc + sizeof(uint32_t);
     t->zstd_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
-    t->n_zstd = damacy__tables_take(&at, sizeof(uint32_t));
     t->blosc_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
-    t->n_blosc = damacy__tables_take(&at, sizeof(uint32_t));
     t->lz4_jobs = damacy__tables_take(&at, n * sizeof(damacy__job));
-    t->n_lz4 = damacy__tables_take(&at, sizeof(uint32_t));
-    t->sent_size = at;
     t->zstd_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->blosc_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
     t->lz4_results = damacy__tables_take(&at, n * sizeof(damacy__job_result));
@@ -203,7 +201,7 @@ static damacy_status damacy__gpu_size_wave(damacy__gpu* gpu, uint64_t size, dama
     gpu->max_axes = 2 * gpu->max_copies;
     gpu->output_size = size;
     gpu->input_size = size + (UINT64_C(4) << 20);
-    gpu->max_moves = gpu->max_units + (uint32_t)(gpu->input_size / DAMACY__GATHER_MAX);
+    gpu->max_moves = gpu->max_units + (uint32_t)(gpu->input_size / DAMACY__GATHER_MAX) + 64;
     damacy__gpu_size_tables(gpu);
     blosc.max_chunks = gpu->max_units;
     blosc.dst_size = size;

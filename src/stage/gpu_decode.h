@@ -3,15 +3,24 @@
 #pragma once
 #include "stage/gpu_gather.h"
 
-/* Sends the tables of jobs and their counts. */
+/* Sends the counts of jobs and what is used of their tables. */
 static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wave,
-                                              damacy__stream stream, damacy_error* err)
+                                              damacy__copies* copies, damacy__stream stream,
+                                              damacy_error* err)
 {
-    memcpy(wave->host.ptr + gpu->tables.n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
-    memcpy(wave->host.ptr + gpu->tables.n_blosc, &wave->n_blosc, sizeof wave->n_blosc);
-    memcpy(wave->host.ptr + gpu->tables.n_lz4, &wave->n_lz4, sizeof wave->n_lz4);
-    return damacy__copy_to_device(&gpu->device, wave->tables, wave->host.ptr, gpu->tables.sent_size,
-                                  stream, err);
+    const damacy__wave_tables* t = &gpu->tables;
+    const uint64_t job = sizeof(damacy__job);
+    uint8_t* const host = wave->host.ptr;
+
+    memcpy(host + t->n_zstd, &wave->n_zstd, sizeof wave->n_zstd);
+    memcpy(host + t->n_blosc, &wave->n_blosc, sizeof wave->n_blosc);
+    memcpy(host + t->n_lz4, &wave->n_lz4, sizeof wave->n_lz4);
+    DAMACY__TRY(damacy__copies_add(copies, &gpu->device, wave->tables, host,
+                                   t->zstd_jobs + wave->n_zstd * job, stream, err));
+    DAMACY__TRY(damacy__copies_add(copies, &gpu->device, wave->tables + t->blosc_jobs,
+                                   host + t->blosc_jobs, wave->n_blosc * job, stream, err));
+    return damacy__copies_add(copies, &gpu->device, wave->tables + t->lz4_jobs, host + t->lz4_jobs,
+                              wave->n_lz4 * job, stream, err);
 }
 
 /* Sends bytes of the host's. */

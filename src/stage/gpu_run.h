@@ -176,6 +176,8 @@ static void damacy__wave_settle(damacy__gpu* gpu, damacy__wave* wave, bool may_r
  * device. Waits: this is for data much denser than common, and later waves are kept smaller. */
 static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
+    damacy__copies copies;
+
     wave->output_zstd = 0;
     wave->n_zstd = wave->n_blosc = wave->n_lz4 = 0;
     for (uint32_t i = 0; i < wave->n_units; i++) {
@@ -186,7 +188,8 @@ static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, da
         wave->output_zstd += jobs[*n].dst_capacity;
         unit->number = (*n)++;
     }
-    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, wave->stream, err));
+    memset(&copies, 0, sizeof copies);
+    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, &copies, wave->stream, err));
     DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->done, wave->stream, err));

@@ -53,8 +53,8 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
         size = unit ? unit->size : 0;
         last = unit;
     }
+    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, &gpu->copies, gpu->copy_stream, err));
     DAMACY__TRY(damacy__copies_flush(&gpu->copies, &gpu->device, gpu->copy_stream, err));
-    DAMACY__TRY(damacy__wave_send_tables(gpu, wave, gpu->copy_stream, err));
     DAMACY__TRY(damacy__event_record(&gpu->device, wave->sent, gpu->copy_stream, err));
     return damacy__stream_await(&gpu->device, wave->stream, wave->sent, err);
 }
