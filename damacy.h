@@ -25916,11 +25916,21 @@ typedef struct damacy__copies {
     uint32_t n;
 } damacy__copies;
 
+static uint32_t damacy__copies_blocks(const damacy__copies* copies, const damacy__device* device);
 static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* device,
                                         uint64_t dst_dev, const void* src, uint64_t size,
                                         damacy__stream stream, damacy_error* err);
 static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device* device,
                                           damacy__stream stream, damacy_error* err);
+
+/* Blocks of threads that the kernel has, at most; each is on a multiprocessor while the bus is
+ * busy. 0: no kernel. */
+static uint32_t damacy__copies_blocks(const damacy__copies* copies, const damacy__device* device)
+{
+    return copies->kernel
+               ? DAMACY__MIN((device->n_multiprocessors + 15) / 16, DAMACY__GATHER_BLOCKS)
+               : 0;
+}
 
 /* Queues a copy of pinned memory, now or with flush; all together follow no order. The bytes stay
  * untouched until the stream has passed. */
@@ -25957,9 +25967,9 @@ static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device
     if (n == 0) {
         return DAMACY_OK;
     }
-    grid = damacy__grid_of(
-        (uint32_t)DAMACY__MIN(damacy__div_up(n, warps), (uint64_t)DAMACY__GATHER_BLOCKS),
-        DAMACY__GATHER_THREADS, 0);
+    grid = damacy__grid_of((uint32_t)DAMACY__MIN(damacy__div_up(n, warps),
+                                                 (uint64_t)damacy__copies_blocks(copies, device)),
+                           DAMACY__GATHER_THREADS, 0);
     /* all of it shared memory: whatever begins beside the kernel finds room */
     grid.division = damacy__division_for(device, 1, device->shared_per_multiprocessor);
     parameters[0] = &moves;
@@ -32327,6 +32337,7 @@ typedef struct damacy__zstd_call {
     const damacy__blosc_wave* blosc;
     const damacy__kernel* filtered;
     bool has_company; /* other waves run at the same time: takes no more of the device than helps */
+    uint32_t n_held;  /* multiprocessors that hold other kernels' blocks for long */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
                                    the last part */
     damacy__zstd_options options;
@@ -32744,16 +32755,19 @@ static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
     return device->shared_per_block >= 232448 ? 32 : device->shared_per_block >= 101376 ? 16 : 8;
 }
 
-/* A grid of the whole device finds each multiprocessor's share itself, and is done soonest. Beside
- * other waves, few full groups that have their multiprocessors for themselves: execution, whose
- * history is the cache that shared memory is taken from, has the others. */
+/* A grid of the whole device finds each multiprocessor's share itself, and is done soonest. Where
+ * others hold a little of a multiprocessor's shared memory, a block would begin when all others are
+ * done, and its share with it: the grid leaves those out. Beside other waves, few full groups that
+ * have their multiprocessors for themselves: execution, whose history is the cache that shared
+ * memory is taken from, has the others. */
 static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t size,
                                              damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
     const bool is_full = run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
-    uint64_t grid = run->device->n_multiprocessors;
+    const uint64_t held = DAMACY__MIN(run->call->n_held, run->device->n_multiprocessors / 2);
+    uint64_t grid = run->device->n_multiprocessors - held;
 
     run->division = 0;
     if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full)) {
@@ -34467,6 +34481,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.filtered = gpu->lz.filtered.kernels;
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
+    call.n_held = damacy__copies_blocks(&gpu->copies, &gpu->device);
     call.stream = wave->stream;
     return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
 }

@@ -18,11 +18,21 @@ typedef struct damacy__copies {
     uint32_t n;
 } damacy__copies;
 
+static uint32_t damacy__copies_blocks(const damacy__copies* copies, const damacy__device* device);
 static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* device,
                                         uint64_t dst_dev, const void* src, uint64_t size,
                                         damacy__stream stream, damacy_error* err);
 static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device* device,
                                           damacy__stream stream, damacy_error* err);
+
+/* Blocks of threads that the kernel has, at most; each is on a multiprocessor while the bus is
+ * busy. 0: no kernel. */
+static uint32_t damacy__copies_blocks(const damacy__copies* copies, const damacy__device* device)
+{
+    return copies->kernel
+               ? DAMACY__MIN((device->n_multiprocessors + 15) / 16, DAMACY__GATHER_BLOCKS)
+               : 0;
+}
 
 /* Queues a copy of pinned memory, now or with flush; all together follow no order. The bytes stay
  * untouched until the stream has passed. */
@@ -59,9 +69,9 @@ static damacy_status damacy__copies_flush(damacy__copies* copies, damacy__device
     if (n == 0) {
         return DAMACY_OK;
     }
-    grid = damacy__grid_of(
-        (uint32_t)DAMACY__MIN(damacy__div_up(n, warps), (uint64_t)DAMACY__GATHER_BLOCKS),
-        DAMACY__GATHER_THREADS, 0);
+    grid = damacy__grid_of((uint32_t)DAMACY__MIN(damacy__div_up(n, warps),
+                                                 (uint64_t)damacy__copies_blocks(copies, device)),
+                           DAMACY__GATHER_THREADS, 0);
     /* all of it shared memory: whatever begins beside the kernel finds room */
     grid.division = damacy__division_for(device, 1, device->shared_per_multiprocessor);
     parameters[0] = &moves;

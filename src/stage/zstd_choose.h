@@ -36,6 +36,7 @@ typedef struct damacy__zstd_call {
     const damacy__blosc_wave* blosc;
     const damacy__kernel* filtered;
     bool has_company; /* other waves run at the same time: takes no more of the device than helps */
+    uint32_t n_held;  /* multiprocessors that hold other kernels' blocks for long */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
                                    the last part */
     damacy__zstd_options options;

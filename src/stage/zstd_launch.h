@@ -249,16 +249,19 @@ static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
     return device->shared_per_block >= 232448 ? 32 : device->shared_per_block >= 101376 ? 16 : 8;
 }
 
-/* A grid of the whole device finds each multiprocessor's share itself, and is done soonest. Beside
- * other waves, few full groups that have their multiprocessors for themselves: execution, whose
- * history is the cache that shared memory is taken from, has the others. */
+/* A grid of the whole device finds each multiprocessor's share itself, and is done soonest. Where
+ * others hold a little of a multiprocessor's shared memory, a block would begin when all others are
+ * done, and its share with it: the grid leaves those out. Beside other waves, few full groups that
+ * have their multiprocessors for themselves: execution, whose history is the cache that shared
+ * memory is taken from, has the others. */
 static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t size,
                                              damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
     const bool is_full = run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
-    uint64_t grid = run->device->n_multiprocessors;
+    const uint64_t held = DAMACY__MIN(run->call->n_held, run->device->n_multiprocessors / 2);
+    uint64_t grid = run->device->n_multiprocessors - held;
 
     run->division = 0;
     if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full)) {

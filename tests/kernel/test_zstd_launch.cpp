@@ -183,6 +183,7 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
         w.call.options.early |= i % 4 == 1 ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0;
         w.call.options.fse = i % 3 ? DAMACY__ZSTD_FLAG_FSE_LATENCY << i % 3 >> 1 : 0;
         w.call.has_company = i >= 4; // a small grid of full groups, unless the shape is forced
+        w.call.n_held = i / 2 % 3;   // more than there are, too
         w.call.options.execute = executions[i];
         w.launch();
         w.check();
