@@ -32749,6 +32749,12 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
     return status;
 }
 
+/* Multiprocessors whose shared memory is free. */
+static uint32_t damacy__zstd_free(const damacy__zstd_call* call, const damacy__device* device)
+{
+    return device->n_multiprocessors - DAMACY__MIN(call->n_held, device->n_multiprocessors / 2);
+}
+
 /* Blocks that a group of the throughput shape takes: as kernels/zstd_fse.cuh. */
 static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
 {
@@ -32766,8 +32772,7 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
     const bool is_full = run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
-    const uint64_t held = DAMACY__MIN(run->call->n_held, run->device->n_multiprocessors / 2);
-    uint64_t grid = run->device->n_multiprocessors - held;
+    uint64_t grid = damacy__zstd_free(run->call, run->device);
 
     run->division = 0;
     if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full)) {
@@ -32915,7 +32920,7 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
     run.n_blocks = (uint32_t)DAMACY__MIN(run.n_jobs + size / DAMACY__ZSTD_BLOCK_MAX,
                                          (uint64_t)layout->wave.max_blocks);
     run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
-                 (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * device->n_multiprocessors;
+                 (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_free(call, device);
     run.size_each = size / run.n_jobs;
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, size, err);
