@@ -43,6 +43,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_fse.cuh", damacy__source_zstd_fse_cuh},
     {"kernels/zstd_fse_extract.cuh", damacy__source_zstd_fse_extract_cuh},
     {"kernels/zstd_fse_finish.cuh", damacy__source_zstd_fse_finish_cuh},
+    {"kernels/zstd_fse_pipeline.cuh", damacy__source_zstd_fse_pipeline_cuh},
     {"kernels/zstd_fse_plan.cuh", damacy__source_zstd_fse_plan_cuh},
     {"kernels/zstd_fse_table.cuh", damacy__source_zstd_fse_table_cuh},
     {"kernels/zstd_fse_walk.cuh", damacy__source_zstd_fse_walk_cuh},
