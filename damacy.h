@@ -11720,10 +11720,7 @@ __extension__ static const char damacy__source_bytes_cuh[] =
     "    if (at - skew >= (uint64_t)(uintptr_t)low && at + 20 - skew <= (uint64_t)(uintptr_t)high) {\n"
     "        const uint32_t* words = (const uint32_t*)(uintptr_t)(at - skew);\n"
     "        const uint32_t w0 = words[0], w1 = words[1], w2 = words[2], w3 = words[3], w4 = words[4];\n"
-    "        r.x = damacy__funnel_right(w0, w1, 8 * skew);\n"
-    "        r.y = damacy__funnel_right(w1, w2, 8 * skew);\n"
-    "        r.z = damacy__funnel_right(w2, w3, 8 * skew);\n"
-    "        r.w = damacy__funnel_right(w3, w4, 8 * skew);\n"
+    "        r = damacy__funnel_right4(w0, w1, w2, w3, w4, 8 * skew);\n"
     "        return r;\n"
     "    }\n"
     "    uint32_t w[4] = {0, 0, 0, 0};\n"
@@ -12401,7 +12398,7 @@ __extension__ static const char damacy__source_codec_abi_h[] =
 __extension__ static const char damacy__source_copy_cu[] =
     "// Brings the host's bytes to the device, and clears the output of chunks that failed, so that\n"
     "// nothing of an earlier chunk shows.\n"
-    "#include \"kernels/warp.cuh\"\n"
+    "#include \"kernels/bits.cuh\"\n"
     "\n"
     "// The 16 bytes at `at`, a multiple of 16, some of which lie in [lo, hi). The others are of the same\n"
     "// page, which the device reads as well; on the CPU they are left alone.\n"
@@ -12412,11 +12409,7 @@ __extension__ static const char damacy__source_copy_cu[] =
     "    (void)hi;\n"
     "    return damacy__load_u32x4_once((const void*)(uintptr_t)at);\n"
     "#else\n"
-    "    damacy__u32x4 v = {0, 0, 0, 0};\n"
-    "    const uint64_t begin = at < lo ? lo : at, end = at + 16 < hi ? at + 16 : hi;\n"
-    "    for (uint64_t i = begin; i < end; i++)\n"
-    "        ((uint8_t*)&v)[i - at] = *(const uint8_t*)(uintptr_t)i;\n"
-    "    return v;\n"
+    "    return damacy__load_u32x4_within(at, lo, hi);\n"
     "#endif\n"
     "}\n"
     "\n"
@@ -12424,18 +12417,13 @@ __extension__ static const char damacy__source_copy_cu[] =
     "DAMACY__INLINE damacy__u32x4 damacy__join(damacy__u32x4 a, damacy__u32x4 b, uint32_t skew)\n"
     "{\n"
     "    uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};\n"
-    "    damacy__u32x4 v;\n"
     "#pragma unroll\n"
     "    for (uint32_t i = 0; i < 6; i++)\n"
     "        w[i] = skew & 8 ? w[i + 2] : w[i];\n"
     "#pragma unroll\n"
     "    for (uint32_t i = 0; i < 5; i++)\n"
     "        w[i] = skew & 4 ? w[i + 1] : w[i];\n"
-    "    v.x = damacy__funnel_right(w[0], w[1], 8 * (skew & 3));\n"
-    "    v.y = damacy__funnel_right(w[1], w[2], 8 * (skew & 3));\n"
-    "    v.z = damacy__funnel_right(w[2], w[3], 8 * (skew & 3));\n"
-    "    v.w = damacy__funnel_right(w[3], w[4], 8 * (skew & 3));\n"
-    "    return v;\n"
+    "    return damacy__funnel_right4(w[0], w[1], w[2], w[3], w[4], 8 * (skew & 3));\n"
     "}\n"
     "\n"
     "// A move by one warp, with four loads under way in each lane: memory of the host is microseconds\n"
@@ -14441,23 +14429,13 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "// Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32; those that only\n"
     "// arrive do not wait.\n"
     "#ifdef __CUDACC__\n"
-    "#define damacy__sync_some(id, threads)                                                  \\\n"
-    "    asm volatile(\"barrier.sync %0, %1;\" ::\"r\"((uint32_t)(id)), \"r\"((uint32_t)(threads)) \\\n"
-    "                 : \"memor\"                                                              \\\n"
-    "                   \"y\")\n"
-    "#define damacy__arrive_some(id, threads)                                                  \\\n"
-    "    asm volatile(\"barrier.arrive %0, %1;\" ::\"r\"((uint32_t)(id)), \"r\"((uint32_t)(threads)) \\\n"
-    "                 : \"memor\"                                                                \\\n"
-    "                   \"y\")\n"
+    "#define damacy__named_barrier(what, id, threads)                                                   \\\n"
+    "    asm volatile(what \" %0, %1;\" ::\"r\"((uint32_t)(id)), \"r\"((uint32_t)(threads)) : \"memory\")\n"
+    "#define damacy__sync_some(id, threads)   damacy__named_barrier(\"barrier.sync\", id, threads)\n"
+    "#define damacy__arrive_some(id, threads) damacy__named_barrier(\"barrier.arrive\", id, threads)\n"
     "// The same where the warp is known to be together.\n"
-    "#define damacy__sync_together(id, threads)                                          \\\n"
-    "    asm volatile(\"bar.sync %0, %1;\" ::\"r\"((uint32_t)(id)), \"r\"((uint32_t)(threads)) \\\n"
-    "                 : \"memor\"                                                          \\\n"
-    "                   \"y\")\n"
-    "#define damacy__arrive_together(id, threads)                                          \\\n"
-    "    asm volatile(\"bar.arrive %0, %1;\" ::\"r\"((uint32_t)(id)), \"r\"((uint32_t)(threads)) \\\n"
-    "                 : \"memor\"                                                            \\\n"
-    "                   \"y\")\n"
+    "#define damacy__sync_together(id, threads)   damacy__named_barrier(\"bar.sync\", id, threads)\n"
+    "#define damacy__arrive_together(id, threads) damacy__named_barrier(\"bar.arrive\", id, threads)\n"
     "#else\n"
     "#define damacy__sync_together(id, threads)   damacy__sync_some(id, threads)\n"
     "#define damacy__arrive_together(id, threads) damacy__arrive_some(id, threads)\n"
@@ -14625,6 +14603,18 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "    return ((1u << (width & 31)) - 1) << (at & 31);\n"
     "}\n"
     "#endif\n"
+    "\n"
+    "// 16 bytes out of five words, from bit s modulo 32 of the first on.\n"
+    "DAMACY__INLINE damacy__u32x4 damacy__funnel_right4(uint32_t w0, uint32_t w1, uint32_t w2,\n"
+    "                                                   uint32_t w3, uint32_t w4, uint32_t s)\n"
+    "{\n"
+    "    damacy__u32x4 v;\n"
+    "    v.x = damacy__funnel_right(w0, w1, s);\n"
+    "    v.y = damacy__funnel_right(w1, w2, s);\n"
+    "    v.z = damacy__funnel_right(w2, w3, s);\n"
+    "    v.w = damacy__funnel_right(w3, w4, s);\n"
+    "    return v;\n"
+    "}\n"
     "\n"
     "// ---- atomics on global or shared memory: relaxed, they order nothing ----\n"
     "#ifdef __CUDACC__\n"
@@ -21975,10 +21965,7 @@ __extension__ static const char damacy__source_zstd_place_cuh[] =
     "            const uint32_t w2 = damacy__load_word_within(a + 8, lo, hi);\n"
     "            const uint32_t w3 = damacy__load_word_within(a + 12, lo, hi);\n"
     "            const uint32_t w4 = shift ? damacy__load_word_within(a + 16, lo, hi) : 0;\n"
-    "            v.x = damacy__funnel_right(w0, w1, shift);\n"
-    "            v.y = damacy__funnel_right(w1, w2, shift);\n"
-    "            v.z = damacy__funnel_right(w2, w3, shift);\n"
-    "            v.w = damacy__funnel_right(w3, w4, shift);\n"
+    "            v = damacy__funnel_right4(w0, w1, w2, w3, w4, shift);\n"
     "        }\n"
     "        *(damacy__u32x4*)(uintptr_t)(body + 16ull * i) = v;\n"
     "    }\n"
@@ -32759,7 +32746,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
 }
 
 /* Multiprocessors whose shared memory is free. */
-static uint32_t damacy__zstd_free(const damacy__zstd_call* call, const damacy__device* device)
+static uint32_t damacy__zstd_n_free(const damacy__zstd_call* call, const damacy__device* device)
 {
     return device->n_multiprocessors - DAMACY__MIN(call->n_held, device->n_multiprocessors / 2);
 }
@@ -32781,7 +32768,7 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
     const bool is_full = run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
-    uint64_t grid = damacy__zstd_free(run->call, run->device);
+    uint64_t grid = damacy__zstd_n_free(run->call, run->device);
 
     run->division = 0;
     if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full)) {
@@ -32929,7 +32916,7 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
     run.n_blocks = (uint32_t)DAMACY__MIN(run.n_jobs + size / DAMACY__ZSTD_BLOCK_MAX,
                                          (uint64_t)layout->wave.max_blocks);
     run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
-                 (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_free(call, device);
+                 (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_n_free(call, device);
     run.size_each = size / run.n_jobs;
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, size, err);
@@ -34469,9 +34456,9 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
 
 /* Sends bytes of the host's. */
 static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const uint8_t* from,
-                                            uint64_t size, bool is_pinned, damacy_error* err)
+                                            uint64_t size, bool is_staged, damacy_error* err)
 {
-    if (is_pinned) {
+    if (is_staged) {
         return damacy__copies_add(&gpu->copies, &gpu->device, to, from, size, gpu->copy_stream,
                                   err);
     }
@@ -34665,9 +34652,9 @@ DAMACY__WARM_BEGIN
 /* One round of work for the GPU: the bytes of a wave's units sent, decoded and assembled, all
  * queued on streams without waiting. */
 
-/* Whether the memory of a unit's bytes is pinned. That of a mapped file is, too, but nobody but the
- * copy engine reads it: a page that cannot be had would be an error of the kernel's. */
-static bool damacy__unit_is_pinned(const damacy__unit* unit)
+/* Whether a unit's bytes lie in staging, which kernels may read. Nobody but the copy engine reads a
+ * mapped file: a page that cannot be had would be an error of the kernel's. */
+static bool damacy__unit_is_staged(const damacy__unit* unit)
 {
     return !unit->is_space && !damacy__unit_file(unit);
 }
@@ -34708,7 +34695,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
         }
         if (size) {
             DAMACY__TRY(
-                damacy__wave_send_part(gpu, to, from, size, damacy__unit_is_pinned(last), err));
+                damacy__wave_send_part(gpu, to, from, size, damacy__unit_is_staged(last), err));
         }
         from = unit ? unit->bytes : NULL;
         to = unit ? damacy__unit_input(gpu, wave, unit) : 0;

@@ -67,10 +67,7 @@ DAMACY__INLINE damacy__u32x4 damacy__load16(const uint8_t* p, const uint8_t* low
     if (at - skew >= (uint64_t)(uintptr_t)low && at + 20 - skew <= (uint64_t)(uintptr_t)high) {
         const uint32_t* words = (const uint32_t*)(uintptr_t)(at - skew);
         const uint32_t w0 = words[0], w1 = words[1], w2 = words[2], w3 = words[3], w4 = words[4];
-        r.x = damacy__funnel_right(w0, w1, 8 * skew);
-        r.y = damacy__funnel_right(w1, w2, 8 * skew);
-        r.z = damacy__funnel_right(w2, w3, 8 * skew);
-        r.w = damacy__funnel_right(w3, w4, 8 * skew);
+        r = damacy__funnel_right4(w0, w1, w2, w3, w4, 8 * skew);
         return r;
     }
     uint32_t w[4] = {0, 0, 0, 0};

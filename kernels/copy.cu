@@ -1,6 +1,6 @@
 // Brings the host's bytes to the device, and clears the output of chunks that failed, so that
 // nothing of an earlier chunk shows.
-#include "kernels/warp.cuh"
+#include "kernels/bits.cuh"
 
 // The 16 bytes at `at`, a multiple of 16, some of which lie in [lo, hi). The others are of the same
 // page, which the device reads as well; on the CPU they are left alone.
@@ -11,11 +11,7 @@ DAMACY__INLINE damacy__u32x4 damacy__load_around(uint64_t at, uint64_t lo, uint6
     (void)hi;
     return damacy__load_u32x4_once((const void*)(uintptr_t)at);
 #else
-    damacy__u32x4 v = {0, 0, 0, 0};
-    const uint64_t begin = at < lo ? lo : at, end = at + 16 < hi ? at + 16 : hi;
-    for (uint64_t i = begin; i < end; i++)
-        ((uint8_t*)&v)[i - at] = *(const uint8_t*)(uintptr_t)i;
-    return v;
+    return damacy__load_u32x4_within(at, lo, hi);
 #endif
 }
 
@@ -23,18 +19,13 @@ DAMACY__INLINE damacy__u32x4 damacy__load_around(uint64_t at, uint64_t lo, uint6
 DAMACY__INLINE damacy__u32x4 damacy__join(damacy__u32x4 a, damacy__u32x4 b, uint32_t skew)
 {
     uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-    damacy__u32x4 v;
 #pragma unroll
     for (uint32_t i = 0; i < 6; i++)
         w[i] = skew & 8 ? w[i + 2] : w[i];
 #pragma unroll
     for (uint32_t i = 0; i < 5; i++)
         w[i] = skew & 4 ? w[i + 1] : w[i];
-    v.x = damacy__funnel_right(w[0], w[1], 8 * (skew & 3));
-    v.y = damacy__funnel_right(w[1], w[2], 8 * (skew & 3));
-    v.z = damacy__funnel_right(w[2], w[3], 8 * (skew & 3));
-    v.w = damacy__funnel_right(w[3], w[4], 8 * (skew & 3));
-    return v;
+    return damacy__funnel_right4(w[0], w[1], w[2], w[3], w[4], 8 * (skew & 3));
 }
 
 // A move by one warp, with four loads under way in each lane: memory of the host is microseconds

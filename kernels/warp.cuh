@@ -52,23 +52,13 @@ static __device__ __forceinline__ uint32_t damacy__warp_sum_by_turns(uint32_t v)
 // Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32; those that only
 // arrive do not wait.
 #ifdef __CUDACC__
-#define damacy__sync_some(id, threads)                                                  \
-    asm volatile("barrier.sync %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) \
-                 : "memor"                                                              \
-                   "y")
-#define damacy__arrive_some(id, threads)                                                  \
-    asm volatile("barrier.arrive %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) \
-                 : "memor"                                                                \
-                   "y")
+#define damacy__named_barrier(what, id, threads)                                                   \
+    asm volatile(what " %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) : "memory")
+#define damacy__sync_some(id, threads)   damacy__named_barrier("barrier.sync", id, threads)
+#define damacy__arrive_some(id, threads) damacy__named_barrier("barrier.arrive", id, threads)
 // The same where the warp is known to be together.
-#define damacy__sync_together(id, threads)                                          \
-    asm volatile("bar.sync %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) \
-                 : "memor"                                                          \
-                   "y")
-#define damacy__arrive_together(id, threads)                                          \
-    asm volatile("bar.arrive %0, %1;" ::"r"((uint32_t)(id)), "r"((uint32_t)(threads)) \
-                 : "memor"                                                            \
-                   "y")
+#define damacy__sync_together(id, threads)   damacy__named_barrier("bar.sync", id, threads)
+#define damacy__arrive_together(id, threads) damacy__named_barrier("bar.arrive", id, threads)
 #else
 #define damacy__sync_together(id, threads)   damacy__sync_some(id, threads)
 #define damacy__arrive_together(id, threads) damacy__arrive_some(id, threads)
@@ -236,6 +226,18 @@ DAMACY__INLINE uint32_t damacy__mask_bits(uint32_t at, uint32_t width)
     return ((1u << (width & 31)) - 1) << (at & 31);
 }
 #endif
+
+// 16 bytes out of five words, from bit s modulo 32 of the first on.
+DAMACY__INLINE damacy__u32x4 damacy__funnel_right4(uint32_t w0, uint32_t w1, uint32_t w2,
+                                                   uint32_t w3, uint32_t w4, uint32_t s)
+{
+    damacy__u32x4 v;
+    v.x = damacy__funnel_right(w0, w1, s);
+    v.y = damacy__funnel_right(w1, w2, s);
+    v.z = damacy__funnel_right(w2, w3, s);
+    v.w = damacy__funnel_right(w3, w4, s);
+    return v;
+}
 
 // ---- atomics on global or shared memory: relaxed, they order nothing ----
 #ifdef __CUDACC__

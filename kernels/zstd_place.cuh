@@ -32,10 +32,7 @@ static __device__ void damacy__copy_block(uint64_t dst, uint64_t src, uint32_t n
             const uint32_t w2 = damacy__load_word_within(a + 8, lo, hi);
             const uint32_t w3 = damacy__load_word_within(a + 12, lo, hi);
             const uint32_t w4 = shift ? damacy__load_word_within(a + 16, lo, hi) : 0;
-            v.x = damacy__funnel_right(w0, w1, shift);
-            v.y = damacy__funnel_right(w1, w2, shift);
-            v.z = damacy__funnel_right(w2, w3, shift);
-            v.w = damacy__funnel_right(w3, w4, shift);
+            v = damacy__funnel_right4(w0, w1, w2, w3, w4, shift);
         }
         *(damacy__u32x4*)(uintptr_t)(body + 16ull * i) = v;
     }

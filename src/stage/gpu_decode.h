@@ -25,9 +25,9 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
 
 /* Sends bytes of the host's. */
 static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const uint8_t* from,
-                                            uint64_t size, bool is_pinned, damacy_error* err)
+                                            uint64_t size, bool is_staged, damacy_error* err)
 {
-    if (is_pinned) {
+    if (is_staged) {
         return damacy__copies_add(&gpu->copies, &gpu->device, to, from, size, gpu->copy_stream,
                                   err);
     }

@@ -3,9 +3,9 @@
 #pragma once
 #include "stage/gpu_decode.h"
 
-/* Whether the memory of a unit's bytes is pinned. That of a mapped file is, too, but nobody but the
- * copy engine reads it: a page that cannot be had would be an error of the kernel's. */
-static bool damacy__unit_is_pinned(const damacy__unit* unit)
+/* Whether a unit's bytes lie in staging, which kernels may read. Nobody but the copy engine reads a
+ * mapped file: a page that cannot be had would be an error of the kernel's. */
+static bool damacy__unit_is_staged(const damacy__unit* unit)
 {
     return !unit->is_space && !damacy__unit_file(unit);
 }
@@ -46,7 +46,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
         }
         if (size) {
             DAMACY__TRY(
-                damacy__wave_send_part(gpu, to, from, size, damacy__unit_is_pinned(last), err));
+                damacy__wave_send_part(gpu, to, from, size, damacy__unit_is_staged(last), err));
         }
         from = unit ? unit->bytes : NULL;
         to = unit ? damacy__unit_input(gpu, wave, unit) : 0;

@@ -244,7 +244,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
 }
 
 /* Multiprocessors whose shared memory is free. */
-static uint32_t damacy__zstd_free(const damacy__zstd_call* call, const damacy__device* device)
+static uint32_t damacy__zstd_n_free(const damacy__zstd_call* call, const damacy__device* device)
 {
     return device->n_multiprocessors - DAMACY__MIN(call->n_held, device->n_multiprocessors / 2);
 }
@@ -266,7 +266,7 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
     const damacy__kernel* back = run->kernels->back.kernels;
     const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
     const bool is_full = run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
-    uint64_t grid = damacy__zstd_free(run->call, run->device);
+    uint64_t grid = damacy__zstd_n_free(run->call, run->device);
 
     run->division = 0;
     if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full)) {
@@ -414,7 +414,7 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
     run.n_blocks = (uint32_t)DAMACY__MIN(run.n_jobs + size / DAMACY__ZSTD_BLOCK_MAX,
                                          (uint64_t)layout->wave.max_blocks);
     run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
-                 (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_free(call, device);
+                 (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_n_free(call, device);
     run.size_each = size / run.n_jobs;
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, size, err);

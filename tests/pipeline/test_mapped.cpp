@@ -286,7 +286,6 @@ TEST(every_codec_gives_the_same_voxels_mapped_and_read)
     }
 }
 
-// How often a function of the driver was called.
 // The fake device's kernels cannot read mapped files at all.
 TEST(small_copies_go_by_a_kernel_from_pinned_memory_that_it_reads_and_by_the_copy_engine_else)
 {
