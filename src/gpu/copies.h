@@ -34,8 +34,8 @@ static uint32_t damacy__copies_blocks(const damacy__copies* copies, const damacy
                : 0;
 }
 
-/* Queues a copy of pinned memory, now or with flush; all together follow no order. The bytes stay
- * untouched until the stream has passed. */
+/* Queues a copy of pinned memory or of a mapped file that kernels read, now or with flush; all
+ * together follow no order. The bytes stay untouched until the stream has passed. */
 static damacy_status damacy__copies_add(damacy__copies* copies, damacy__device* device,
                                         uint64_t dst_dev, const void* src, uint64_t size,
                                         damacy__stream stream, damacy_error* err)

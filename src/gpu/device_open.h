@@ -114,7 +114,8 @@ static damacy_status damacy__device_measure(damacy__device* device, damacy_error
                                      DAMACY__ATTRIBUTE_L2_BYTES,
                                      DAMACY__ATTRIBUTE_HOST_REGISTER,
                                      DAMACY__ATTRIBUTE_READ_ONLY_REGISTER,
-                                     DAMACY__ATTRIBUTE_HOST_POINTERS};
+                                     DAMACY__ATTRIBUTE_HOST_POINTERS,
+                                     DAMACY__ATTRIBUTE_HOST_PAGE_TABLES};
     uint32_t values[DAMACY__COUNT(attributes)];
 
     for (uint32_t i = 0; i < DAMACY__COUNT(attributes); i++) {
@@ -127,6 +128,7 @@ static damacy_status damacy__device_measure(damacy__device* device, damacy_error
     device->l2_size = values[5];
     device->can_register_files = values[6] != 0 && values[7] != 0;
     device->can_read_host = values[8] != 0;
+    device->can_read_mapped = values[8] != 0 && values[9] == 0;
     if (device->n_multiprocessors == 0 || device->shared_per_block == 0) {
         return damacy__fail(err, DAMACY_CUDA,
                             "GPU %d (%s): the driver tells %u multiprocessors and %u bytes of "

@@ -23,10 +23,11 @@ typedef struct damacy__pinned {
     uint32_t kind;
 } damacy__pinned;
 
-/* A range of a file whose page cache the copy engine reads. The CPU must never read through ptr: a
- * file that was cut short would end the process. */
+/* A range of a file whose page cache the copy engine reads, and kernels where
+ * device->can_read_mapped says so: the driver holds the pages, also of a file that is cut short.
+ * The CPU must never read through ptr: such a file would end the process. */
 typedef struct damacy__mapping {
-    const uint8_t* ptr; /* byte `offset` of the file; only an address for damacy__copy_to_device */
+    const uint8_t* ptr; /* byte `offset` of the file; only an address, for copies to the device */
     uint64_t offset;
     uint64_t size;
     void* map; /* page-aligned start */
@@ -241,7 +242,7 @@ static void damacy__pinned_free(damacy__device* device, damacy__pinned* pinned)
     memset(pinned, 0, sizeof *pinned);
 }
 
-/* Makes [offset, offset + size) of an open file readable by the copy engine. MAP_SHARED: a private
+/* Makes [offset, offset + size) of an open file readable by the device. MAP_SHARED: a private
  * mapping hung the driver. UNSUPPORTED, BUDGET: read the file instead; nothing is wrong with it. */
 static damacy_status damacy__mapping_open(damacy__device* device, int fd, uint64_t offset,
                                           uint64_t size, damacy__mapping* out, damacy_error* err)

@@ -23,11 +23,11 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
                               wave->n_lz4 * job, stream, err);
 }
 
-/* Sends bytes of the host's. */
+/* Sends bytes of the host's, which kernels may read or not. */
 static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const uint8_t* from,
-                                            uint64_t size, bool is_staged, damacy_error* err)
+                                            uint64_t size, bool is_readable, damacy_error* err)
 {
-    if (is_staged) {
+    if (is_readable) {
         return damacy__copies_add(&gpu->copies, &gpu->device, to, from, size, gpu->copy_stream,
                                   err);
     }

@@ -1,5 +1,6 @@
-/* Local files whose page cache a GPU's copy engine reads: whole files, mapped and registered with
- * the driver once they have been asked for often enough, until others need the room.
+/* Local files whose page cache a GPU reads, by its copy engine or a kernel: whole files, mapped and
+ * registered with the driver once they have been asked for often enough, until others need the
+ * room.
  *
  * The CPU never looks at the mapped bytes: a file that was cut short would end the process. Files
  * are told apart by what they are (damacy__file_id), so a replaced file is another file. All of it

@@ -55,7 +55,7 @@ cases() {
     echo "pipeline - the_gpu_gives callers_context two_pipelines"
     echo "zstd - separate_allocations"
     echo "codec - decodes_lz4_and_blosc"
-    echo "copies - have_arrived"
+    echo "copies - have_arrived mapped_file"
     if [ "$1" = memcheck ]; then # the hostile frames, too
         echo "zstd - refuses_hostile"
         echo "codec - refuses_hostile_lz4"

@@ -41,6 +41,28 @@ static void must(damacy_status status)
     CHECK_EQ(status, DAMACY_OK);
 }
 
+/* A GPU to copy to, entered; false: none, and note says why. */
+static bool has_codec(void)
+{
+    damacy_config config;
+
+    memset(&config, 0, sizeof config);
+    config.device = DAMACY_GPU(0);
+    if (damacy_codec_create(DAMACY_CODEC_LZ4, &config, &codec, &err) != DAMACY_OK) {
+        (void)snprintf(note, sizeof note, "no GPU: %.200s", err.message);
+        return false;
+    }
+    CHECK(codec->device.can_read_host);
+    must(damacy__device_enter(&codec->device, &err));
+    return true;
+}
+
+static void drop_codec(void)
+{
+    damacy__device_leave(&codec->device);
+    damacy_codec_destroy(codec);
+}
+
 static void open_trips(void)
 {
     damacy__device* device = &codec->device;
@@ -134,16 +156,10 @@ TEST(copies_have_arrived_when_the_stream_has_passed)
     const int n_rounds = getenv("DAMACY_TEST_SMALL") ? 6 : 120;
     uint64_t seed = test_seed();
     uint32_t tag = 0;
-    damacy_config config;
 
-    memset(&config, 0, sizeof config);
-    config.device = DAMACY_GPU(0);
-    if (damacy_codec_create(DAMACY_CODEC_LZ4, &config, &codec, &err) != DAMACY_OK) {
-        (void)snprintf(note, sizeof note, "no GPU: %.200s", err.message);
+    if (!has_codec()) {
         SKIP(note);
     }
-    CHECK(codec->device.can_read_host);
-    must(damacy__device_enter(&codec->device, &err));
     open_trips();
     for (int round = 0; round < n_rounds; round++) {
         for (int i = 0; i < ROUNDS; i++) {
@@ -161,8 +177,72 @@ TEST(copies_have_arrived_when_the_stream_has_passed)
     }
     printf("# %u copies\n", tag);
     close_trips();
-    damacy__device_leave(&codec->device);
-    damacy_codec_destroy(codec);
+    drop_codec();
+}
+
+enum { FILE_SIZE = 3 << 20, CUT = 5000 };
+
+/* The file comes in pieces of any size and alignment; of one that was cut short what is left. */
+static void from_mapped(const damacy__mapping* map, uint32_t n_left, uint64_t* seed)
+{
+    trip* t = &trips[0];
+    damacy__copies copies;
+
+    memset(&copies, 0, sizeof copies);
+    copies.kernel = &codec->kernels.lz.copy.kernels[DAMACY__COPY_GATHER];
+    copies.moves = (damacy__move*)(void*)(t->host.ptr + 2 * SIZE);
+    copies.capacity = MOVES;
+    memset(t->host.ptr + SIZE, 0xee, SIZE);
+    for (uint32_t at = 0; at < FILE_SIZE;) {
+        const uint32_t wish = 1 + (uint32_t)(test_random(seed) % 60000);
+        const uint32_t size = DAMACY__MIN(wish, FILE_SIZE - at);
+        must(damacy__copies_add(&copies, &codec->device, t->device + at, map->ptr + at, size,
+                                streams[0], &err));
+        at += size;
+    }
+    must(damacy__copies_flush(&copies, &codec->device, streams[0], &err));
+    must(damacy__copy_to_host(&codec->device, t->host.ptr + SIZE, t->device, FILE_SIZE, streams[0],
+                              &err));
+    must(damacy__event_record(&codec->device, t->done, streams[0], &err));
+    must(damacy__event_await(&codec->device, t->done, UINT64_C(10000000000), &err));
+    for (uint32_t i = 0; i < n_left; i++) {
+        CHECK_EQ(t->host.ptr[SIZE + i], byte_of(7, i));
+    }
+}
+
+TEST(a_kernel_reads_a_mapped_file_and_one_that_was_cut_short_does_no_harm)
+{
+    char path[] = "/tmp/damacy-copies-XXXXXX";
+    uint8_t* const bytes = (uint8_t*)malloc(FILE_SIZE);
+    uint64_t seed = test_seed();
+    damacy__mapping map;
+    const int fd = mkstemp(path);
+
+    CHECK(fd >= 0 && bytes);
+    unlink(path);
+    for (uint32_t i = 0; i < FILE_SIZE; i++) {
+        bytes[i] = byte_of(7, i);
+    }
+    CHECK_EQ(write(fd, bytes, FILE_SIZE), FILE_SIZE);
+    free(bytes);
+    if (!has_codec()) {
+        close(fd);
+        SKIP(note);
+    }
+    if (!codec->device.can_read_mapped ||
+        damacy__mapping_open(&codec->device, fd, 0, FILE_SIZE, &map, &err) != DAMACY_OK) {
+        drop_codec();
+        close(fd);
+        SKIP("this GPU's kernels do not read mapped files");
+    }
+    open_trips();
+    from_mapped(&map, FILE_SIZE, &seed);
+    CHECK_EQ(ftruncate(fd, CUT), 0);
+    from_mapped(&map, CUT, &seed);
+    damacy__mapping_close(&codec->device, &map);
+    close_trips();
+    drop_codec();
+    close(fd);
 }
 
 TEST_MAIN

@@ -12,6 +12,7 @@
 #endif
 #include "tests/pipeline/scene.h"
 #include "tools/zarr_write.h"
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -196,6 +197,8 @@ static damacy_config gpu_config(mem_store* m)
     return c;
 }
 
+static damacy_stats read_stats; /* of the last read_all */
+
 /* All batches of some samples, one after another, in memory that the caller frees. */
 static uint8_t* read_all(damacy_config config, int32_t device, const damacy_sample* samples,
                          size_t n, size_t* size)
@@ -231,6 +234,7 @@ static uint8_t* read_all(damacy_config config, int32_t device, const damacy_samp
     }
     CHECK_EQ(status, DAMACY_END);
     CHECK_EQ(taken, n);
+    damacy_stats_get(d, &read_stats);
     damacy_destroy(d);
     return all;
 }
@@ -278,6 +282,71 @@ TEST(the_gpu_gives_the_bytes_of_the_cpu)
         }
     }
     printf("# %d pairs\n", n);
+}
+
+/* What a store holds as files of a new folder, whose name replaces the XXXXXX of `folder`. */
+static void put_files(const mem_store* m, char* folder)
+{
+    CHECK(mkdtemp(folder) != NULL);
+    for (int i = 0; i < m->n; i++) {
+        char path[512];
+        FILE* file;
+        (void)snprintf(path, sizeof path, "%s/%s", folder, m->objects[i].key);
+        for (char* p = path + strlen(folder) + 1; (p = strchr(p, '/')) != NULL; p++) {
+            *p = '\0';
+            (void)mkdir(path, 0777);
+            *p = '/';
+        }
+        file = fopen(path, "wb");
+        CHECK(file != NULL);
+        CHECK_EQ(fwrite(m->objects[i].bytes, 1, m->objects[i].size, file), m->objects[i].size);
+        CHECK_EQ(fclose(file), 0);
+    }
+}
+
+/* Files of a little more than 1 MiB, which is the least that is mapped. */
+TEST(mapped_files_give_the_bytes_of_the_cpu)
+{
+    static const int64_t extent[3] = {60, 33, 77};
+    uint64_t seed = test_seed();
+    uint64_t n_mapped = 0;
+
+    NEED_GPU();
+    for (int codec = RAW; codec <= ZSTD; codec++) {
+        char folder[] = "/tmp/damacy-mapped-XXXXXX";
+        char uri[64], command[64];
+        mem_store* m = mem_new();
+        scene s = put_array(m, "a.zarr", &kinds[1], codec, 150, codec == RAW ? 84 : 150, &seed);
+        damacy_config config = gpu_config(m);
+        damacy_sample samples[40];
+        size_t size[2] = {0, 0};
+        uint8_t* bytes[2];
+        put_files(m, folder);
+        (void)snprintf(uri, sizeof uri, "%s/a.zarr", folder);
+        memset(&config.store, 0, sizeof config.store);
+        config.mapping = DAMACY_MAPPING_ON;
+        config.max_host_bytes = UINT64_C(512) << 20;
+        for (int i = 0; i < 40; i++) {
+            samples[i] = crop_of(&s, extent, &seed);
+            samples[i].uri = uri;
+        }
+        bytes[0] = read_all(config, DAMACY_CPU, samples, 40, &size[0]);
+        bytes[1] = read_all(config, DAMACY_GPU(0), samples, 40, &size[1]);
+        printf("# %llu of %llu bytes mapped\n", (unsigned long long)read_stats.bytes_mapped,
+               (unsigned long long)read_stats.read.bytes_in);
+        n_mapped += read_stats.bytes_mapped;
+        CHECK_EQ(size[0], size[1]);
+        CHECK(memcmp(bytes[0], bytes[1], size[0]) == 0);
+        free(bytes[0]);
+        free(bytes[1]);
+        free(s.voxels);
+        mem_free(m);
+        (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+        CHECK_EQ(system(command), 0);
+    }
+    if (n_mapped == 0) {
+        SKIP("files are not mapped here; voxels agree");
+    }
 }
 
 /* ---- soak ---- */

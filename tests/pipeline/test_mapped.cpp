@@ -286,11 +286,10 @@ TEST(every_codec_gives_the_same_voxels_mapped_and_read)
     }
 }
 
-// The fake device's kernels cannot read mapped files at all.
-TEST(small_copies_go_by_a_kernel_from_pinned_memory_that_it_reads_and_by_the_copy_engine_else)
+TEST(small_copies_go_by_a_kernel_from_memory_that_it_reads_and_by_the_copy_engine_else)
 {
     for (int is_off = 0; is_off < 2; is_off++) {
-        for (int way = 0; way < 3; way++) {
+        for (int way = 0; way < 4; way++) {
             const bool cannot = way == 1;
             fake_counts counts;
             scene s;
@@ -299,11 +298,13 @@ TEST(small_copies_go_by_a_kernel_from_pinned_memory_that_it_reads_and_by_the_cop
             s.config.mapping = is_off ? DAMACY_MAPPING_OFF : DAMACY_MAPPING_ON;
             machine.cannot_read_host = cannot;
             machine.lacks_new_functions = way == 2;
+            machine.reads_mapped = way == 3;
             s.create();
             s.run();
             fake_count(&counts);
             CHECK_EQ(s.stats.bytes_mapped > 0, !is_off);
             CHECK(cannot ? counts.n_gathers == 0 : !is_off || counts.n_gathers > 0);
+            CHECK_EQ(counts.n_mapped > 0, !is_off && way != 3);
             s.end();
         }
     }

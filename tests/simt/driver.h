@@ -26,6 +26,7 @@ typedef struct fake_config {
     int cannot_register_read_only; /* and the attribute says so */
     int has_no_nvrtc;
     int cannot_read_host;    /* kernels do not take addresses of the host */
+    int reads_mapped;        /* kernels read mapped files; so does the CPU, then */
     int lacks_new_functions; /* an older driver */
 } fake_config;
 
@@ -43,6 +44,7 @@ typedef struct fake_counts {
     uint64_t n_calls;      /* of anything but error names */
     uint64_t n_launches;
     uint64_t n_gathers; // of them, of damacy_gather
+    uint64_t n_mapped;  // copies of mapped files by the copy engine
     uint64_t n_divided; // of them, with a wish for shared memory and L1
     uint64_t n_compiled;
     uint64_t n_after_lost; /* calls but frees after a sticky error had been returned */

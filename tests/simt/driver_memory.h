@@ -96,6 +96,9 @@ inline int device_attribute(int* value, int attribute, int)
     case DAMACY__ATTRIBUTE_HOST_POINTERS:
         *value = !m->config.cannot_read_host;
         break;
+    case DAMACY__ATTRIBUTE_HOST_PAGE_TABLES:
+        *value = !m->config.reads_mapped;
+        break;
     case DAMACY__ATTRIBUTE_READ_ONLY_REGISTER:
         *value = !m->config.cannot_register_read_only;
         break;
@@ -333,7 +336,7 @@ inline int host_register(void* ptr, size_t size, unsigned flags)
     for (auto& r : m->registered)
         if ((uintptr_t)ptr < r.first + r.second.size && r.first < (uintptr_t)ptr + size)
             return misuse(712, "registered twice", called);
-    if (flags & DAMACY__HOST_REGISTER_READ_ONLY)
+    if ((flags & DAMACY__HOST_REGISTER_READ_ONLY) && !m->config.reads_mapped)
         mprotect(ptr, size, PROT_NONE); // only the copy engine reads mapped files
     m->registered[(uintptr_t)ptr] = range{size, (flags & DAMACY__HOST_REGISTER_READ_ONLY) != 0};
     m->counts.live_registered++;

@@ -16,6 +16,7 @@ inline int copy_to_device(uint64_t dst, const void* src, size_t size, damacy__st
         return misuse(1, "source beyond what was registered", called);
     if (r && r->is_read_only) {
         op.run = [=] { read_mapping((void*)(uintptr_t)dst, src, size); };
+        m->counts.n_mapped++;
     } else if (r || find_range(m->pinned, src, size)) {
         op.run = [=] { memcpy((void*)(uintptr_t)dst, src, size); };
     } else { // pageable memory is read before the call returns
