@@ -165,10 +165,12 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
             damacy__fse_wide_feed_store<S>(&r->feed, self.ring);
         } else if (warp == 3 && lane < S::LANES && b->n) {
             r->feed.filled = damacy__fse_want<S>(skip);
-            damacy__fse_feed_now<S>(r->feed.end, r->feed.lo, r->feed.hi, 0, r->feed.filled,
-                                    self.ring);
         }
     }
+    if (!S::WIDE && lane < S::LANES && b->n)
+        damacy__fse_feed_now<S>((b->end + 15) & ~15ull, b->stream, b->end, 16 * warp,
+                                damacy__fse_want<S>(skip), 16 * (DAMACY__FSE_THREADS / 32),
+                                self.ring);
     damacy__sync_block();
     if (warp == 0) {
         damacy__fse_walk_begin<S>(&r->walk, self, b);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/zstd_common.cuh"
+#include "kernels/zstd_description.cuh"
 
 // Three descriptions have 191 bytes at most: 36, 32 and 53 symbols of up to 10, 9 and 10 bits and
 // two of a run of zeros, a third of a symbol's two bits more. They begin anywhere in a word, and
@@ -15,96 +16,40 @@ typedef struct damacy__zstd_tables_shared { // of a block of 64 threads
     uint32_t words[2][32 / DAMACY__ZSTD_TABLE_SPREAD][DAMACY__ZSTD_TABLE_WORDS + 1];
 } damacy__zstd_tables_shared;
 
-// A reader of descriptions in shared memory.
-typedef struct damacy__zstd_description {
+// What a reader of the words in shared memory wants: no more than are there, and no counts.
+struct damacy__zstd_table_words {
     const uint32_t* words;
-    uint32_t at; // bits
-    uint32_t low, high, next;
-} damacy__zstd_description;
-
-DAMACY__INLINE uint32_t damacy__zstd_description_word(const damacy__zstd_description& d, uint32_t i)
-{
-    return d.words[damacy__min(i, DAMACY__ZSTD_TABLE_WORDS)];
-}
-
-DAMACY__INLINE void damacy__zstd_description_start(damacy__zstd_description& d, uint32_t at)
-{
-    d.at = at;
-    d.low = damacy__zstd_description_word(d, at >> 5);
-    d.high = damacy__zstd_description_word(d, (at >> 5) + 1);
-    d.next = damacy__zstd_description_word(d, (at >> 5) + 2);
-}
-
-// The next 32 bits.
-DAMACY__INLINE uint32_t damacy__zstd_description_bits(const damacy__zstd_description& d)
-{
-    return damacy__funnel_right(d.low, d.high, d.at & 31);
-}
-
-// Steps over n bits, at most 32.
-DAMACY__INLINE void damacy__zstd_description_skip(damacy__zstd_description& d, uint32_t n)
-{
-    const uint32_t word = d.at >> 5;
-
-    d.at += n;
-    if (d.at >> 5 != word) {
-        d.low = d.high;
-        d.high = d.next;
-        d.next = damacy__zstd_description_word(d, (d.at >> 5) + 2);
+    __device__ __forceinline__ uint32_t load(uint32_t i) const
+    {
+        return words[damacy__min(i, DAMACY__ZSTD_TABLE_WORDS)];
     }
-}
+};
 
-// Bytes of the description at d, at most `limit`; 0 if it is broken.
-static __device__ uint32_t damacy__zstd_table_size(damacy__zstd_description& d, uint32_t limit,
-                                                   uint32_t max_symbol, uint32_t max_log)
-{
-    const uint32_t start = d.at, log = (damacy__zstd_description_bits(d) & 15) + 5;
-    int32_t left = (1 << log) + 1;
-    uint32_t symbol = 0;
-
-    if (log > max_log)
-        return 0;
-    damacy__zstd_description_skip(d, 4);
-    while (left > 1 && symbol <= max_symbol) {
-        const uint32_t width = 32 - damacy__clz((uint32_t)left);
-        const int32_t threshold = 1 << (width - 1), short_codes = 2 * threshold - 1 - left;
-        const int32_t v = (int32_t)damacy__zstd_description_bits(d);
-        const int32_t low = v & (threshold - 1), all = v & (2 * threshold - 1);
-        const bool is_short = low < short_codes;
-        const int32_t count = (is_short ? low : all >= threshold ? all - short_codes : all) - 1;
-        damacy__zstd_description_skip(d, width - is_short);
-        left -= count < 0 ? -count : count; // -1: less than one
-        symbol++;
-        for (uint32_t run = count == 0 ? 3 : 0; run == 3 && symbol <= max_symbol;) {
-            run = damacy__zstd_description_bits(d) & 3; // zeros that follow
-            damacy__zstd_description_skip(d, 2);
-            symbol += run;
-        }
+struct damacy__zstd_no_counts {
+    __device__ __forceinline__ void set(uint32_t, int32_t) const
+    {
     }
-    const uint32_t size = (d.at - start + 7) / 8;
-    return left == 1 && symbol <= max_symbol + 1 && size <= limit ? size : 0;
-}
+};
 
 // Sets table_at, bits_at and bits_size of a block with sequences, whose descriptions begin `skew`
 // bytes after words.
 static __device__ void damacy__zstd_tables_block(const damacy__zstd_wave& w, damacy__zstd_block& b,
                                                  const uint32_t* words, uint32_t skew)
 {
-    damacy__zstd_description d;
-    uint32_t at = 0;
+    damacy__zstd_description<damacy__zstd_table_words> d;
+    uint32_t at = 0, log;
     bool good = true;
 
-    d.words = words;
+    d.words.words = words;
     for (uint32_t t = 0; t < 3 && good; t++) {
         const uint32_t mode = b.modes >> (2 * t) & 3, limit = b.sequence_size - at;
-        const uint32_t max_symbol = t == DAMACY__ZSTD_LL ? 35 : t == DAMACY__ZSTD_OF ? 31 : 52;
         uint32_t size = 0;
         if (mode == DAMACY__ZSTD_PREDEFINED || mode == DAMACY__ZSTD_MODE_REPEAT)
             continue;
         damacy__zstd_description_start(d, 8 * (skew + at));
         if (mode == DAMACY__ZSTD_MODE_FSE)
-            size = damacy__zstd_table_size(d, limit, max_symbol, t == DAMACY__ZSTD_OF ? 8 : 9);
-        else if (limit && (damacy__zstd_description_bits(d) & 255) <= max_symbol)
+            size = damacy__zstd_description_read(d, limit, t, damacy__zstd_no_counts(), &log);
+        else if (limit && (damacy__zstd_description_bits(d) & 255) <= damacy__zstd_max_symbol(t))
             size = 1;
         b.table_at[t] = at;
         at += size;

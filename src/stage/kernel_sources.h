@@ -33,6 +33,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_checksum.cuh", damacy__source_zstd_checksum_cuh},
     {"kernels/zstd_common.cuh", damacy__source_zstd_common_cuh},
     {"kernels/zstd_exec.cuh", damacy__source_zstd_exec_cuh},
+    {"kernels/zstd_description.cuh", damacy__source_zstd_description_cuh},
     {"kernels/zstd_exec_copy.cuh", damacy__source_zstd_exec_copy_cuh},
     {"kernels/zstd_exec_filter.cuh", damacy__source_zstd_exec_filter_cuh},
     {"kernels/zstd_exec_own.cuh", damacy__source_zstd_exec_own_cuh},

@@ -135,6 +135,13 @@ struct reader { // a backward stream
     }
 };
 
+// A code has all values up to the next one's first; the last has 16 bits.
+static uint32_t extra_bits(bool is_ml, uint32_t code)
+{
+    const uint32_t* base = is_ml ? damacy__fse_base_ml : damacy__fse_base_ll;
+    return code == (is_ml ? 52u : 35u) ? 16 : 31 - damacy__clz(base[code + 1] - base[code]);
+}
+
 static sequences reference_decode(const std::vector<damacy__zstd_block>& blocks, uint32_t index)
 {
     const damacy__zstd_block& b = blocks[index];
@@ -164,8 +171,8 @@ static sequences reference_decode(const std::vector<damacy__zstd_block>& blocks,
         const int64_t before = in.left;
         const cell l = tables[0][state[0]], o = tables[1][state[1]], m = tables[2][state[2]];
         const uint64_t value = (1ull << o.code) + in.take(o.code);
-        const uint64_t ml = damacy__fse_base_ml[m.code] + in.take(damacy__fse_bits_ml[m.code]);
-        const uint64_t ll = damacy__fse_base_ll[l.code] + in.take(damacy__fse_bits_ll[l.code]);
+        const uint64_t ml = damacy__fse_base_ml[m.code] + in.take(extra_bits(true, m.code));
+        const uint64_t ll = damacy__fse_base_ll[l.code] + in.take(extra_bits(false, l.code));
         uint32_t offset;
         if (value > 3) {
             if (value - 3 > DAMACY__ZSTD_OFFSET_MAX)
@@ -534,6 +541,17 @@ static std::vector<bytes> corpus(const char* name)
 }
 
 // ---- tests ----
+
+TEST(extra_bits_of_every_code)
+{
+    for (uint32_t code = 0; code < 53; code++) {
+        CHECK_EQ(damacy__fse_extra_bits(DAMACY__ZSTD_ML, code), extra_bits(true, code));
+        if (code < 36)
+            CHECK_EQ(damacy__fse_extra_bits(DAMACY__ZSTD_LL, code), extra_bits(false, code));
+        if (code < 32)
+            CHECK_EQ(damacy__fse_extra_bits(DAMACY__ZSTD_OF, code), code);
+    }
+}
 
 TEST(sequences_of_real_frames_equal_the_reference)
 {
