@@ -23366,7 +23366,7 @@ enum {
     DAMACY__ATTRIBUTE_HOST_POINTERS = 91, /* of registered memory are those of the device, too */
     DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN = 97,
     DAMACY__ATTRIBUTE_HOST_REGISTER = 99,
-    DAMACY__ATTRIBUTE_HOST_PAGE_TABLES = 100, /* kernels go by the process's */
+    DAMACY__ATTRIBUTE_HOST_PAGE_TABLES = 100, /* it goes by them, registered pages are not held */
     DAMACY__ATTRIBUTE_READ_ONLY_REGISTER = 113
 };
 
@@ -23656,8 +23656,7 @@ typedef struct damacy__device {
     int ordinal; /* among the devices that the process sees */
     bool owns_primary;
     bool can_register_files;
-    bool can_read_host;   /* kernels read pinned memory by the host's addresses */
-    bool can_read_mapped; /* and mapped files, by pages of the GPU's own */
+    bool can_read_host; /* kernels read pinned memory and mapped files by the host's addresses */
     pid_t pid;
     char name[64];
     char bus_id[16];       /* "0000:1b:00.0" */
@@ -24201,9 +24200,9 @@ static damacy_status damacy__device_measure(damacy__device* device, damacy_error
     device->shared_per_block = values[3];
     device->shared_per_multiprocessor = values[4];
     device->l2_size = values[5];
-    device->can_register_files = values[6] != 0 && values[7] != 0;
+    /* By the process's page tables a page that is gone would be an error of the device's. */
+    device->can_register_files = values[6] != 0 && values[7] != 0 && values[9] == 0;
     device->can_read_host = values[8] != 0;
-    device->can_read_mapped = values[8] != 0 && values[9] == 0;
     if (device->n_multiprocessors == 0 || device->shared_per_block == 0) {
         return damacy__fail(err, DAMACY_CUDA,
                             "GPU %d (%s): the driver tells %u multiprocessors and %u bytes of "
@@ -24323,7 +24322,7 @@ typedef struct damacy__pinned {
 } damacy__pinned;
 
 /* A range of a file whose page cache the copy engine reads, and kernels where
- * device->can_read_mapped says so: the driver holds the pages, also of a file that is cut short.
+ * device->can_read_host says so: the driver holds the pages, also of a file that is cut short.
  * The CPU must never read through ptr: such a file would end the process. */
 typedef struct damacy__mapping {
     const uint8_t* ptr; /* byte `offset` of the file; only an address, for copies to the device */
@@ -34488,7 +34487,7 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
                               wave->n_lz4 * job, stream, err);
 }
 
-/* Sends bytes of the host's, which kernels may read or not. */
+/* Sends bytes of the host's: of staging or a mapped file, which kernels read, or of others. */
 static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const uint8_t* from,
                                             uint64_t size, bool is_readable, damacy_error* err)
 {
@@ -34686,14 +34685,6 @@ DAMACY__WARM_BEGIN
 /* One round of work for the GPU: the bytes of a wave's units sent, decoded and assembled, all
  * queued on streams without waiting. */
 
-/* Whether a unit's bytes lie where kernels may read them: in staging, or in a mapped file whose
- * pages the driver holds for the GPU. By the process's own page tables, a page that cannot be had
- * would be an error of the kernel's. */
-static bool damacy__unit_is_readable(const damacy__gpu* gpu, const damacy__unit* unit)
-{
-    return !unit->is_space && (!damacy__unit_file(unit) || gpu->device.can_read_mapped);
-}
-
 /* The table of a wave's copies. */
 static void damacy__wave_begin_copies(damacy__gpu* gpu, damacy__wave* wave)
 {
@@ -34729,8 +34720,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
             continue;
         }
         if (size) {
-            DAMACY__TRY(damacy__wave_send_part(gpu, to, from, size,
-                                               damacy__unit_is_readable(gpu, last), err));
+            DAMACY__TRY(damacy__wave_send_part(gpu, to, from, size, !last->is_space, err));
         }
         from = unit ? unit->bytes : NULL;
         to = unit ? damacy__unit_input(gpu, wave, unit) : 0;

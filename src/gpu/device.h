@@ -23,8 +23,7 @@ typedef struct damacy__device {
     int ordinal; /* among the devices that the process sees */
     bool owns_primary;
     bool can_register_files;
-    bool can_read_host;   /* kernels read pinned memory by the host's addresses */
-    bool can_read_mapped; /* and mapped files, by pages of the GPU's own */
+    bool can_read_host; /* kernels read pinned memory and mapped files by the host's addresses */
     pid_t pid;
     char name[64];
     char bus_id[16];       /* "0000:1b:00.0" */

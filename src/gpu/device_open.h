@@ -126,9 +126,9 @@ static damacy_status damacy__device_measure(damacy__device* device, damacy_error
     device->shared_per_block = values[3];
     device->shared_per_multiprocessor = values[4];
     device->l2_size = values[5];
-    device->can_register_files = values[6] != 0 && values[7] != 0;
+    /* By the process's page tables a page that is gone would be an error of the device's. */
+    device->can_register_files = values[6] != 0 && values[7] != 0 && values[9] == 0;
     device->can_read_host = values[8] != 0;
-    device->can_read_mapped = values[8] != 0 && values[9] == 0;
     if (device->n_multiprocessors == 0 || device->shared_per_block == 0) {
         return damacy__fail(err, DAMACY_CUDA,
                             "GPU %d (%s): the driver tells %u multiprocessors and %u bytes of "

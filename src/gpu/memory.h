@@ -24,7 +24,7 @@ typedef struct damacy__pinned {
 } damacy__pinned;
 
 /* A range of a file whose page cache the copy engine reads, and kernels where
- * device->can_read_mapped says so: the driver holds the pages, also of a file that is cut short.
+ * device->can_read_host says so: the driver holds the pages, also of a file that is cut short.
  * The CPU must never read through ptr: such a file would end the process. */
 typedef struct damacy__mapping {
     const uint8_t* ptr; /* byte `offset` of the file; only an address, for copies to the device */

@@ -23,7 +23,7 @@ static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wa
                               wave->n_lz4 * job, stream, err);
 }
 
-/* Sends bytes of the host's, which kernels may read or not. */
+/* Sends bytes of the host's: of staging or a mapped file, which kernels read, or of others. */
 static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const uint8_t* from,
                                             uint64_t size, bool is_readable, damacy_error* err)
 {

@@ -3,14 +3,6 @@
 #pragma once
 #include "stage/gpu_decode.h"
 
-/* Whether a unit's bytes lie where kernels may read them: in staging, or in a mapped file whose
- * pages the driver holds for the GPU. By the process's own page tables, a page that cannot be had
- * would be an error of the kernel's. */
-static bool damacy__unit_is_readable(const damacy__gpu* gpu, const damacy__unit* unit)
-{
-    return !unit->is_space && (!damacy__unit_file(unit) || gpu->device.can_read_mapped);
-}
-
 /* The table of a wave's copies. */
 static void damacy__wave_begin_copies(damacy__gpu* gpu, damacy__wave* wave)
 {
@@ -46,8 +38,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
             continue;
         }
         if (size) {
-            DAMACY__TRY(damacy__wave_send_part(gpu, to, from, size,
-                                               damacy__unit_is_readable(gpu, last), err));
+            DAMACY__TRY(damacy__wave_send_part(gpu, to, from, size, !last->is_space, err));
         }
         from = unit ? unit->bytes : NULL;
         to = unit ? damacy__unit_input(gpu, wave, unit) : 0;

@@ -25,9 +25,9 @@ typedef struct fake_config {
     int cannot_register;           /* cuMemHostRegister fails */
     int cannot_register_read_only; /* and the attribute says so */
     int has_no_nvrtc;
-    int cannot_read_host;    /* kernels do not take addresses of the host */
-    int reads_mapped;        /* kernels read mapped files; so does the CPU, then */
-    int lacks_new_functions; /* an older driver */
+    int cannot_read_host;     /* kernels do not take addresses of the host */
+    int has_host_page_tables; /* and so does not hold the pages of registered memory */
+    int lacks_new_functions;  /* an older driver */
 } fake_config;
 
 typedef struct fake_counts {

@@ -106,6 +106,7 @@ struct machine {
     int sticky = 0;
     int losing = 0; // sticky as soon as what runs has ended: nothing reads or writes afterwards
     bool was_told = false; // somebody has got the sticky error
+    int n_readers = 0;     // kernels that run and may read mapped files
     bool is_held = false;
     bool is_ending = false;
     std::shared_ptr<stream> capturing; // its operations go into the graph
@@ -368,16 +369,39 @@ inline const range* find_range(const std::map<uintptr_t, range>& all, const void
 }
 
 // A copy engine reads the page cache, not the mapping, which the CPU may not read (host_register):
-// a truncated file gives zeros, no signal.
-inline void read_mapping(void* dst, const void* src, size_t size)
+// a truncated file gives zeros, no signal. Returns whether all could be read.
+inline bool read_mapping(void* dst, const void* src, size_t size)
 {
     const int fd = open("/proc/self/mem", O_RDONLY);
+    bool is_whole = true;
     for (size_t done = 0; done < size;) {
         const size_t part = std::min(size - done, (size_t)4096 - ((uintptr_t)src + done) % 4096);
-        if (pread(fd, (char*)dst + done, part, (off_t)((uintptr_t)src + done)) != (ssize_t)part)
+        if (pread(fd, (char*)dst + done, part, (off_t)((uintptr_t)src + done)) != (ssize_t)part) {
             memset((char*)dst + done, 0, part);
+            is_whole = false;
+        }
         done += part;
     }
     close(fd);
+    return is_whole;
+}
+
+// Kernels read the mapping itself, so that it can be read while one runs that may. A page that a
+// truncated file has lost is one of zeros.
+inline void kernel_reads_mapped(bool begins)
+{
+    guard lock(m->mutex);
+    m->n_readers += begins ? 1 : -1;
+    for (auto& r : m->registered) {
+        if (!r.second.is_read_only || (!begins && m->n_readers))
+            continue;
+        for (size_t at = 0; begins && at < r.second.size; at += 4096) {
+            char byte;
+            if (!read_mapping(&byte, (const void*)(r.first + at), 1))
+                mmap((void*)(r.first + at), 4096, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        }
+        mprotect((void*)r.first, r.second.size, begins ? PROT_READ : PROT_NONE);
+    }
 }
 } // namespace fake

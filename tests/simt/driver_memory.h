@@ -97,7 +97,7 @@ inline int device_attribute(int* value, int attribute, int)
         *value = !m->config.cannot_read_host;
         break;
     case DAMACY__ATTRIBUTE_HOST_PAGE_TABLES:
-        *value = !m->config.reads_mapped;
+        *value = m->config.has_host_page_tables;
         break;
     case DAMACY__ATTRIBUTE_READ_ONLY_REGISTER:
         *value = !m->config.cannot_register_read_only;
@@ -336,8 +336,8 @@ inline int host_register(void* ptr, size_t size, unsigned flags)
     for (auto& r : m->registered)
         if ((uintptr_t)ptr < r.first + r.second.size && r.first < (uintptr_t)ptr + size)
             return misuse(712, "registered twice", called);
-    if ((flags & DAMACY__HOST_REGISTER_READ_ONLY) && !m->config.reads_mapped)
-        mprotect(ptr, size, PROT_NONE); // only the copy engine reads mapped files
+    if (flags & DAMACY__HOST_REGISTER_READ_ONLY)
+        mprotect(ptr, size, PROT_NONE); // only the device reads mapped files
     m->registered[(uintptr_t)ptr] = range{size, (flags & DAMACY__HOST_REGISTER_READ_ONLY) != 0};
     m->counts.live_registered++;
     return 0;

@@ -348,7 +348,14 @@ inline int launch(damacy__function f, unsigned gx, unsigned gy, unsigned gz, uns
     const std::function<void()> thread =
         at->second->kernel.bind(at->second->kernel.function, parameters);
     operation op;
-    op.run = [=] { simt::launch(dim3(gx, gy, gz), dim3(bx, by, bz), shared, thread); };
+    const bool gathers = at->second->name == "damacy_gather";
+    op.run = [=] {
+        if (gathers)
+            kernel_reads_mapped(true);
+        simt::launch(dim3(gx, gy, gz), dim3(bx, by, bz), shared, thread);
+        if (gathers)
+            kernel_reads_mapped(false);
+    };
     for (failure& x : m->kernel_failures)
         if (x.code && x.nth-- == 0) {
             op.fault = x.code;
@@ -356,7 +363,7 @@ inline int launch(damacy__function f, unsigned gx, unsigned gy, unsigned gz, uns
             x.code = 0;
         }
     m->counts.n_launches++;
-    m->counts.n_gathers += at->second->name == "damacy_gather";
+    m->counts.n_gathers += gathers;
     enqueue(s, std::move(op));
     return 0;
 }
