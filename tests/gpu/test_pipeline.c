@@ -10,9 +10,9 @@
 #include "damacy.h"
 #include "tests/test.h"
 #endif
+#include "tests/pipeline/local_files.h"
 #include "tests/pipeline/scene.h"
 #include "tools/zarr_write.h"
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -284,27 +284,7 @@ TEST(the_gpu_gives_the_bytes_of_the_cpu)
     printf("# %d pairs\n", n);
 }
 
-/* What a store holds as files of a new folder, whose name replaces the XXXXXX of `folder`. */
-static void put_files(const mem_store* m, char* folder)
-{
-    CHECK(mkdtemp(folder) != NULL);
-    for (int i = 0; i < m->n; i++) {
-        char path[512];
-        FILE* file;
-        (void)snprintf(path, sizeof path, "%s/%s", folder, m->objects[i].key);
-        for (char* p = path + strlen(folder) + 1; (p = strchr(p, '/')) != NULL; p++) {
-            *p = '\0';
-            (void)mkdir(path, 0777);
-            *p = '/';
-        }
-        file = fopen(path, "wb");
-        CHECK(file != NULL);
-        CHECK_EQ(fwrite(m->objects[i].bytes, 1, m->objects[i].size, file), m->objects[i].size);
-        CHECK_EQ(fclose(file), 0);
-    }
-}
-
-/* Files of a little more than 1 MiB, which is the least that is mapped. */
+/* Files of more than 1 MiB, which is the least that is mapped. */
 TEST(mapped_files_give_the_bytes_of_the_cpu)
 {
     static const int64_t extent[3] = {60, 33, 77};
@@ -313,16 +293,16 @@ TEST(mapped_files_give_the_bytes_of_the_cpu)
 
     NEED_GPU();
     for (int codec = RAW; codec <= ZSTD; codec++) {
-        char folder[] = "/tmp/damacy-mapped-XXXXXX";
-        char uri[64], command[64];
         mem_store* m = mem_new();
         scene s = put_array(m, "a.zarr", &kinds[1], codec, 150, codec == RAW ? 84 : 150, &seed);
         damacy_config config = gpu_config(m);
         damacy_sample samples[40];
         size_t size[2] = {0, 0};
         uint8_t* bytes[2];
-        put_files(m, folder);
-        (void)snprintf(uri, sizeof uri, "%s/a.zarr", folder);
+        const char* uri;
+        folder_begin();
+        put_files(m);
+        uri = in_folder("a.zarr");
         memset(&config.store, 0, sizeof config.store);
         config.mapping = DAMACY_MAPPING_ON;
         config.max_host_bytes = UINT64_C(512) << 20;
@@ -341,8 +321,7 @@ TEST(mapped_files_give_the_bytes_of_the_cpu)
         free(bytes[1]);
         free(s.voxels);
         mem_free(m);
-        (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-        CHECK_EQ(system(command), 0);
+        folder_end();
     }
     if (n_mapped == 0) {
         SKIP("files are not mapped here; voxels agree");

@@ -1,9 +1,11 @@
-/* Arrays of an in-memory store written to a new folder, for tests of local files. */
+/* Arrays of an in-memory store written to a new folder, for tests of local files. After damacy.h
+ * and tests/test.h. */
 #ifndef DAMACY_TEST_LOCAL_FILES_H
 #define DAMACY_TEST_LOCAL_FILES_H
-#include "tests/pipeline/semantics.h"
+#include "tests/pipeline/memory_store.h"
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static char folder[200]; /* of this test; removed by folder_end */
 

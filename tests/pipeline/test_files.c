@@ -4,6 +4,7 @@
 int damacy_tool_main(int argc, char** argv);
 #include "tools/damacy.c"
 #undef main
+#include "tests/pipeline/semantics.h"
 #include "tests/pipeline/local_files.h"
 #include <sys/socket.h>
 #include <sys/un.h>

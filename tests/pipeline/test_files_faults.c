@@ -1,5 +1,6 @@
 /* Local files while the world changes: signals, forks, few descriptors, files that are replaced,
  * truncated, deleted or written while they are read. */
+#include "tests/pipeline/semantics.h"
 #include "tests/pipeline/local_files.h"
 #include <signal.h>
 #include <sys/resource.h>

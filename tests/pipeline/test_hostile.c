@@ -1,5 +1,6 @@
 /* Stores that claim much and hold little, and files that may not be read: everything ends soon,
  * within the budget, with an error that says what it was. */
+#include "tests/pipeline/semantics.h"
 #include "tests/pipeline/local_files.h"
 #include <sys/wait.h>
 #include <zstd.h>
