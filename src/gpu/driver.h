@@ -62,7 +62,7 @@ enum {
     DAMACY__ATTRIBUTE_HOST_POINTERS = 91, /* of registered memory are those of the device, too */
     DAMACY__ATTRIBUTE_SHARED_PER_BLOCK_OPTIN = 97,
     DAMACY__ATTRIBUTE_HOST_REGISTER = 99,
-    DAMACY__ATTRIBUTE_HOST_PAGE_TABLES = 100, /* it goes by them, registered pages are not held */
+    DAMACY__ATTRIBUTE_HOST_PAGE_TABLES = 100, /* are the device's; it holds no registered pages */
     DAMACY__ATTRIBUTE_READ_ONLY_REGISTER = 113
 };
 
