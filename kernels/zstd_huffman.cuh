@@ -167,38 +167,59 @@ template <int LOG> struct damacy__zstd_per {
     static constexpr int N = 32 / LOG > 3 ? 3 : 32 / LOG;
 };
 
-// Bits of a stream in registers.
+// And those from one window: 64 bits are enough for six short ones.
+template <int LOG> struct damacy__zstd_batch {
+    static constexpr int N = 6 * LOG <= 64 ? 6 : 8;
+};
+
+// Bits of a stream in registers, the first ones in word[0].
 typedef struct damacy__zstd_window {
-    uint32_t high, low;
+    uint32_t word[3];
 } damacy__zstd_window;
 
+// Drops as many bits as the low five of n say.
+DAMACY__INLINE void damacy__zstd_window_drop(damacy__zstd_window& w, uint32_t n)
+{
+    w.word[0] = damacy__funnel_left(w.word[1], w.word[0], n);
+    w.word[1] = damacy__funnel_left(w.word[2], w.word[1], n);
+    w.word[2] = damacy__funnel_left(0, w.word[2], n);
+}
+
+// The bits at s.at; LONG: 96 instead of 64 of them.
+template <bool LONG>
 DAMACY__INLINE damacy__zstd_window damacy__zstd_window_at(const damacy__zstd_stream& s)
 {
     const uint32_t a = s.ring + ((s.at & 0x3e0) << 2);
     const uint32_t w0 = damacy__lds32(a), w1 = damacy__lds32(a + 128), w2 = damacy__lds32(a + 256);
+    const uint32_t w3 = LONG ? damacy__lds32(a + 384) : 0;
     damacy__zstd_window w;
 
-    w.high = damacy__funnel_left(w1, w0, s.at);
-    w.low = damacy__funnel_left(w2, w1, s.at);
+    w.word[0] = damacy__funnel_left(w1, w0, s.at);
+    w.word[1] = damacy__funnel_left(w2, w1, s.at);
+    w.word[2] = damacy__funnel_left(w3, w2, s.at);
     return w;
 }
 
-// N look-ups from one window (N * LOG <= 64). Returns the sum of the entries, whose low 8 bits are
+// N look-ups from one window (N * LOG <= 96). Returns the sum of the entries, whose low 8 bits are
 // the bits used.
 template <int LOG, int N>
 DAMACY__INLINE uint32_t damacy__zstd_lookups(const damacy__zstd_stream& s, uint32_t (&entry)[N])
 {
     constexpr int PER = damacy__zstd_per<LOG>::N;
-    static_assert(N <= 2 * PER && N * LOG <= 64, "window");
-    const damacy__zstd_window w = damacy__zstd_window_at(s);
-    uint32_t x = damacy__zstd_turned<LOG>(w.high), sum = 0;
+    static_assert(N * LOG <= 96, "window");
+    damacy__zstd_window w = damacy__zstd_window_at<(N * LOG > 64)>(s);
+    uint32_t x = 0, sum = 0, used = 0;
 
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        if (j == PER)
-            x = damacy__zstd_turned<LOG>(damacy__funnel_left(w.low, w.high, sum));
+        if (j % PER == 0) {
+            damacy__zstd_window_drop(w, used);
+            x = damacy__zstd_turned<LOG>(w.word[0]);
+            used = 0;
+        }
         entry[j] = damacy__zstd_entry<LOG>(s.table, x);
         sum += entry[j];
+        used += entry[j];
         x = damacy__funnel_left(x, x, entry[j]);
     }
     return sum;
@@ -215,38 +236,49 @@ template <int LOG> DAMACY__INLINE uint32_t damacy__zstd_symbol(damacy__zstd_stre
 
 // N look-ups from the window, and the window after them, whose bits are asked for two look-ups
 // before its place is known, as they would take as long as those to come. LAST: none after them.
+// Four words hold a window of 64 bits, five one of 96.
 template <int LOG, int FIRST, int N, bool LAST>
 DAMACY__INLINE void damacy__zstd_some(damacy__zstd_stream& s, damacy__zstd_window& w,
                                       uint32_t (&entry)[32])
 {
     constexpr int PER = damacy__zstd_per<LOG>::N;
-    static_assert(N >= 2 && N <= 2 * PER && N * LOG <= 64, "window");
-    uint32_t x = damacy__zstd_turned<LOG>(w.high), sum = 0, at = 0;
-    uint32_t w0 = 0, w1 = 0, w2 = 0, w3 = 0;
+    constexpr int WORDS = damacy__zstd_batch<LOG>::N * LOG > 64 ? 5 : 4;
+    static_assert(N >= 2 && N * LOG <= (WORDS - 2) * 32, "window");
+    uint32_t x = 0, sum = 0, used = 0, at = 0;
+    uint32_t v[5] = {};
 
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        if (j == PER)
-            x = damacy__zstd_turned<LOG>(damacy__funnel_left(w.low, w.high, sum));
+        if (j % PER == 0) {
+            damacy__zstd_window_drop(w, used);
+            x = damacy__zstd_turned<LOG>(w.word[0]);
+            used = 0;
+        }
         const uint32_t e = damacy__zstd_entry<LOG>(s.table, x);
         if (!LAST && j == N - 2) {
             at = s.at + (sum & s.mask);
             const uint32_t a = s.ring + ((at & 0x3e0) << 2);
-            w0 = damacy__lds32(a);
-            w1 = damacy__lds32(a + 128);
-            w2 = damacy__lds32(a + 256);
-            w3 = damacy__lds32(a + 384);
+            v[0] = damacy__lds32(a);
+            v[1] = damacy__lds32(a + 128);
+            v[2] = damacy__lds32(a + 256);
+            v[3] = damacy__lds32(a + 384);
+            if (WORDS == 5) // three words are repeated behind the ring
+                v[4] = damacy__lds32(s.ring + (((at + 128) & 0x3e0) << 2));
         }
         sum += e;
+        used += e;
         entry[FIRST + j] = e;
         x = damacy__funnel_left(x, x, e);
     }
     s.at += sum & s.mask;
     if (!LAST) {
         const uint32_t more = entry[FIRST + N - 2] + entry[FIRST + N - 1]; // modulo 32
-        const uint32_t v1 = damacy__funnel_left(w2, w1, at);
-        w.high = damacy__funnel_left(v1, damacy__funnel_left(w1, w0, at), more);
-        w.low = damacy__funnel_left(damacy__funnel_left(w3, w2, at), v1, more);
+#pragma unroll
+        for (int k = 0; k < WORDS - 1; k++)
+            v[k] = damacy__funnel_left(v[k + 1], v[k], at);
+#pragma unroll
+        for (int k = 0; k < WORDS - 2; k++)
+            w.word[k] = damacy__funnel_left(v[k + 1], v[k], more);
     }
 }
 
@@ -254,21 +286,17 @@ DAMACY__INLINE void damacy__zstd_some(damacy__zstd_stream& s, damacy__zstd_windo
 template <int LOG>
 DAMACY__INLINE void damacy__zstd_thirty_two(damacy__zstd_stream& s, uint32_t write)
 {
-    constexpr int N = 2 * damacy__zstd_per<LOG>::N; // 4 or 6
-    damacy__zstd_window w = damacy__zstd_window_at(s);
+    constexpr int N = damacy__zstd_batch<LOG>::N; // 6 or 8
+    damacy__zstd_window w = damacy__zstd_window_at<(N * LOG > 64)>(s);
     uint32_t e[32];
 
     damacy__zstd_some<LOG, 0, N, false>(s, w, e);
     damacy__zstd_some<LOG, N, N, false>(s, w, e);
     damacy__zstd_some<LOG, 2 * N, N, false>(s, w, e);
-    damacy__zstd_some<LOG, 3 * N, N, false>(s, w, e);
-    damacy__zstd_some<LOG, 4 * N, N, false>(s, w, e);
+    damacy__zstd_some<LOG, N == 8 ? 24 : 18, N, N == 8>(s, w, e);
     if (N == 6) {
+        damacy__zstd_some<LOG, 24, 6, false>(s, w, e);
         damacy__zstd_some<LOG, 30, 2, true>(s, w, e);
-    } else {
-        damacy__zstd_some<LOG, 20, 4, false>(s, w, e);
-        damacy__zstd_some<LOG, 24, 4, false>(s, w, e);
-        damacy__zstd_some<LOG, 28, 4, true>(s, w, e);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -473,7 +501,7 @@ DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w,
         const uint32_t log = damacy__shfl(c.log, 4 * k);
         if (log)
             damacy__zstd_table_build((uint16_t*)(tables + k * (2u << LOG)), ring, weights[k], log,
-                                     LOG);
+                                     LOG, 0, 1);
     }
     bool runs = alive && (lane & 3) < c.n_streams;
     bool good = true;

@@ -7,9 +7,10 @@
 // since those of a weight are even in number (RFC 8878 section 4.2.1: codes fill the tree).
 DAMACY__INLINE void damacy__zstd_table_cells(uint32_t table, const uint8_t* sorted, uint32_t symbol,
                                              uint32_t bits, uint32_t cell, uint32_t n_cells,
-                                             uint32_t shift, uint32_t mask)
+                                             uint32_t shift, uint32_t mask, uint32_t part,
+                                             uint32_t parts)
 {
-    for (uint32_t i = 2 * damacy__lane(); i < n_cells; i += 64) {
+    for (uint32_t i = 2 * damacy__lane() + 64 * part; i < n_cells; i += 64 * parts) {
         const uint32_t a = sorted[(symbol + (i >> shift)) & 255];
         const uint32_t b = shift ? a : sorted[(symbol + i + 1) & 255];
         damacy__sts32(table + 2 * ((cell + i) & mask & ~1u), bits * 0x10001 | a << 8 | b << 24);
@@ -17,10 +18,12 @@ DAMACY__INLINE void damacy__zstd_table_cells(uint32_t table, const uint8_t* sort
 }
 
 // A warp builds one table of 2^LOG entries at `table` from the weights that its lanes hold (eight
-// a lane) of a tree with table log `log` <= LOG. scratch: 256 bytes of shared memory.
+// a lane) of a tree with table log `log` <= LOG; or several do, each one part of it. scratch: 256
+// bytes of shared memory, a warp's own.
 static __device__ __noinline__ void damacy__zstd_table_build(uint16_t* table, uint8_t* scratch,
                                                              uint32_t weights, uint32_t log,
-                                                             uint32_t LOG)
+                                                             uint32_t LOG, uint32_t part,
+                                                             uint32_t parts)
 {
     const uint32_t lane = damacy__lane();
     uint64_t low = 0, high = 0; // symbols per weight: 1-6 and 7-11 in fields of 10 bits
@@ -70,7 +73,7 @@ static __device__ __noinline__ void damacy__zstd_table_build(uint16_t* table, ui
                                1023;
         const uint32_t shift = weight - 1 + LOG - log, n_cells = count << shift;
         damacy__zstd_table_cells(at, scratch, symbol, log + 1 - weight, cell, n_cells, shift,
-                                 (1u << LOG) - 1);
+                                 (1u << LOG) - 1, part, parts);
         cell += n_cells;
         symbol += count;
     }
