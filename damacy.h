@@ -9711,14 +9711,13 @@ DAMACY__COLD_END
  *   order     lists of blocks with sequences and of frames, most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   trees     Huffman tree descriptions -> weights
- *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals
- *   literals  with FLAG_EARLY, of blocks with sequences: Huffman streams -> scratch
- *   fse       sequences -> records, block sizes, outgoing repeat offsets
- *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
- *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
- *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;
- *             moves of a blosc wave; how dense the frames are
- *   execute   records -> output; of blosc blocks, their byte shuffle undone
+ *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals; FLAG_ONE_LIST:
+ * those are made the first time literals  with FLAG_EARLY, of blocks with sequences: Huffman
+ * streams -> scratch fse       sequences -> records, block sizes, outgoing repeat offsets resolve
+ * warp per job: places of blocks and frames, incoming repeat offsets, sizes literals  with
+ * FLAG_LATE, all others: those of blocks without sequences go to the output place     raw and RLE
+ * blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets; moves of a blosc wave;
+ * how dense the frames are execute   records -> output; of blosc blocks, their byte shuffle undone
  *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets
  *   finish    frame checksums, results
  *
@@ -9914,6 +9913,9 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 #define DAMACY__ZSTD_FLAG_EARLY 0x2000u
 /* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
 #define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u
+/* Of order: literals have one list whatever their table log, so that it needs no trees: a third
+ * block of threads makes it. */
+#define DAMACY__ZSTD_FLAG_ONE_LIST 0x8000u
 /* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors
  * have to do. */
 #define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u
@@ -14981,14 +14983,13 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " *   order     lists of blocks with sequences and of frames, most work first\n"
     " *   tables    FSE table descriptions -> their places and the place of the bit stream\n"
     " *   trees     Huffman tree descriptions -> weights\n"
-    " *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals\n"
-    " *   literals  with FLAG_EARLY, of blocks with sequences: Huffman streams -> scratch\n"
-    " *   fse       sequences -> records, block sizes, outgoing repeat offsets\n"
-    " *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes\n"
-    " *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output\n"
-    " *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;\n"
-    " *             moves of a blosc wave; how dense the frames are\n"
-    " *   execute   records -> output; of blosc blocks, their byte shuffle undone\n"
+    " *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals; FLAG_ONE_LIST:\n"
+    " * those are made the first time literals  with FLAG_EARLY, of blocks with sequences: Huffman\n"
+    " * streams -> scratch fse       sequences -> records, block sizes, outgoing repeat offsets resolve\n"
+    " * warp per job: places of blocks and frames, incoming repeat offsets, sizes literals  with\n"
+    " * FLAG_LATE, all others: those of blocks without sequences go to the output place     raw and RLE\n"
+    " * blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets; moves of a blosc wave;\n"
+    " * how dense the frames are execute   records -> output; of blosc blocks, their byte shuffle undone\n"
     " *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets\n"
     " *   finish    frame checksums, results\n"
     " *\n"
@@ -15186,6 +15187,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_FLAG_EARLY 0x2000u\n"
     "/* Of order, with EARLY: the device chooses, by bytes of literals for a record. */\n"
     "#define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u\n"
+    "/* Of order: literals have one list whatever their table log, so that it needs no trees: a third\n"
+    " * block of threads makes it. */\n"
+    "#define DAMACY__ZSTD_FLAG_ONE_LIST 0x8000u\n"
     "/* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors\n"
     " * have to do. */\n"
     "#define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u\n"
@@ -22184,7 +22188,7 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "\n"
     "#include \"kernels/zstd_common.cuh\"\n"
     "\n"
-    "// ---- order: one or two blocks of 1024 threads ----\n"
+    "// ---- order: one to three blocks of 1024 threads ----\n"
     "\n"
     "#define DAMACY__ZSTD_BUCKETS          80u\n"
     "#define DAMACY__ZSTD_SEQUENCE_BUCKETS 1024u\n"
@@ -22248,7 +22252,8 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};\n"
     "\n"
     "    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {\n"
-    "        const uint32_t log = damacy__zstd_trees(w)[b.tree].log;\n"
+    "        const uint32_t log =\n"
+    "            w.flags & DAMACY__ZSTD_FLAG_ONE_LIST ? 0 : damacy__zstd_trees(w)[b.tree].log;\n"
     "        const bool early = is_early && b.type == DAMACY__ZSTD_SEQUENCES;\n"
     "        key.list = (early ? (uint32_t)DAMACY__ZSTD_LIST_EARLY : (uint32_t)DAMACY__ZSTD_LIST_LATE) +\n"
     "                   (log <= 9 ? 0 : log - 9);\n"
@@ -22326,7 +22331,7 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "\n"
     "// The keys of items i, i + step, ..., blocks or frames behind them, all asked for at once.\n"
     "DAMACY__INLINE void damacy__zstd_order_keys(const damacy__zstd_wave& w, uint32_t i, uint32_t n,\n"
-    "                                            uint32_t n_blocks, bool is_early,\n"
+    "                                            uint32_t n_blocks, bool literals, bool is_early,\n"
     "                                            damacy__zstd_order_key* keys)\n"
     "{\n"
     "#pragma unroll\n"
@@ -22335,7 +22340,7 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "        keys[k].bucket = 0;\n"
     "        if (i < n)\n"
     "            keys[k] = i >= n_blocks ? damacy__zstd_order_frame(damacy__zstd_frames(w)[i - n_blocks])\n"
-    "                      : w.flags & DAMACY__ZSTD_FLAG_LITERALS\n"
+    "                      : literals\n"
     "                          ? damacy__zstd_order_literals(w, damacy__zstd_blocks(w)[i], is_early)\n"
     "                          : damacy__zstd_order_sequences(damacy__zstd_blocks(w)[i]);\n"
     "    }\n"
@@ -22383,30 +22388,33 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "           (!(w.flags & DAMACY__ZSTD_FLAG_EARLY_FEW) || 4 * c->n_literal_bytes < 3 * c->n_records);\n"
     "}\n"
     "\n"
-    "// The lists. Early literals are to have what sequences leave, so theirs come after those have\n"
-    "// begun. Of two blocks of threads each makes a list, unless it is those of literals.\n"
+    "// The lists: of two blocks of threads the first makes that of sequences, the second that of frames;\n"
+    "// a third one, or the first where it is asked for no others, those of literals. Early literals are\n"
+    "// to have what sequences leave, so that lists that wait for trees wait until these have begun, too.\n"
     "static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,\n"
     "                                          damacy__zstd_order_shared& shared)\n"
     "{\n"
     "    const uint32_t n_blocks = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x, warp = tid / 32;\n"
-    "    const bool literals = w.flags & DAMACY__ZSTD_FLAG_LITERALS;\n"
+    "    const bool again = w.flags & DAMACY__ZSTD_FLAG_LITERALS;\n"
+    "    const bool is_one = w.flags & DAMACY__ZSTD_FLAG_ONE_LIST;\n"
+    "    const bool literals = again || blockIdx.x == 2;\n"
     "    const bool is_first = blockIdx.x == 0, is_last = literals || gridDim.x == 1 || !is_first;\n"
-    "    const uint32_t begin = is_first ? tid : n_blocks + tid;\n"
+    "    const uint32_t begin = is_first || literals ? tid : n_blocks + tid;\n"
     "    const uint32_t n = n_blocks + (literals || !is_last ? 0 : damacy__zstd_counts(w)->n_frames);\n"
     "    const bool is_early = literals && damacy__zstd_order_is_early(w);\n"
     "    const uint32_t step = DAMACY__ZSTD_ORDER_AHEAD * blockDim.x;\n"
     "    damacy__zstd_order_key keys[DAMACY__ZSTD_ORDER_AHEAD];\n"
     "    uint32_t* const cursor = (uint32_t*)&shared;\n"
     "\n"
-    "    if (blockIdx.x > 1 || (literals && !is_first))\n"
+    "    if (again ? !is_first : blockIdx.x > (is_one ? 2 : 1))\n"
     "        return;\n"
-    "    if (is_early && tid == 0)\n"
+    "    if (is_early && !is_one && tid == 0)\n"
     "        damacy__zstd_order_after_fse(w);\n"
     "    for (uint32_t i = tid; i < sizeof shared / 4; i += blockDim.x)\n"
     "        cursor[i] = 0;\n"
     "    damacy__sync_block();\n"
     "    for (uint32_t i = begin; i < n; i += step) {\n"
-    "        damacy__zstd_order_keys(w, i, n, n_blocks, is_early, keys);\n"
+    "        damacy__zstd_order_keys(w, i, n, n_blocks, literals, is_early, keys);\n"
     "        damacy__zstd_order_items<false>(w, shared, i, n_blocks, keys);\n"
     "    }\n"
     "    damacy__sync_block();\n"
@@ -22418,7 +22426,7 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    damacy__sync_block();\n"
     "    for (uint32_t i = begin; i < n; i += step) {\n"
     "        if (n - begin > step) // else they are there\n"
-    "            damacy__zstd_order_keys(w, i, n, n_blocks, is_early, keys);\n"
+    "            damacy__zstd_order_keys(w, i, n, n_blocks, literals, is_early, keys);\n"
     "        damacy__zstd_order_items<true>(w, shared, i, n_blocks, keys);\n"
     "    }\n"
     "}\n"
@@ -32723,6 +32731,26 @@ static damacy_status damacy__zstd_launch_trees(damacy__zstd_pass* run, damacy_er
                                     damacy__zstd_pairs(run), 64, 0, err);
 }
 
+/* Literals by shares have one list for all table logs, which is made with the others. */
+static bool damacy__zstd_has_one_list(const damacy__zstd_pass* run)
+{
+    return run->options.literals != DAMACY__ZSTD_LANES;
+}
+
+/* Lists of blocks with sequences and of frames, and of literals if these need no trees. */
+static damacy_status damacy__zstd_launch_order(damacy__zstd_pass* run, damacy_error* err)
+{
+    const bool is_one = damacy__zstd_has_one_list(run);
+    const uint32_t flags = run->wave.flags;
+    damacy_status status;
+
+    run->wave.flags |= is_one ? DAMACY__ZSTD_FLAG_ONE_LIST | run->options.early : 0;
+    status = damacy__zstd_step(run, &run->kernels->front.kernels[DAMACY__ZSTD_ORDER],
+                               is_one ? 3 : 2, 1024, 0, err);
+    run->wave.flags = flags;
+    return status;
+}
+
 /* To what the sequence stage needs; trees stay under way. */
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
@@ -32736,7 +32764,7 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 2, 1024, 0, err));
+    DAMACY__TRY(damacy__zstd_launch_order(run, err));
     DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES],
                                          damacy__zstd_pairs(run), 64, 0, err));
     if (!run->is_few) {
@@ -32747,8 +32775,8 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
     return damacy__zstd_fork(run, run->call->stream, err);
 }
 
-/* Lists of literals, on side 0, from the fork before the sequence stage on: literals that are early
- * must not find room before it. */
+/* Lists of literals that wait for trees, on side 0, from the fork before the sequence stage on:
+ * literals that are early must not find room before it. */
 static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
@@ -32758,6 +32786,9 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
     if (!run->call->is_alone) {
         DAMACY__TRY(
             damacy__stream_await(run->device, run->kernels->side[0], run->kernels->fork, err));
+    }
+    if (damacy__zstd_has_one_list(run)) {
+        return DAMACY_OK;
     }
     run->wave.flags |= DAMACY__ZSTD_FLAG_LITERALS | run->options.early;
     status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);

@@ -11,14 +11,13 @@
  *   order     lists of blocks with sequences and of frames, most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   trees     Huffman tree descriptions -> weights
- *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals
- *   literals  with FLAG_EARLY, of blocks with sequences: Huffman streams -> scratch
- *   fse       sequences -> records, block sizes, outgoing repeat offsets
- *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
- *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
- *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;
- *             moves of a blosc wave; how dense the frames are
- *   execute   records -> output; of blosc blocks, their byte shuffle undone
+ *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals; FLAG_ONE_LIST:
+ * those are made the first time literals  with FLAG_EARLY, of blocks with sequences: Huffman
+ * streams -> scratch fse       sequences -> records, block sizes, outgoing repeat offsets resolve
+ * warp per job: places of blocks and frames, incoming repeat offsets, sizes literals  with
+ * FLAG_LATE, all others: those of blocks without sequences go to the output place     raw and RLE
+ * blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets; moves of a blosc wave;
+ * how dense the frames are execute   records -> output; of blosc blocks, their byte shuffle undone
  *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets
  *   finish    frame checksums, results
  *
@@ -216,6 +215,9 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 #define DAMACY__ZSTD_FLAG_EARLY 0x2000u
 /* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
 #define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u
+/* Of order: literals have one list whatever their table log, so that it needs no trees: a third
+ * block of threads makes it. */
+#define DAMACY__ZSTD_FLAG_ONE_LIST 0x8000u
 /* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors
  * have to do. */
 #define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u

@@ -6,7 +6,7 @@
 
 #include "kernels/zstd_common.cuh"
 
-// ---- order: one or two blocks of 1024 threads ----
+// ---- order: one to three blocks of 1024 threads ----
 
 #define DAMACY__ZSTD_BUCKETS          80u
 #define DAMACY__ZSTD_SEQUENCE_BUCKETS 1024u
@@ -70,7 +70,8 @@ DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_literals(const damacy__
     damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};
 
     if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {
-        const uint32_t log = damacy__zstd_trees(w)[b.tree].log;
+        const uint32_t log =
+            w.flags & DAMACY__ZSTD_FLAG_ONE_LIST ? 0 : damacy__zstd_trees(w)[b.tree].log;
         const bool early = is_early && b.type == DAMACY__ZSTD_SEQUENCES;
         key.list = (early ? (uint32_t)DAMACY__ZSTD_LIST_EARLY : (uint32_t)DAMACY__ZSTD_LIST_LATE) +
                    (log <= 9 ? 0 : log - 9);
@@ -148,7 +149,7 @@ DAMACY__INLINE uint32_t* damacy__zstd_order_list(const damacy__zstd_wave& w, uin
 
 // The keys of items i, i + step, ..., blocks or frames behind them, all asked for at once.
 DAMACY__INLINE void damacy__zstd_order_keys(const damacy__zstd_wave& w, uint32_t i, uint32_t n,
-                                            uint32_t n_blocks, bool is_early,
+                                            uint32_t n_blocks, bool literals, bool is_early,
                                             damacy__zstd_order_key* keys)
 {
 #pragma unroll
@@ -157,7 +158,7 @@ DAMACY__INLINE void damacy__zstd_order_keys(const damacy__zstd_wave& w, uint32_t
         keys[k].bucket = 0;
         if (i < n)
             keys[k] = i >= n_blocks ? damacy__zstd_order_frame(damacy__zstd_frames(w)[i - n_blocks])
-                      : w.flags & DAMACY__ZSTD_FLAG_LITERALS
+                      : literals
                           ? damacy__zstd_order_literals(w, damacy__zstd_blocks(w)[i], is_early)
                           : damacy__zstd_order_sequences(damacy__zstd_blocks(w)[i]);
     }
@@ -205,30 +206,33 @@ DAMACY__INLINE bool damacy__zstd_order_is_early(const damacy__zstd_wave& w)
            (!(w.flags & DAMACY__ZSTD_FLAG_EARLY_FEW) || 4 * c->n_literal_bytes < 3 * c->n_records);
 }
 
-// The lists. Early literals are to have what sequences leave, so theirs come after those have
-// begun. Of two blocks of threads each makes a list, unless it is those of literals.
+// The lists: of two blocks of threads the first makes that of sequences, the second that of frames;
+// a third one, or the first where it is asked for no others, those of literals. Early literals are
+// to have what sequences leave, so that lists that wait for trees wait until these have begun, too.
 static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,
                                           damacy__zstd_order_shared& shared)
 {
     const uint32_t n_blocks = damacy__zstd_counts(w)->n_blocks, tid = threadIdx.x, warp = tid / 32;
-    const bool literals = w.flags & DAMACY__ZSTD_FLAG_LITERALS;
+    const bool again = w.flags & DAMACY__ZSTD_FLAG_LITERALS;
+    const bool is_one = w.flags & DAMACY__ZSTD_FLAG_ONE_LIST;
+    const bool literals = again || blockIdx.x == 2;
     const bool is_first = blockIdx.x == 0, is_last = literals || gridDim.x == 1 || !is_first;
-    const uint32_t begin = is_first ? tid : n_blocks + tid;
+    const uint32_t begin = is_first || literals ? tid : n_blocks + tid;
     const uint32_t n = n_blocks + (literals || !is_last ? 0 : damacy__zstd_counts(w)->n_frames);
     const bool is_early = literals && damacy__zstd_order_is_early(w);
     const uint32_t step = DAMACY__ZSTD_ORDER_AHEAD * blockDim.x;
     damacy__zstd_order_key keys[DAMACY__ZSTD_ORDER_AHEAD];
     uint32_t* const cursor = (uint32_t*)&shared;
 
-    if (blockIdx.x > 1 || (literals && !is_first))
+    if (again ? !is_first : blockIdx.x > (is_one ? 2 : 1))
         return;
-    if (is_early && tid == 0)
+    if (is_early && !is_one && tid == 0)
         damacy__zstd_order_after_fse(w);
     for (uint32_t i = tid; i < sizeof shared / 4; i += blockDim.x)
         cursor[i] = 0;
     damacy__sync_block();
     for (uint32_t i = begin; i < n; i += step) {
-        damacy__zstd_order_keys(w, i, n, n_blocks, is_early, keys);
+        damacy__zstd_order_keys(w, i, n, n_blocks, literals, is_early, keys);
         damacy__zstd_order_items<false>(w, shared, i, n_blocks, keys);
     }
     damacy__sync_block();
@@ -240,7 +244,7 @@ static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,
     damacy__sync_block();
     for (uint32_t i = begin; i < n; i += step) {
         if (n - begin > step) // else they are there
-            damacy__zstd_order_keys(w, i, n, n_blocks, is_early, keys);
+            damacy__zstd_order_keys(w, i, n, n_blocks, literals, is_early, keys);
         damacy__zstd_order_items<true>(w, shared, i, n_blocks, keys);
     }
 }

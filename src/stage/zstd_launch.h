@@ -134,6 +134,26 @@ static damacy_status damacy__zstd_launch_trees(damacy__zstd_pass* run, damacy_er
                                     damacy__zstd_pairs(run), 64, 0, err);
 }
 
+/* Literals by shares have one list for all table logs, which is made with the others. */
+static bool damacy__zstd_has_one_list(const damacy__zstd_pass* run)
+{
+    return run->options.literals != DAMACY__ZSTD_LANES;
+}
+
+/* Lists of blocks with sequences and of frames, and of literals if these need no trees. */
+static damacy_status damacy__zstd_launch_order(damacy__zstd_pass* run, damacy_error* err)
+{
+    const bool is_one = damacy__zstd_has_one_list(run);
+    const uint32_t flags = run->wave.flags;
+    damacy_status status;
+
+    run->wave.flags |= is_one ? DAMACY__ZSTD_FLAG_ONE_LIST | run->options.early : 0;
+    status = damacy__zstd_step(run, &run->kernels->front.kernels[DAMACY__ZSTD_ORDER],
+                               is_one ? 3 : 2, 1024, 0, err);
+    run->wave.flags = flags;
+    return status;
+}
+
 /* To what the sequence stage needs; trees stay under way. */
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
@@ -147,7 +167,7 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ORDER], 2, 1024, 0, err));
+    DAMACY__TRY(damacy__zstd_launch_order(run, err));
     DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES],
                                          damacy__zstd_pairs(run), 64, 0, err));
     if (!run->is_few) {
@@ -158,8 +178,8 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
     return damacy__zstd_fork(run, run->call->stream, err);
 }
 
-/* Lists of literals, on side 0, from the fork before the sequence stage on: literals that are early
- * must not find room before it. */
+/* Lists of literals that wait for trees, on side 0, from the fork before the sequence stage on:
+ * literals that are early must not find room before it. */
 static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
@@ -169,6 +189,9 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
     if (!run->call->is_alone) {
         DAMACY__TRY(
             damacy__stream_await(run->device, run->kernels->side[0], run->kernels->fork, err));
+    }
+    if (damacy__zstd_has_one_list(run)) {
+        return DAMACY_OK;
     }
     run->wave.flags |= DAMACY__ZSTD_FLAG_LITERALS | run->options.early;
     status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
