@@ -9711,13 +9711,15 @@ DAMACY__COLD_END
  *   order     lists of blocks with sequences and of frames, most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   trees     Huffman tree descriptions -> weights
- *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals; FLAG_ONE_LIST:
- * those are made the first time literals  with FLAG_EARLY, of blocks with sequences: Huffman
- * streams -> scratch fse       sequences -> records, block sizes, outgoing repeat offsets resolve
- * warp per job: places of blocks and frames, incoming repeat offsets, sizes literals  with
- * FLAG_LATE, all others: those of blocks without sequences go to the output place     raw and RLE
- * blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets; moves of a blosc wave;
- * how dense the frames are execute   records -> output; of blosc blocks, their byte shuffle undone
+ *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals, unless these have
+ *             FLAG_ONE_LIST and were made with the others
+ *   literals  with FLAG_EARLY, of blocks with sequences: Huffman streams -> scratch
+ *   fse       sequences -> records, block sizes, outgoing repeat offsets
+ *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
+ *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
+ *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;
+ *             moves of a blosc wave; how dense the frames are
+ *   execute   records -> output; of blosc blocks, their byte shuffle undone
  *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets
  *   finish    frame checksums, results
  *
@@ -14983,13 +14985,15 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " *   order     lists of blocks with sequences and of frames, most work first\n"
     " *   tables    FSE table descriptions -> their places and the place of the bit stream\n"
     " *   trees     Huffman tree descriptions -> weights\n"
-    " *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals; FLAG_ONE_LIST:\n"
-    " * those are made the first time literals  with FLAG_EARLY, of blocks with sequences: Huffman\n"
-    " * streams -> scratch fse       sequences -> records, block sizes, outgoing repeat offsets resolve\n"
-    " * warp per job: places of blocks and frames, incoming repeat offsets, sizes literals  with\n"
-    " * FLAG_LATE, all others: those of blocks without sequences go to the output place     raw and RLE\n"
-    " * blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets; moves of a blosc wave;\n"
-    " * how dense the frames are execute   records -> output; of blosc blocks, their byte shuffle undone\n"
+    " *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals, unless these have\n"
+    " *             FLAG_ONE_LIST and were made with the others\n"
+    " *   literals  with FLAG_EARLY, of blocks with sequences: Huffman streams -> scratch\n"
+    " *   fse       sequences -> records, block sizes, outgoing repeat offsets\n"
+    " *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes\n"
+    " *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output\n"
+    " *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;\n"
+    " *             moves of a blosc wave; how dense the frames are\n"
+    " *   execute   records -> output; of blosc blocks, their byte shuffle undone\n"
     " *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets\n"
     " *   finish    frame checksums, results\n"
     " *\n"
@@ -21186,20 +21190,13 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "// And those from one window: 64 bits are enough for six short ones.\n"
     "template <int LOG> struct damacy__zstd_batch {\n"
     "    static constexpr int N = 6 * LOG <= 64 ? 6 : 8;\n"
+    "    static constexpr bool LONG = N * LOG > 64; // 96 bits\n"
     "};\n"
     "\n"
     "// Bits of a stream in registers, the first ones in word[0].\n"
     "typedef struct damacy__zstd_window {\n"
     "    uint32_t word[3];\n"
     "} damacy__zstd_window;\n"
-    "\n"
-    "// Drops as many bits as the low five of n say.\n"
-    "DAMACY__INLINE void damacy__zstd_window_drop(damacy__zstd_window& w, uint32_t n)\n"
-    "{\n"
-    "    w.word[0] = damacy__funnel_left(w.word[1], w.word[0], n);\n"
-    "    w.word[1] = damacy__funnel_left(w.word[2], w.word[1], n);\n"
-    "    w.word[2] = damacy__funnel_left(0, w.word[2], n);\n"
-    "}\n"
     "\n"
     "// The bits at s.at; LONG: 96 instead of 64 of them.\n"
     "template <bool LONG>\n"
@@ -21216,6 +21213,17 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "    return w;\n"
     "}\n"
     "\n"
+    "// Drops the bits that the low five of `used` count, which becomes 0, and turns those that follow.\n"
+    "template <int LOG>\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_window_next(damacy__zstd_window& w, uint32_t& used)\n"
+    "{\n"
+    "    w.word[0] = damacy__funnel_left(w.word[1], w.word[0], used);\n"
+    "    w.word[1] = damacy__funnel_left(w.word[2], w.word[1], used);\n"
+    "    w.word[2] = damacy__funnel_left(0, w.word[2], used);\n"
+    "    used = 0;\n"
+    "    return damacy__zstd_turned<LOG>(w.word[0]);\n"
+    "}\n"
+    "\n"
     "// N look-ups from one window (N * LOG <= 96). Returns the sum of the entries, whose low 8 bits are\n"
     "// the bits used.\n"
     "template <int LOG, int N>\n"
@@ -21228,11 +21236,8 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "\n"
     "#pragma unroll\n"
     "    for (int j = 0; j < N; j++) {\n"
-    "        if (j % PER == 0) {\n"
-    "            damacy__zstd_window_drop(w, used);\n"
-    "            x = damacy__zstd_turned<LOG>(w.word[0]);\n"
-    "            used = 0;\n"
-    "        }\n"
+    "        if (j % PER == 0)\n"
+    "            x = damacy__zstd_window_next<LOG>(w, used);\n"
     "        entry[j] = damacy__zstd_entry<LOG>(s.table, x);\n"
     "        sum += entry[j];\n"
     "        used += entry[j];\n"
@@ -21258,18 +21263,15 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "                                      uint32_t (&entry)[32])\n"
     "{\n"
     "    constexpr int PER = damacy__zstd_per<LOG>::N;\n"
-    "    constexpr int WORDS = damacy__zstd_batch<LOG>::N * LOG > 64 ? 5 : 4;\n"
+    "    constexpr int WORDS = damacy__zstd_batch<LOG>::LONG ? 5 : 4;\n"
     "    static_assert(N >= 2 && N * LOG <= (WORDS - 2) * 32, \"window\");\n"
     "    uint32_t x = 0, sum = 0, used = 0, at = 0;\n"
     "    uint32_t v[5] = {};\n"
     "\n"
     "#pragma unroll\n"
     "    for (int j = 0; j < N; j++) {\n"
-    "        if (j % PER == 0) {\n"
-    "            damacy__zstd_window_drop(w, used);\n"
-    "            x = damacy__zstd_turned<LOG>(w.word[0]);\n"
-    "            used = 0;\n"
-    "        }\n"
+    "        if (j % PER == 0)\n"
+    "            x = damacy__zstd_window_next<LOG>(w, used);\n"
     "        const uint32_t e = damacy__zstd_entry<LOG>(s.table, x);\n"
     "        if (!LAST && j == N - 2) {\n"
     "            at = s.at + (sum & s.mask);\n"
@@ -21303,7 +21305,7 @@ __extension__ static const char damacy__source_zstd_huffman_cuh[] =
     "DAMACY__INLINE void damacy__zstd_thirty_two(damacy__zstd_stream& s, uint32_t write)\n"
     "{\n"
     "    constexpr int N = damacy__zstd_batch<LOG>::N; // 6 or 8\n"
-    "    damacy__zstd_window w = damacy__zstd_window_at<(N * LOG > 64)>(s);\n"
+    "    damacy__zstd_window w = damacy__zstd_window_at<damacy__zstd_batch<LOG>::LONG>(s);\n"
     "    uint32_t e[32];\n"
     "\n"
     "    damacy__zstd_some<LOG, 0, N, false>(s, w, e);\n"

@@ -11,13 +11,15 @@
  *   order     lists of blocks with sequences and of frames, most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   trees     Huffman tree descriptions -> weights
- *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals; FLAG_ONE_LIST:
- * those are made the first time literals  with FLAG_EARLY, of blocks with sequences: Huffman
- * streams -> scratch fse       sequences -> records, block sizes, outgoing repeat offsets resolve
- * warp per job: places of blocks and frames, incoming repeat offsets, sizes literals  with
- * FLAG_LATE, all others: those of blocks without sequences go to the output place     raw and RLE
- * blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets; moves of a blosc wave;
- * how dense the frames are execute   records -> output; of blosc blocks, their byte shuffle undone
+ *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals, unless these have
+ *             FLAG_ONE_LIST and were made with the others
+ *   literals  with FLAG_EARLY, of blocks with sequences: Huffman streams -> scratch
+ *   fse       sequences -> records, block sizes, outgoing repeat offsets
+ *   resolve   warp per job: places of blocks and frames, incoming repeat offsets, sizes
+ *   literals  with FLAG_LATE, all others: those of blocks without sequences go to the output
+ *   place     raw and RLE blocks -> output, RLE literals -> scratch, symbolic offsets -> offsets;
+ *             moves of a blosc wave; how dense the frames are
+ *   execute   records -> output; of blosc blocks, their byte shuffle undone
  *   cut, relay  the same of frames too few to fill the device: cut into tiles, shared by tickets
  *   finish    frame checksums, results
  *

@@ -170,20 +170,13 @@ template <int LOG> struct damacy__zstd_per {
 // And those from one window: 64 bits are enough for six short ones.
 template <int LOG> struct damacy__zstd_batch {
     static constexpr int N = 6 * LOG <= 64 ? 6 : 8;
+    static constexpr bool LONG = N * LOG > 64; // 96 bits
 };
 
 // Bits of a stream in registers, the first ones in word[0].
 typedef struct damacy__zstd_window {
     uint32_t word[3];
 } damacy__zstd_window;
-
-// Drops as many bits as the low five of n say.
-DAMACY__INLINE void damacy__zstd_window_drop(damacy__zstd_window& w, uint32_t n)
-{
-    w.word[0] = damacy__funnel_left(w.word[1], w.word[0], n);
-    w.word[1] = damacy__funnel_left(w.word[2], w.word[1], n);
-    w.word[2] = damacy__funnel_left(0, w.word[2], n);
-}
 
 // The bits at s.at; LONG: 96 instead of 64 of them.
 template <bool LONG>
@@ -200,6 +193,17 @@ DAMACY__INLINE damacy__zstd_window damacy__zstd_window_at(const damacy__zstd_str
     return w;
 }
 
+// Drops the bits that the low five of `used` count, which becomes 0, and turns those that follow.
+template <int LOG>
+DAMACY__INLINE uint32_t damacy__zstd_window_next(damacy__zstd_window& w, uint32_t& used)
+{
+    w.word[0] = damacy__funnel_left(w.word[1], w.word[0], used);
+    w.word[1] = damacy__funnel_left(w.word[2], w.word[1], used);
+    w.word[2] = damacy__funnel_left(0, w.word[2], used);
+    used = 0;
+    return damacy__zstd_turned<LOG>(w.word[0]);
+}
+
 // N look-ups from one window (N * LOG <= 96). Returns the sum of the entries, whose low 8 bits are
 // the bits used.
 template <int LOG, int N>
@@ -212,11 +216,8 @@ DAMACY__INLINE uint32_t damacy__zstd_lookups(const damacy__zstd_stream& s, uint3
 
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        if (j % PER == 0) {
-            damacy__zstd_window_drop(w, used);
-            x = damacy__zstd_turned<LOG>(w.word[0]);
-            used = 0;
-        }
+        if (j % PER == 0)
+            x = damacy__zstd_window_next<LOG>(w, used);
         entry[j] = damacy__zstd_entry<LOG>(s.table, x);
         sum += entry[j];
         used += entry[j];
@@ -242,18 +243,15 @@ DAMACY__INLINE void damacy__zstd_some(damacy__zstd_stream& s, damacy__zstd_windo
                                       uint32_t (&entry)[32])
 {
     constexpr int PER = damacy__zstd_per<LOG>::N;
-    constexpr int WORDS = damacy__zstd_batch<LOG>::N * LOG > 64 ? 5 : 4;
+    constexpr int WORDS = damacy__zstd_batch<LOG>::LONG ? 5 : 4;
     static_assert(N >= 2 && N * LOG <= (WORDS - 2) * 32, "window");
     uint32_t x = 0, sum = 0, used = 0, at = 0;
     uint32_t v[5] = {};
 
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        if (j % PER == 0) {
-            damacy__zstd_window_drop(w, used);
-            x = damacy__zstd_turned<LOG>(w.word[0]);
-            used = 0;
-        }
+        if (j % PER == 0)
+            x = damacy__zstd_window_next<LOG>(w, used);
         const uint32_t e = damacy__zstd_entry<LOG>(s.table, x);
         if (!LAST && j == N - 2) {
             at = s.at + (sum & s.mask);
@@ -287,7 +285,7 @@ template <int LOG>
 DAMACY__INLINE void damacy__zstd_thirty_two(damacy__zstd_stream& s, uint32_t write)
 {
     constexpr int N = damacy__zstd_batch<LOG>::N; // 6 or 8
-    damacy__zstd_window w = damacy__zstd_window_at<(N * LOG > 64)>(s);
+    damacy__zstd_window w = damacy__zstd_window_at<damacy__zstd_batch<LOG>::LONG>(s);
     uint32_t e[32];
 
     damacy__zstd_some<LOG, 0, N, false>(s, w, e);

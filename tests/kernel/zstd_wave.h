@@ -140,27 +140,24 @@ static inline void wave_take_room(const damacy__zstd_wave& w, uint32_t percent)
 }
 
 // The first lists, with that of literals if they have one. Returns whether they have.
-static inline bool wave_order(damacy__zstd_wave w, int how, bool is_early)
+static inline bool wave_order(damacy__zstd_wave w, int how, uint32_t early)
 {
     const bool is_one = how != WAVE_LANES && simt::random() % 2;
-    w.flags |= is_one ? DAMACY__ZSTD_FLAG_ONE_LIST : 0;
-    w.flags |= is_early ? DAMACY__ZSTD_FLAG_EARLY : 0;
+    w.flags |= is_one ? DAMACY__ZSTD_FLAG_ONE_LIST | early : 0;
     simt::launch(is_one ? dim3(3) : wave_grid(3), dim3(1024), 0, [&] { damacy_zstd_order(w); });
     return is_one;
 }
 
 // What needs no places of blocks: trees, lists and, if they are early, literals.
-static inline std::string wave_early(damacy__zstd_wave w, int how, bool is_early, bool is_one)
+static inline std::string wave_early(damacy__zstd_wave w, int how, uint32_t early, bool is_one)
 {
     const damacy__zstd_counters& c = *damacy__zstd_counts(w);
-    w.flags |= is_early ? DAMACY__ZSTD_FLAG_EARLY : 0;
+    w.flags |= early;
     simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_trees(w); });
-    if (!is_one) {
-        w.flags |= simt::random() % 2 ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0; // alone it says nothing
-        w.flags |= DAMACY__ZSTD_FLAG_LITERALS;
+    w.flags |= DAMACY__ZSTD_FLAG_LITERALS;
+    if (!is_one)
         simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_order(w); });
-    }
-    if (!is_early)
+    if (!(early & DAMACY__ZSTD_FLAG_EARLY))
         return "";
     wave_literals(w, how);
     const bool are_few = 4 * c.n_literal_bytes < 3 * c.n_records;
@@ -292,9 +289,11 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
     simt::launch(walkers, dim3(64), 0, [&] { damacy_zstd_fill(w); });
     wave_take_room(w, o.percent_short);
-    const bool is_one = wave_order(w, o.literals, o.seed % 4 == 1 || o.seed % 4 == 2);
+    const uint32_t few = simt::random() % 2 ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0; // alone: nothing
+    const uint32_t early = few | (o.seed % 4 == 1 || o.seed % 4 == 2 ? DAMACY__ZSTD_FLAG_EARLY : 0);
+    const bool is_one = wave_order(w, o.literals, early);
     if (o.seed % 2) // neither waits for the other
-        wrong = wave_early(w, o.literals, o.seed % 4 == 1, is_one);
+        wrong = wave_early(w, o.literals, early, is_one);
     simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_tables(w); });
     if (w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY)
         simt::launch(wave_grid(2), dim3(256), DAMACY__ZSTD_FSE_LATENCY_SHARED,
@@ -302,7 +301,7 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     else
         simt::launch(wave_grid(2), dim3(256), DAMACY__SHARED_MAX, [&] { damacy_zstd_fse(w); });
     if (o.seed % 2 == 0)
-        wrong = wave_early(w, o.literals, o.seed % 4 == 2, is_one);
+        wrong = wave_early(w, o.literals, early, is_one);
     simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_resolve(w); });
     if (o.seed % 2)
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });
