@@ -9703,7 +9703,7 @@ DAMACY__COLD_END
  * One wave decodes a table of jobs. The entries run in this order with no read-back; every count
  * is on the device, so grids are persistent or sized by capacity. What does not need the other may
  * run at the same time: the first order and tables, which fse needs; trees, the second order and
- * the early literals, which fse does not need; the late literals and place.
+ * the early literals, which neither fse nor resolve and place need; the late literals and place.
  *
  *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records
  *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
@@ -9734,6 +9734,9 @@ DAMACY__COLD_END
 #define DAMACY__ZSTD_SEQUENCES_MAX 43690u
 #define DAMACY__ZSTD_NONE          0xffffffffu
 #define DAMACY__ZSTD_NO_ERROR      0xffffffffffffffffull
+/* Set in the word of an error that counts only if there is no other: what is wrong with a job's
+ * size once all its blocks have one. */
+#define DAMACY__ZSTD_LAST_ERROR 0x8000000000000000ull
 
 /* ---- Record of a segment (one literal run or one match), 8 bytes, in output order:
  *
@@ -9901,6 +9904,9 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 #define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u
 #define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u
 #define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */
+/* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than
+ * 200. */
+#define DAMACY__ZSTD_SERIAL_FRAMES 1200u
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -9916,7 +9922,7 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 /* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
 #define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u
 /* Of order: literals have one list whatever their table log, so that it needs no trees: a third
- * block of threads makes it. */
+ * block of threads makes it. Literals by shares take this list and no other. */
 #define DAMACY__ZSTD_FLAG_ONE_LIST 0x8000u
 /* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors
  * have to do. */
@@ -9965,7 +9971,8 @@ typedef struct damacy__zstd_wave {
     uint64_t n_jobs;   /* const uint32_t: jobs in the table; of those from first_job on, more than
                           max_jobs count as max_jobs */
     uint64_t results;  /* damacy__job_result[max_jobs] */
-    uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR */
+    uint64_t errors; /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR; SIZE_MISMATCH
+                        and NO_SPACE of resolve: size << 8 | status | LAST_ERROR */
     uint64_t spans;    /* damacy__zstd_span[max_jobs] */
     uint64_t counters; /* damacy__zstd_counters */
     uint64_t frames;   /* damacy__zstd_frame[max_frames] */
@@ -14977,7 +14984,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " * One wave decodes a table of jobs. The entries run in this order with no read-back; every count\n"
     " * is on the device, so grids are persistent or sized by capacity. What does not need the other may\n"
     " * run at the same time: the first order and tables, which fse needs; trees, the second order and\n"
-    " * the early literals, which fse does not need; the late literals and place.\n"
+    " * the early literals, which neither fse nor resolve and place need; the late literals and place.\n"
     " *\n"
     " *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records\n"
     " *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters\n"
@@ -15010,6 +15017,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_SEQUENCES_MAX 43690u\n"
     "#define DAMACY__ZSTD_NONE          0xffffffffu\n"
     "#define DAMACY__ZSTD_NO_ERROR      0xffffffffffffffffull\n"
+    "/* Set in the word of an error that counts only if there is no other: what is wrong with a job's\n"
+    " * size once all its blocks have one. */\n"
+    "#define DAMACY__ZSTD_LAST_ERROR 0x8000000000000000ull\n"
     "\n"
     "/* ---- Record of a segment (one literal run or one match), 8 bytes, in output order:\n"
     " *\n"
@@ -15177,6 +15187,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u\n"
     "#define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u\n"
     "#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */\n"
+    "/* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than\n"
+    " * 200. */\n"
+    "#define DAMACY__ZSTD_SERIAL_FRAMES 1200u\n"
     "\n"
     "#define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */\n"
     "\n"
@@ -15192,7 +15205,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Of order, with EARLY: the device chooses, by bytes of literals for a record. */\n"
     "#define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u\n"
     "/* Of order: literals have one list whatever their table log, so that it needs no trees: a third\n"
-    " * block of threads makes it. */\n"
+    " * block of threads makes it. Literals by shares take this list and no other. */\n"
     "#define DAMACY__ZSTD_FLAG_ONE_LIST 0x8000u\n"
     "/* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors\n"
     " * have to do. */\n"
@@ -15241,7 +15254,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint64_t n_jobs;   /* const uint32_t: jobs in the table; of those from first_job on, more than\n"
     "                          max_jobs count as max_jobs */\n"
     "    uint64_t results;  /* damacy__job_result[max_jobs] */\n"
-    "    uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR */\n"
+    "    uint64_t errors; /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR; SIZE_MISMATCH\n"
+    "                        and NO_SPACE of resolve: size << 8 | status | LAST_ERROR */\n"
     "    uint64_t spans;    /* damacy__zstd_span[max_jobs] */\n"
     "    uint64_t counters; /* damacy__zstd_counters */\n"
     "    uint64_t frames;   /* damacy__zstd_frame[max_frames] */\n"
@@ -15613,11 +15627,12 @@ __extension__ static const char damacy__source_zstd_checksum_cuh[] =
     "        r.status = DAMACY__JOB_OK;\n"
     "        r.size = size;\n"
     "    } else {\n"
+    "        const uint64_t value = (error & ~DAMACY__ZSTD_LAST_ERROR) >> 8;\n"
     "        r.status = (uint32_t)(error & 255);\n"
     "        if (r.status == DAMACY__JOB_NO_SPACE)\n"
-    "            r.size = error >> 8;\n"
+    "            r.size = value;\n"
     "        else\n"
-    "            r.error_offset = error >> 8;\n"
+    "            r.error_offset = value;\n"
     "    }\n"
     "    ((damacy__job_result*)(uintptr_t)w.results)[index] = r;\n"
     "}\n"
@@ -16663,7 +16678,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "\n"
     "    if (few && n <= (by_warp ? 132 : 200))\n"
     "        return DAMACY__ZSTD_EXECUTE_1024X3;\n"
-    "    if (n > 1200 && !few)\n"
+    "    if (n > DAMACY__ZSTD_SERIAL_FRAMES && !few)\n"
     "        return by_warp ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "    if (by_warp)\n"
     "        return hundreds ? DAMACY__ZSTD_EXECUTE_256X2_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;\n"
@@ -22481,13 +22496,19 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    return m;\n"
     "}\n"
     "\n"
-    "// Sizes of the frames of a job; returns the size of the job, or NO_ERROR's value if a frame differs\n"
-    "// from its header or the sum passes the limit. All lanes return the same.\n"
-    "static __device__ uint64_t damacy__zstd_resolve_sizes(const damacy__zstd_wave& w,\n"
-    "                                                      const damacy__zstd_span& span)\n"
+    "// What the sizes of a job's blocks say. All lanes have the same.\n"
+    "typedef struct damacy__zstd_sizes {\n"
+    "    uint64_t total;\n"
+    "    bool is_wrong; // that of a frame is not what its header states, or a block with sequences has\n"
+    "                   // none, as these are broken, which has been reported\n"
+    "} damacy__zstd_sizes;\n"
+    "\n"
+    "// Sizes of the frames of a job, which are kept in them.\n"
+    "static __device__ damacy__zstd_sizes damacy__zstd_resolve_sizes(const damacy__zstd_wave& w,\n"
+    "                                                                const damacy__zstd_span& span)\n"
     "{\n"
-    "    uint64_t total = 0;\n"
-    "    bool bad = false;\n"
+    "    damacy__zstd_sizes all = {0, false};\n"
+    "    bool is_broken = false;\n"
     "\n"
     "    for (uint32_t i = 0; i < span.n_frames; i++) {\n"
     "        damacy__zstd_frame* const f = damacy__zstd_frames(w) + span.first_frame + i;\n"
@@ -22495,15 +22516,18 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "        uint32_t n_records = 0;\n"
     "        for (uint32_t k = damacy__lane(); k < f->n_blocks; k += 32) {\n"
     "            const damacy__zstd_block& b = damacy__zstd_blocks(w)[f->first_block + k];\n"
+    "            const bool has_records = b.type == DAMACY__ZSTD_SEQUENCES;\n"
     "            size += b.size;\n"
-    "            n_records += b.type == DAMACY__ZSTD_SEQUENCES ? b.n_records : 0;\n"
+    "            n_records += has_records ? b.n_records : 0;\n"
+    "            is_broken = is_broken || (has_records && b.size == 0);\n"
     "        }\n"
     "        for (uint32_t d = 16; d; d /= 2) {\n"
     "            size += damacy__shfl_xor(size, d);\n"
     "            n_records += damacy__shfl_xor(n_records, d);\n"
     "        }\n"
-    "        bad = bad || (f->content_size != DAMACY__SIZE_UNKNOWN && f->content_size != size);\n"
-    "        total += size;\n"
+    "        all.is_wrong = all.is_wrong ||\n"
+    "                       (f->content_size != DAMACY__SIZE_UNKNOWN && f->content_size != size);\n"
+    "        all.total += size;\n"
     "        damacy__sync_warp();\n"
     "        if (damacy__lane() == 0) {\n"
     "            f->size = (uint32_t)size;\n"
@@ -22511,7 +22535,8 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "        }\n"
     "    }\n"
     "    damacy__sync_warp();\n"
-    "    return bad ? DAMACY__ZSTD_NO_ERROR : total;\n"
+    "    all.is_wrong = damacy__ballot(is_broken || all.is_wrong) != 0;\n"
+    "    return all;\n"
     "}\n"
     "\n"
     "// Places the blocks of a frame whose first output byte is at dst.\n"
@@ -22558,24 +22583,27 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    }\n"
     "}\n"
     "\n"
+    "// Literals may be under way meanwhile, so that nobody looks for their errors here: which one is\n"
+    "// reported does not depend on who comes first. The blocks of a job that is wrong stay without a\n"
+    "// place. One that could not be counted has no frames.\n"
     "static __device__ void damacy__zstd_resolve_job(const damacy__zstd_wave& w, uint32_t index)\n"
     "{\n"
     "    const damacy__job& job = damacy__zstd_jobs(w)[index];\n"
     "    const damacy__zstd_span span = damacy__zstd_spans(w)[index];\n"
     "    const uint64_t capacity =\n"
     "        job.dst_capacity < DAMACY__JOB_SIZE_MAX ? job.dst_capacity : DAMACY__JOB_SIZE_MAX;\n"
+    "    const damacy__zstd_sizes sizes = damacy__zstd_resolve_sizes(w, span);\n"
+    "    const bool is_wrong = sizes.is_wrong || (job.expected_size != DAMACY__SIZE_UNKNOWN &&\n"
+    "                                             sizes.total != job.expected_size);\n"
     "    uint64_t dst = job.dst;\n"
     "\n"
-    "    if (damacy__zstd_errors(w)[index] != DAMACY__ZSTD_NO_ERROR)\n"
-    "        return; // its blocks stay without a place\n"
-    "    const uint64_t size = damacy__zstd_resolve_sizes(w, span);\n"
-    "    const bool wrong = size == DAMACY__ZSTD_NO_ERROR ||\n"
-    "                       (job.expected_size != DAMACY__SIZE_UNKNOWN && size != job.expected_size);\n"
-    "    damacy__sync_warp(); // every lane has read the error word\n"
-    "    if (wrong || size > capacity) {\n"
+    "    if (span.n_frames == 0)\n"
+    "        return;\n"
+    "    if (is_wrong || sizes.total > capacity) {\n"
+    "        const uint64_t word = is_wrong ? (uint64_t)DAMACY__JOB_SIZE_MISMATCH\n"
+    "                                       : sizes.total << 8 | DAMACY__JOB_NO_SPACE;\n"
     "        if (damacy__lane() == 0)\n"
-    "            damacy__zstd_errors(w)[index] =\n"
-    "                wrong ? (uint64_t)DAMACY__JOB_SIZE_MISMATCH : size << 8 | DAMACY__JOB_NO_SPACE;\n"
+    "            damacy__atomic_min64(&damacy__zstd_errors(w)[index], DAMACY__ZSTD_LAST_ERROR | word);\n"
     "        return;\n"
     "    }\n"
     "    for (uint32_t i = 0; i < span.n_frames; i++) {\n"
@@ -22948,7 +22976,8 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "                                    damacy__shared_address(ring) + DAMACY__ZSTD_RING_SIZE);\n"
     "}\n"
     "\n"
-    "// Sections of all table logs, in one table size: the few bits more cost less than more kernels.\n"
+    "// Sections of all table logs, of the one list that FLAG_ONE_LIST makes, in one table size: the few\n"
+    "// bits more cost less than more kernels.\n"
     "template <int S>\n"
     "DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint8_t* memory)\n"
     "{\n"
@@ -22956,15 +22985,11 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "    damacy__zstd_split_shared<S>& shared = *(\n"
     "        damacy__zstd_split_shared<S>*)(memory + DAMACY__ZSTD_SPLIT_SHARED(S) - 7168 - 32 * S - 16);\n"
     "    static_assert(sizeof shared <= 32 * S + 16 && DAMACY__ZSTD_STEP_LOG == 12, \"host's view\");\n"
-    "    uint32_t n[3];\n"
-    "    const uint32_t* const lists[3] = {damacy__zstd_section_list(w, 0, n[0]),\n"
-    "                                      damacy__zstd_section_list(w, 1, n[1]),\n"
-    "                                      damacy__zstd_section_list(w, 2, n[2])};\n"
-    "    const uint32_t n0 = n[0], n1 = n0 + n[1], n2 = n1 + n[2];\n"
+    "    uint32_t n;\n"
+    "    const uint32_t* const list = damacy__zstd_section_list(w, 0, n);\n"
     "\n"
-    "    for (uint32_t i = blockIdx.x; i < n2; i += gridDim.x) {\n"
-    "        const uint32_t index = i < n0 ? lists[0][i] : i < n1 ? lists[1][i - n0] : lists[2][i - n1];\n"
-    "        damacy__zstd_split_block<11, S>(w, index, memory, shared);\n"
+    "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
+    "        damacy__zstd_split_block<11, S>(w, list[i], memory, shared);\n"
     "        damacy__sync_block(); // shared memory is used again\n"
     "    }\n"
     "}\n";
@@ -32441,9 +32466,9 @@ enum {
     DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
     DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
     DAMACY__ZSTD_STAGE_FSE = 2,
-    DAMACY__ZSTD_STAGE_LITERALS = 3, /* what is left of them */
+    DAMACY__ZSTD_STAGE_LITERALS = 3, /* by lanes: what is left of the early ones */
     DAMACY__ZSTD_STAGE_RESOLVE = 4,
-    DAMACY__ZSTD_STAGE_PLACE = 5, /* and the late literals */
+    DAMACY__ZSTD_STAGE_PLACE = 5, /* and what is left of all literals */
     DAMACY__ZSTD_STAGE_EXECUTE = 6,
     DAMACY__ZSTD_STAGE_FINISH = 7,
     DAMACY__ZSTD_STAGES = 8
@@ -32501,9 +32526,18 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
            (10 * run->n_jobs <= 9 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
 }
 
-/* Execution of more than 200 frames. Of blosc chunks the device alone knows how many frames they
- * are, so it has more shapes to choose from, also in a wave that is alone: what does not run costs
- * little beside what the wrong one takes. */
+/* Whether frames are so many that a block of threads each is best. Beside other waves fewer are, as
+ * theirs are there, too, unless they are large. */
+static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
+{
+    const bool has_others = run->call->has_company && !run->call->blosc;
+
+    return run->n_jobs > (has_others && run->size_each < DAMACY__ZSTD_RELAY_SIZE ? 100u : 200u);
+}
+
+/* Execution of many frames. Of blosc chunks the device alone knows how many frames they are, so it
+ * has more shapes to choose from, also in a wave that is alone: what does not run costs little
+ * beside what the wrong one takes. */
 static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->n_jobs;
@@ -32512,6 +32546,9 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
         return DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
                (n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
                          : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
+    }
+    if (n <= 1000 && run->call->has_company) { /* small blocks of threads share multiprocessors */
+        return DAMACY__ZSTD_EXECUTE_128X4;
     }
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
         return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;
@@ -32547,8 +32584,8 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
         o->fse = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     }
     if (o->execute == 0) {
-        o->execute =
-            run->n_jobs > 200 ? damacy__zstd_choose_many(run) : damacy__zstd_choose_few(run);
+        o->execute = damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
+                                                : damacy__zstd_choose_few(run);
         if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
         }
@@ -32685,19 +32722,26 @@ static damacy_status damacy__zstd_fork(damacy__zstd_pass* run, damacy__stream st
     return damacy__event_record(run->device, run->kernels->fork, stream, err);
 }
 
+/* What is queued on side stream `side` from now on waits for the fork. */
+static damacy_status damacy__zstd_follow(damacy__zstd_pass* run, uint32_t side, damacy_error* err)
+{
+    if (run->call->is_alone) {
+        return DAMACY_OK;
+    }
+    run->is_beside[side] = true;
+    return damacy__stream_await(run->device, run->kernels->side[side], run->kernels->fork, err);
+}
+
 /* A kernel on side stream `side`, or in line if the wave is to be alone. */
 static damacy_status damacy__zstd_step_beside(damacy__zstd_pass* run, uint32_t side,
                                               const damacy__kernel* kernel, uint64_t n_blocks,
                                               uint32_t threads, uint32_t shared, damacy_error* err)
 {
-    const damacy__stream stream = run->kernels->side[side];
+    const damacy__stream stream =
+        run->call->is_alone ? run->call->stream : run->kernels->side[side];
 
-    if (run->call->is_alone) {
-        return damacy__zstd_step(run, kernel, n_blocks, threads, shared, err);
-    }
     if (!run->is_beside[side]) {
-        DAMACY__TRY(damacy__stream_await(run->device, stream, run->kernels->fork, err));
-        run->is_beside[side] = true;
+        DAMACY__TRY(damacy__zstd_follow(run, side, err));
     }
     return damacy__zstd_step_on(run, stream, kernel, n_blocks, threads, shared, err);
 }
@@ -32785,10 +32829,7 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
     const uint32_t flags = run->wave.flags;
     damacy_status status;
 
-    if (!run->call->is_alone) {
-        DAMACY__TRY(
-            damacy__stream_await(run->device, run->kernels->side[0], run->kernels->fork, err));
-    }
+    DAMACY__TRY(damacy__zstd_follow(run, 0, err));
     if (damacy__zstd_has_one_list(run)) {
         return DAMACY_OK;
     }
@@ -32837,13 +32878,14 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
 }
 
 /* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE. Early lanes run where
- * sequences have been, with the division of these. */
+ * sequences have been, with the division of these. By shares late ones may run beside early ones.
+ */
 static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32_t pass,
                                                   damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const uint32_t flags = run->wave.flags, how = run->options.literals;
-    const uint32_t division = run->division;
+    const uint32_t division = run->division, side = pass == DAMACY__ZSTD_FLAG_EARLY ? 0 : 2;
     damacy_status status;
 
     run->wave.flags |= pass;
@@ -32852,11 +32894,11 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
             ? damacy__zstd_division(run->device, 0)
             : 0;
     if (how == DAMACY__ZSTD_SPLIT32) {
-        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks,
+        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks,
                                           128, DAMACY__ZSTD_SPLIT_SHARED(32), err);
     } else if (how == DAMACY__ZSTD_SPLIT128) {
-        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS128], run->n_blocks,
-                                          512, DAMACY__ZSTD_SPLIT_SHARED(128), err);
+        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS128],
+                                          run->n_blocks, 512, DAMACY__ZSTD_SPLIT_SHARED(128), err);
     } else {
         status = damacy__zstd_launch_lanes(run, err);
     }
@@ -32903,6 +32945,18 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
                              err);
 }
 
+/* Blocks of threads of a shape of execution. Blocks of blosc may be many more than chunks, and then
+ * a round of them is long; but these shapes get no more than SERIAL_FRAMES of them, and what finds
+ * nothing to do is to be soon done. */
+static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, uint32_t flag)
+{
+    const uint32_t bounded = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL |
+                             DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+    const uint64_t most = flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES : UINT64_MAX;
+
+    return run->call->blosc ? DAMACY__MIN(4ull * run->n_jobs, most) : run->n_jobs;
+}
+
 /* Which of the shapes takes the frames, the device chooses; of hundreds one takes all. Up to 1,000
  * frames are all under way at once: there the others come before or after it, as a multiprocessor
  * that they begin on keeps their division of L1 and shared memory; else beside it. Those for blosc
@@ -32924,11 +32978,10 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         const bool is_filtered = run->call->blosc && i >= DAMACY__ZSTD_TILE_FILTERED;
-        /* blocks of blosc may be many more than is likely, and then a round of them is long */
-        const uint64_t grid = run->call->blosc ? 4ull * run->n_jobs : run->n_jobs;
         const damacy__kernel* kernel = is_filtered
                                            ? &run->call->filtered[i - DAMACY__ZSTD_TILE_FILTERED]
                                            : &back[DAMACY__ZSTD_TILE + i];
+        const uint64_t grid = damacy__zstd_tile_grid(run, tile.flag);
         if (!(run->options.execute & tile.flag)) {
             continue;
         }
@@ -32975,11 +33028,14 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     }
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FSE, err));
     DAMACY__TRY(damacy__zstd_launch_lists(run, err));
+    DAMACY__TRY(damacy__zstd_fork(run, run->kernels->side[0], err)); /* that has trees and lists */
+    DAMACY__TRY(damacy__zstd_join_side(run, 0, err));
     if (run->options.early) {
-        DAMACY__TRY(damacy__zstd_fork(run, run->kernels->side[0], err)); /* that has the lists */
         DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_EARLY, err));
     }
-    DAMACY__TRY(damacy__zstd_join(run, err));
+    if (run->options.literals == DAMACY__ZSTD_LANES) { /* else what comes next is beside them */
+        DAMACY__TRY(damacy__zstd_join(run, err));
+    }
     run->division = damacy__zstd_division_of(run, true);
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_LITERALS, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE], damacy__zstd_grid_of(run, 4),

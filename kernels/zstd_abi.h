@@ -3,7 +3,7 @@
  * One wave decodes a table of jobs. The entries run in this order with no read-back; every count
  * is on the device, so grids are persistent or sized by capacity. What does not need the other may
  * run at the same time: the first order and tables, which fse needs; trees, the second order and
- * the early literals, which fse does not need; the late literals and place.
+ * the early literals, which neither fse nor resolve and place need; the late literals and place.
  *
  *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records
  *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
@@ -36,6 +36,9 @@
 #define DAMACY__ZSTD_SEQUENCES_MAX 43690u
 #define DAMACY__ZSTD_NONE          0xffffffffu
 #define DAMACY__ZSTD_NO_ERROR      0xffffffffffffffffull
+/* Set in the word of an error that counts only if there is no other: what is wrong with a job's
+ * size once all its blocks have one. */
+#define DAMACY__ZSTD_LAST_ERROR 0x8000000000000000ull
 
 /* ---- Record of a segment (one literal run or one match), 8 bytes, in output order:
  *
@@ -203,6 +206,9 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 #define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u
 #define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u
 #define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */
+/* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than
+ * 200. */
+#define DAMACY__ZSTD_SERIAL_FRAMES 1200u
 
 #define DAMACY__ZSTD_LINK_FRAMES 64u /* most frames that are executed by links */
 
@@ -218,7 +224,7 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 /* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
 #define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u
 /* Of order: literals have one list whatever their table log, so that it needs no trees: a third
- * block of threads makes it. */
+ * block of threads makes it. Literals by shares take this list and no other. */
 #define DAMACY__ZSTD_FLAG_ONE_LIST 0x8000u
 /* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors
  * have to do. */
@@ -267,7 +273,8 @@ typedef struct damacy__zstd_wave {
     uint64_t n_jobs;   /* const uint32_t: jobs in the table; of those from first_job on, more than
                           max_jobs count as max_jobs */
     uint64_t results;  /* damacy__job_result[max_jobs] */
-    uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR */
+    uint64_t errors; /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR; SIZE_MISMATCH
+                        and NO_SPACE of resolve: size << 8 | status | LAST_ERROR */
     uint64_t spans;    /* damacy__zstd_span[max_jobs] */
     uint64_t counters; /* damacy__zstd_counters */
     uint64_t frames;   /* damacy__zstd_frame[max_frames] */

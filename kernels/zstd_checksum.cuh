@@ -109,11 +109,12 @@ DAMACY__INLINE void damacy__zstd_result(const damacy__zstd_wave& w, uint32_t ind
         r.status = DAMACY__JOB_OK;
         r.size = size;
     } else {
+        const uint64_t value = (error & ~DAMACY__ZSTD_LAST_ERROR) >> 8;
         r.status = (uint32_t)(error & 255);
         if (r.status == DAMACY__JOB_NO_SPACE)
-            r.size = error >> 8;
+            r.size = value;
         else
-            r.error_offset = error >> 8;
+            r.error_offset = value;
     }
     ((damacy__job_result*)(uintptr_t)w.results)[index] = r;
 }

@@ -237,7 +237,7 @@ DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* 
 
     if (few && n <= (by_warp ? 132 : 200))
         return DAMACY__ZSTD_EXECUTE_1024X3;
-    if (n > 1200 && !few)
+    if (n > DAMACY__ZSTD_SERIAL_FRAMES && !few)
         return by_warp ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;
     if (by_warp)
         return hundreds ? DAMACY__ZSTD_EXECUTE_256X2_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;

@@ -297,13 +297,19 @@ DAMACY__INLINE damacy__zstd_map damacy__zstd_map_of(const damacy__zstd_block* b)
     return m;
 }
 
-// Sizes of the frames of a job; returns the size of the job, or NO_ERROR's value if a frame differs
-// from its header or the sum passes the limit. All lanes return the same.
-static __device__ uint64_t damacy__zstd_resolve_sizes(const damacy__zstd_wave& w,
-                                                      const damacy__zstd_span& span)
+// What the sizes of a job's blocks say. All lanes have the same.
+typedef struct damacy__zstd_sizes {
+    uint64_t total;
+    bool is_wrong; // that of a frame is not what its header states, or a block with sequences has
+                   // none, as these are broken, which has been reported
+} damacy__zstd_sizes;
+
+// Sizes of the frames of a job, which are kept in them.
+static __device__ damacy__zstd_sizes damacy__zstd_resolve_sizes(const damacy__zstd_wave& w,
+                                                                const damacy__zstd_span& span)
 {
-    uint64_t total = 0;
-    bool bad = false;
+    damacy__zstd_sizes all = {0, false};
+    bool is_broken = false;
 
     for (uint32_t i = 0; i < span.n_frames; i++) {
         damacy__zstd_frame* const f = damacy__zstd_frames(w) + span.first_frame + i;
@@ -311,15 +317,18 @@ static __device__ uint64_t damacy__zstd_resolve_sizes(const damacy__zstd_wave& w
         uint32_t n_records = 0;
         for (uint32_t k = damacy__lane(); k < f->n_blocks; k += 32) {
             const damacy__zstd_block& b = damacy__zstd_blocks(w)[f->first_block + k];
+            const bool has_records = b.type == DAMACY__ZSTD_SEQUENCES;
             size += b.size;
-            n_records += b.type == DAMACY__ZSTD_SEQUENCES ? b.n_records : 0;
+            n_records += has_records ? b.n_records : 0;
+            is_broken = is_broken || (has_records && b.size == 0);
         }
         for (uint32_t d = 16; d; d /= 2) {
             size += damacy__shfl_xor(size, d);
             n_records += damacy__shfl_xor(n_records, d);
         }
-        bad = bad || (f->content_size != DAMACY__SIZE_UNKNOWN && f->content_size != size);
-        total += size;
+        all.is_wrong = all.is_wrong ||
+                       (f->content_size != DAMACY__SIZE_UNKNOWN && f->content_size != size);
+        all.total += size;
         damacy__sync_warp();
         if (damacy__lane() == 0) {
             f->size = (uint32_t)size;
@@ -327,7 +336,8 @@ static __device__ uint64_t damacy__zstd_resolve_sizes(const damacy__zstd_wave& w
         }
     }
     damacy__sync_warp();
-    return bad ? DAMACY__ZSTD_NO_ERROR : total;
+    all.is_wrong = damacy__ballot(is_broken || all.is_wrong) != 0;
+    return all;
 }
 
 // Places the blocks of a frame whose first output byte is at dst.
@@ -374,24 +384,27 @@ static __device__ void damacy__zstd_resolve_frame(const damacy__zstd_wave& w, da
     }
 }
 
+// Literals may be under way meanwhile, so that nobody looks for their errors here: which one is
+// reported does not depend on who comes first. The blocks of a job that is wrong stay without a
+// place. One that could not be counted has no frames.
 static __device__ void damacy__zstd_resolve_job(const damacy__zstd_wave& w, uint32_t index)
 {
     const damacy__job& job = damacy__zstd_jobs(w)[index];
     const damacy__zstd_span span = damacy__zstd_spans(w)[index];
     const uint64_t capacity =
         job.dst_capacity < DAMACY__JOB_SIZE_MAX ? job.dst_capacity : DAMACY__JOB_SIZE_MAX;
+    const damacy__zstd_sizes sizes = damacy__zstd_resolve_sizes(w, span);
+    const bool is_wrong = sizes.is_wrong || (job.expected_size != DAMACY__SIZE_UNKNOWN &&
+                                             sizes.total != job.expected_size);
     uint64_t dst = job.dst;
 
-    if (damacy__zstd_errors(w)[index] != DAMACY__ZSTD_NO_ERROR)
-        return; // its blocks stay without a place
-    const uint64_t size = damacy__zstd_resolve_sizes(w, span);
-    const bool wrong = size == DAMACY__ZSTD_NO_ERROR ||
-                       (job.expected_size != DAMACY__SIZE_UNKNOWN && size != job.expected_size);
-    damacy__sync_warp(); // every lane has read the error word
-    if (wrong || size > capacity) {
+    if (span.n_frames == 0)
+        return;
+    if (is_wrong || sizes.total > capacity) {
+        const uint64_t word = is_wrong ? (uint64_t)DAMACY__JOB_SIZE_MISMATCH
+                                       : sizes.total << 8 | DAMACY__JOB_NO_SPACE;
         if (damacy__lane() == 0)
-            damacy__zstd_errors(w)[index] =
-                wrong ? (uint64_t)DAMACY__JOB_SIZE_MISMATCH : size << 8 | DAMACY__JOB_NO_SPACE;
+            damacy__atomic_min64(&damacy__zstd_errors(w)[index], DAMACY__ZSTD_LAST_ERROR | word);
         return;
     }
     for (uint32_t i = 0; i < span.n_frames; i++) {

@@ -278,7 +278,8 @@ DAMACY__INLINE void damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_
                                     damacy__shared_address(ring) + DAMACY__ZSTD_RING_SIZE);
 }
 
-// Sections of all table logs, in one table size: the few bits more cost less than more kernels.
+// Sections of all table logs, of the one list that FLAG_ONE_LIST makes, in one table size: the few
+// bits more cost less than more kernels.
 template <int S>
 DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint8_t* memory)
 {
@@ -286,15 +287,11 @@ DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint
     damacy__zstd_split_shared<S>& shared = *(
         damacy__zstd_split_shared<S>*)(memory + DAMACY__ZSTD_SPLIT_SHARED(S) - 7168 - 32 * S - 16);
     static_assert(sizeof shared <= 32 * S + 16 && DAMACY__ZSTD_STEP_LOG == 12, "host's view");
-    uint32_t n[3];
-    const uint32_t* const lists[3] = {damacy__zstd_section_list(w, 0, n[0]),
-                                      damacy__zstd_section_list(w, 1, n[1]),
-                                      damacy__zstd_section_list(w, 2, n[2])};
-    const uint32_t n0 = n[0], n1 = n0 + n[1], n2 = n1 + n[2];
+    uint32_t n;
+    const uint32_t* const list = damacy__zstd_section_list(w, 0, n);
 
-    for (uint32_t i = blockIdx.x; i < n2; i += gridDim.x) {
-        const uint32_t index = i < n0 ? lists[0][i] : i < n1 ? lists[1][i - n0] : lists[2][i - n1];
-        damacy__zstd_split_block<11, S>(w, index, memory, shared);
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
+        damacy__zstd_split_block<11, S>(w, list[i], memory, shared);
         damacy__sync_block(); // shared memory is used again
     }
 }

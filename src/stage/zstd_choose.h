@@ -47,9 +47,9 @@ enum {
     DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
     DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
     DAMACY__ZSTD_STAGE_FSE = 2,
-    DAMACY__ZSTD_STAGE_LITERALS = 3, /* what is left of them */
+    DAMACY__ZSTD_STAGE_LITERALS = 3, /* by lanes: what is left of the early ones */
     DAMACY__ZSTD_STAGE_RESOLVE = 4,
-    DAMACY__ZSTD_STAGE_PLACE = 5, /* and the late literals */
+    DAMACY__ZSTD_STAGE_PLACE = 5, /* and what is left of all literals */
     DAMACY__ZSTD_STAGE_EXECUTE = 6,
     DAMACY__ZSTD_STAGE_FINISH = 7,
     DAMACY__ZSTD_STAGES = 8
@@ -107,9 +107,18 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
            (10 * run->n_jobs <= 9 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
 }
 
-/* Execution of more than 200 frames. Of blosc chunks the device alone knows how many frames they
- * are, so it has more shapes to choose from, also in a wave that is alone: what does not run costs
- * little beside what the wrong one takes. */
+/* Whether frames are so many that a block of threads each is best. Beside other waves fewer are, as
+ * theirs are there, too, unless they are large. */
+static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
+{
+    const bool has_others = run->call->has_company && !run->call->blosc;
+
+    return run->n_jobs > (has_others && run->size_each < DAMACY__ZSTD_RELAY_SIZE ? 100u : 200u);
+}
+
+/* Execution of many frames. Of blosc chunks the device alone knows how many frames they are, so it
+ * has more shapes to choose from, also in a wave that is alone: what does not run costs little
+ * beside what the wrong one takes. */
 static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->n_jobs;
@@ -118,6 +127,9 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
         return DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
                (n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
                          : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
+    }
+    if (n <= 1000 && run->call->has_company) { /* small blocks of threads share multiprocessors */
+        return DAMACY__ZSTD_EXECUTE_128X4;
     }
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
         return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;
@@ -153,8 +165,8 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
         o->fse = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     }
     if (o->execute == 0) {
-        o->execute =
-            run->n_jobs > 200 ? damacy__zstd_choose_many(run) : damacy__zstd_choose_few(run);
+        o->execute = damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
+                                                : damacy__zstd_choose_few(run);
         if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
         }

@@ -86,19 +86,26 @@ static damacy_status damacy__zstd_fork(damacy__zstd_pass* run, damacy__stream st
     return damacy__event_record(run->device, run->kernels->fork, stream, err);
 }
 
+/* What is queued on side stream `side` from now on waits for the fork. */
+static damacy_status damacy__zstd_follow(damacy__zstd_pass* run, uint32_t side, damacy_error* err)
+{
+    if (run->call->is_alone) {
+        return DAMACY_OK;
+    }
+    run->is_beside[side] = true;
+    return damacy__stream_await(run->device, run->kernels->side[side], run->kernels->fork, err);
+}
+
 /* A kernel on side stream `side`, or in line if the wave is to be alone. */
 static damacy_status damacy__zstd_step_beside(damacy__zstd_pass* run, uint32_t side,
                                               const damacy__kernel* kernel, uint64_t n_blocks,
                                               uint32_t threads, uint32_t shared, damacy_error* err)
 {
-    const damacy__stream stream = run->kernels->side[side];
+    const damacy__stream stream =
+        run->call->is_alone ? run->call->stream : run->kernels->side[side];
 
-    if (run->call->is_alone) {
-        return damacy__zstd_step(run, kernel, n_blocks, threads, shared, err);
-    }
     if (!run->is_beside[side]) {
-        DAMACY__TRY(damacy__stream_await(run->device, stream, run->kernels->fork, err));
-        run->is_beside[side] = true;
+        DAMACY__TRY(damacy__zstd_follow(run, side, err));
     }
     return damacy__zstd_step_on(run, stream, kernel, n_blocks, threads, shared, err);
 }
@@ -186,10 +193,7 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
     const uint32_t flags = run->wave.flags;
     damacy_status status;
 
-    if (!run->call->is_alone) {
-        DAMACY__TRY(
-            damacy__stream_await(run->device, run->kernels->side[0], run->kernels->fork, err));
-    }
+    DAMACY__TRY(damacy__zstd_follow(run, 0, err));
     if (damacy__zstd_has_one_list(run)) {
         return DAMACY_OK;
     }
@@ -238,13 +242,14 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
 }
 
 /* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE. Early lanes run where
- * sequences have been, with the division of these. */
+ * sequences have been, with the division of these. By shares late ones may run beside early ones.
+ */
 static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32_t pass,
                                                   damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const uint32_t flags = run->wave.flags, how = run->options.literals;
-    const uint32_t division = run->division;
+    const uint32_t division = run->division, side = pass == DAMACY__ZSTD_FLAG_EARLY ? 0 : 2;
     damacy_status status;
 
     run->wave.flags |= pass;
@@ -253,11 +258,11 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
             ? damacy__zstd_division(run->device, 0)
             : 0;
     if (how == DAMACY__ZSTD_SPLIT32) {
-        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks,
+        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks,
                                           128, DAMACY__ZSTD_SPLIT_SHARED(32), err);
     } else if (how == DAMACY__ZSTD_SPLIT128) {
-        status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LITERALS128], run->n_blocks,
-                                          512, DAMACY__ZSTD_SPLIT_SHARED(128), err);
+        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS128],
+                                          run->n_blocks, 512, DAMACY__ZSTD_SPLIT_SHARED(128), err);
     } else {
         status = damacy__zstd_launch_lanes(run, err);
     }
@@ -304,6 +309,18 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t si
                              err);
 }
 
+/* Blocks of threads of a shape of execution. Blocks of blosc may be many more than chunks, and then
+ * a round of them is long; but these shapes get no more than SERIAL_FRAMES of them, and what finds
+ * nothing to do is to be soon done. */
+static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, uint32_t flag)
+{
+    const uint32_t bounded = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL |
+                             DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+    const uint64_t most = flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES : UINT64_MAX;
+
+    return run->call->blosc ? DAMACY__MIN(4ull * run->n_jobs, most) : run->n_jobs;
+}
+
 /* Which of the shapes takes the frames, the device chooses; of hundreds one takes all. Up to 1,000
  * frames are all under way at once: there the others come before or after it, as a multiprocessor
  * that they begin on keeps their division of L1 and shared memory; else beside it. Those for blosc
@@ -325,11 +342,10 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         const bool is_filtered = run->call->blosc && i >= DAMACY__ZSTD_TILE_FILTERED;
-        /* blocks of blosc may be many more than is likely, and then a round of them is long */
-        const uint64_t grid = run->call->blosc ? 4ull * run->n_jobs : run->n_jobs;
         const damacy__kernel* kernel = is_filtered
                                            ? &run->call->filtered[i - DAMACY__ZSTD_TILE_FILTERED]
                                            : &back[DAMACY__ZSTD_TILE + i];
+        const uint64_t grid = damacy__zstd_tile_grid(run, tile.flag);
         if (!(run->options.execute & tile.flag)) {
             continue;
         }
@@ -376,11 +392,14 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t
     }
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FSE, err));
     DAMACY__TRY(damacy__zstd_launch_lists(run, err));
+    DAMACY__TRY(damacy__zstd_fork(run, run->kernels->side[0], err)); /* that has trees and lists */
+    DAMACY__TRY(damacy__zstd_join_side(run, 0, err));
     if (run->options.early) {
-        DAMACY__TRY(damacy__zstd_fork(run, run->kernels->side[0], err)); /* that has the lists */
         DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_EARLY, err));
     }
-    DAMACY__TRY(damacy__zstd_join(run, err));
+    if (run->options.literals == DAMACY__ZSTD_LANES) { /* else what comes next is beside them */
+        DAMACY__TRY(damacy__zstd_join(run, err));
+    }
     run->division = damacy__zstd_division_of(run, true);
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_LITERALS, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE], damacy__zstd_grid_of(run, 4),

@@ -687,6 +687,55 @@ TEST(zstd_decodes_or_refuses_flipped_bits_as_libzstd_does)
     CHECK(n_lax * 100 <= n);
 }
 
+// Frames with several faults, without a content size, for outputs of the wrong size: literals are
+// decoded before the sequences, beside them, after blocks have places or with the late ones.
+TEST(zstd_reports_the_same_error_in_whatever_order_stages_run)
+{
+    const bytes content = volume(5000, 300);
+    ZSTD_CCtx* const c = ZSTD_createCCtx();
+    bytes frame(ZSTD_compressBound(content.size()));
+    ZSTD_CCtx_setParameter(c, ZSTD_c_contentSizeFlag, 0);
+    frame.resize(ZSTD_compress2(c, frame.data(), frame.size(), content.data(), content.size()));
+    ZSTD_freeCCtx(c);
+    std::vector<wave_job> jobs, first;
+    size_t n_literals = 0, n_sizes = 0;
+
+    for (size_t i = 0; i < 160; i++) {
+        wave_job j = job_of(frame, content.size() - (i % 5 == 1 ? 1 : 0));
+        j.expected = i % 5 == 2 ? content.size() - 2 : DAMACY__SIZE_UNKNOWN;
+        for (size_t k = 0; k < i % 4; k++) { // most of a frame are its literals
+            j.src[10 + noise() % (j.src.size() - 10)] ^= (uint8_t)(1 + noise() % 255);
+        }
+        if (i % 3 == 0) {
+            j.src.insert(j.src.end(), frame.begin(), frame.end());
+            j.capacity += content.size();
+        }
+        jobs.push_back(j);
+    }
+    for (int run = 0; run < 3 * 4; run++) {
+        wave_options o;
+        o.literals = run / 4;
+        o.seed = 1 + (uint64_t)run;
+        CHECK(wave_run(jobs, o).empty());
+        if (run == 0) {
+            first = jobs;
+        }
+        for (size_t i = 0; i < jobs.size(); i++) {
+            const damacy__job_result &a = first[i].result, &b = jobs[i].result;
+            CHECK_EQ(a.status, b.status);
+            CHECK_EQ(a.size, b.size);
+            CHECK_EQ(a.error_offset, b.error_offset);
+            CHECK(jobs[i].canary && jobs[i].out == first[i].out);
+        }
+    }
+    for (const wave_job& j : first) {
+        n_literals += j.result.status == DAMACY__JOB_BAD_LITERALS;
+        n_sizes +=
+            j.result.status == DAMACY__JOB_SIZE_MISMATCH || j.result.status == DAMACY__JOB_NO_SPACE;
+    }
+    CHECK(n_literals > 20 && n_sizes > 10);
+}
+
 TEST(zstd_checksum_catches_every_flip)
 {
     const bytes content = volume(1800, 80);

@@ -222,6 +222,45 @@ TEST(zstd_launch_takes_shapes_of_blosc_for_blosc_alone)
     }
 }
 
+// Shapes of execution for n frames of `size` bytes beside other waves.
+static uint32_t shapes_beside_others(uint32_t n, uint64_t size, const damacy__blosc_wave* blosc)
+{
+    damacy__zstd_kernels all = {};
+    damacy__zstd_call call = {};
+    damacy__zstd_pass run = {};
+
+    device.n_multiprocessors = 132;
+    all.tiles = DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
+                DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
+                DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
+    call.has_company = true;
+    call.blosc = blosc;
+    run.kernels = &all;
+    run.device = &device;
+    run.call = &call;
+    run.n_jobs = run.n_blocks = n;
+    run.size_each = size;
+    damacy__zstd_choose(&run);
+    CHECK(run.wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT);
+    return run.wave.flags & (all.tiles | DAMACY__ZSTD_EXECUTE_BLOSC);
+}
+
+TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
+{
+    const damacy__blosc_wave blosc = {};
+
+    for (const uint32_t n : {101u, 200u, 201u, 512u, 1000u}) {
+        CHECK_EQ(shapes_beside_others(n, 262144, nullptr), DAMACY__ZSTD_EXECUTE_128X4);
+    }
+    for (const uint32_t n : {1u, 100u}) {
+        CHECK_EQ(shapes_beside_others(n, 262144, nullptr), DAMACY__ZSTD_EXECUTE_1024X3);
+    }
+    CHECK(shapes_beside_others(113, 9 << 20, nullptr) & DAMACY__ZSTD_EXECUTE_RELAY);
+    CHECK(shapes_beside_others(2000, 262144, nullptr) & DAMACY__ZSTD_EXECUTE_128X4_3K);
+    CHECK(shapes_beside_others(128, 262144, &blosc) & DAMACY__ZSTD_EXECUTE_1024X3);
+    CHECK(shapes_beside_others(512, 262144, &blosc) & DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
+}
+
 TEST(zstd_launch_works_with_the_shared_memory_of_small_devices)
 {
     for (const uint32_t size : {65536u, 101376u}) {

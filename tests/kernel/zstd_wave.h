@@ -139,23 +139,22 @@ static inline void wave_take_room(const damacy__zstd_wave& w, uint32_t percent)
     }
 }
 
-// The first lists, with that of literals if they have one. Returns whether they have.
-static inline bool wave_order(damacy__zstd_wave w, int how, uint32_t early)
+// The first lists, with that of literals by shares.
+static inline void wave_order(damacy__zstd_wave w, int how, uint32_t early)
 {
-    const bool is_one = how != WAVE_LANES && simt::random() % 2;
+    const bool is_one = how != WAVE_LANES;
     w.flags |= is_one ? DAMACY__ZSTD_FLAG_ONE_LIST | early : 0;
     simt::launch(is_one ? dim3(3) : wave_grid(3), dim3(1024), 0, [&] { damacy_zstd_order(w); });
-    return is_one;
 }
 
 // What needs no places of blocks: trees, lists and, if they are early, literals.
-static inline std::string wave_early(damacy__zstd_wave w, int how, uint32_t early, bool is_one)
+static inline std::string wave_early(damacy__zstd_wave w, int how, uint32_t early)
 {
     const damacy__zstd_counters& c = *damacy__zstd_counts(w);
     w.flags |= early;
     simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_trees(w); });
     w.flags |= DAMACY__ZSTD_FLAG_LITERALS;
-    if (!is_one)
+    if (how == WAVE_LANES)
         simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_order(w); });
     if (!(early & DAMACY__ZSTD_FLAG_EARLY))
         return "";
@@ -291,24 +290,28 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     wave_take_room(w, o.percent_short);
     const uint32_t few = simt::random() % 2 ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0; // alone: nothing
     const uint32_t early = few | (o.seed % 4 == 1 || o.seed % 4 == 2 ? DAMACY__ZSTD_FLAG_EARLY : 0);
-    const bool is_one = wave_order(w, o.literals, early);
-    if (o.seed % 2) // neither waits for the other
-        wrong = wave_early(w, o.literals, early, is_one);
+    // neither waits for the other, nor do places of blocks wait for literals by shares
+    const bool is_first = o.seed % 2, is_last = o.seed % 4 == 2 && o.literals != WAVE_LANES;
+    wave_order(w, o.literals, early);
+    if (is_first)
+        wrong = wave_early(w, o.literals, early);
     simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_tables(w); });
     if (w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY)
         simt::launch(wave_grid(2), dim3(256), DAMACY__ZSTD_FSE_LATENCY_SHARED,
                      [&] { damacy_zstd_fse_few(w); });
     else
         simt::launch(wave_grid(2), dim3(256), DAMACY__SHARED_MAX, [&] { damacy_zstd_fse(w); });
-    if (o.seed % 2 == 0)
-        wrong = wave_early(w, o.literals, early, is_one);
+    if (!is_first && !is_last)
+        wrong = wave_early(w, o.literals, early);
     simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_resolve(w); });
-    if (o.seed % 2)
+    if (is_first || is_last)
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });
+    if (is_last)
+        wrong = wave_early(w, o.literals, early);
     w.flags |= DAMACY__ZSTD_FLAG_LATE;
     wave_literals(w, o.literals);
     w.flags &= ~DAMACY__ZSTD_FLAG_LATE;
-    if (o.seed % 2 == 0)
+    if (!is_first && !is_last)
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });
     if (wrong.empty())
         wrong = wave_check_records(w);
