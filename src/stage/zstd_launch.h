@@ -241,9 +241,8 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
                                     DAMACY__ZSTD_LANES11_SHARED, err);
 }
 
-/* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE. Early lanes run where
- * sequences have been, with the division of these. By shares late ones may run beside early ones.
- */
+/* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE, by shares beside early ones.
+ * Early lanes run where sequences have been, with the division of these. */
 static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32_t pass,
                                                   damacy_error* err)
 {

@@ -202,10 +202,11 @@ TEST(zstd_agrees_with_libzstd_on_fuzzed_inputs)
 
 // ---- jobs and waves ----
 
-static bytes compressed(const bytes& content, int level, bool checksum)
+static bytes compressed(const bytes& content, int level, bool checksum, bool is_sized = true)
 {
     ZSTD_CCtx* const c = ZSTD_createCCtx();
     bytes out(ZSTD_compressBound(content.size()));
+    ZSTD_CCtx_setParameter(c, ZSTD_c_contentSizeFlag, is_sized);
     ZSTD_CCtx_setParameter(c, ZSTD_c_compressionLevel, level);
     ZSTD_CCtx_setParameter(c, ZSTD_c_checksumFlag, checksum);
     out.resize(ZSTD_compress2(c, out.data(), out.size(), content.data(), content.size()));
@@ -356,12 +357,8 @@ TEST(zstd_joins_frames_and_skips_skippable_ones)
 TEST(zstd_demands_the_expected_size_and_the_capacity)
 {
     const bytes content = volume(5000, 50);
-    bytes frame = compressed(content, 3, true);
-    ZSTD_CCtx* const c = ZSTD_createCCtx();
-    bytes unsized(ZSTD_compressBound(content.size())); // no content size in the header
-    ZSTD_CCtx_setParameter(c, ZSTD_c_contentSizeFlag, 0);
-    unsized.resize(ZSTD_compress2(c, unsized.data(), unsized.size(), content.data(), 5000));
-    ZSTD_freeCCtx(c);
+    const bytes frame = compressed(content, 3, true);
+    const bytes unsized = compressed(content, 3, false, false); // no content size in the header
     for (const bytes& src : {frame, unsized}) {
         std::vector<wave_job> jobs(7, job_of(src, 5000));
         jobs[0].expected = 5000;
@@ -692,11 +689,7 @@ TEST(zstd_decodes_or_refuses_flipped_bits_as_libzstd_does)
 TEST(zstd_reports_the_same_error_in_whatever_order_stages_run)
 {
     const bytes content = volume(5000, 300);
-    ZSTD_CCtx* const c = ZSTD_createCCtx();
-    bytes frame(ZSTD_compressBound(content.size()));
-    ZSTD_CCtx_setParameter(c, ZSTD_c_contentSizeFlag, 0);
-    frame.resize(ZSTD_compress2(c, frame.data(), frame.size(), content.data(), content.size()));
-    ZSTD_freeCCtx(c);
+    const bytes frame = compressed(content, 3, false, false);
     std::vector<wave_job> jobs, first;
     size_t n_literals = 0, n_sizes = 0;
 

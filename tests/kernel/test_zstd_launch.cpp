@@ -192,39 +192,11 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
     close_all();
 }
 
-// Whatever number of jobs: shapes that undo a filter are there to be had, but the jobs are frames.
-TEST(zstd_launch_takes_shapes_of_blosc_for_blosc_alone)
+// Shapes of execution for n jobs of `size` bytes, one of those for frames at least.
+static uint32_t shapes_of(uint32_t n, uint64_t size, bool has_company,
+                          const damacy__blosc_wave* blosc)
 {
-    const damacy__kernel shapes[DAMACY__ZSTD_TILES] = {};
-    const damacy__blosc_wave blosc = {};
-
-    for (const uint32_t n : {1u, 49u, 50u, 200u, 201u, 601u, 1001u, 1201u, 100000u}) {
-        damacy__zstd_kernels all = {};
-        damacy__zstd_call call = {};
-        damacy__zstd_pass run = {};
-        device.n_multiprocessors = 132;
-        all.tiles = DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
-                    DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
-                    DAMACY__ZSTD_EXECUTE_128X2;
-        call.filtered = shapes;
-        run.kernels = &all;
-        run.device = &device;
-        run.call = &call;
-        run.n_jobs = run.n_blocks = n;
-        damacy__zstd_choose(&run);
-        CHECK(run.wave.flags & all.tiles);
-        CHECK_EQ(run.wave.flags & DAMACY__ZSTD_EXECUTE_BLOSC, 0);
-        call.blosc = &blosc;
-        memset(&run.options, 0, sizeof run.options);
-        damacy__zstd_choose(&run);
-        CHECK(run.wave.flags & all.tiles);
-        CHECK_EQ((run.wave.flags & DAMACY__ZSTD_EXECUTE_BLOSC) != 0, n >= 50);
-    }
-}
-
-// Shapes of execution for n frames of `size` bytes beside other waves.
-static uint32_t shapes_beside_others(uint32_t n, uint64_t size, const damacy__blosc_wave* blosc)
-{
+    const damacy__kernel filtered[DAMACY__ZSTD_TILES] = {};
     damacy__zstd_kernels all = {};
     damacy__zstd_call call = {};
     damacy__zstd_pass run = {};
@@ -233,7 +205,8 @@ static uint32_t shapes_beside_others(uint32_t n, uint64_t size, const damacy__bl
     all.tiles = DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
                 DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
                 DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
-    call.has_company = true;
+    call.filtered = filtered;
+    call.has_company = has_company;
     call.blosc = blosc;
     run.kernels = &all;
     run.device = &device;
@@ -241,8 +214,20 @@ static uint32_t shapes_beside_others(uint32_t n, uint64_t size, const damacy__bl
     run.n_jobs = run.n_blocks = n;
     run.size_each = size;
     damacy__zstd_choose(&run);
-    CHECK(run.wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT);
+    CHECK(run.wave.flags & all.tiles);
+    CHECK_EQ((run.wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT) != 0, has_company);
     return run.wave.flags & (all.tiles | DAMACY__ZSTD_EXECUTE_BLOSC);
+}
+
+// Whatever number of jobs: shapes that undo a filter are there to be had, but the jobs are frames.
+TEST(zstd_launch_takes_shapes_of_blosc_for_blosc_alone)
+{
+    const damacy__blosc_wave blosc = {};
+
+    for (const uint32_t n : {1u, 49u, 50u, 200u, 201u, 601u, 1001u, 1201u, 100000u}) {
+        CHECK_EQ(shapes_of(n, 0, false, nullptr) & DAMACY__ZSTD_EXECUTE_BLOSC, 0);
+        CHECK_EQ((shapes_of(n, 0, false, &blosc) & DAMACY__ZSTD_EXECUTE_BLOSC) != 0, n >= 50);
+    }
 }
 
 TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
@@ -250,15 +235,15 @@ TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
     const damacy__blosc_wave blosc = {};
 
     for (const uint32_t n : {101u, 200u, 201u, 512u, 1000u}) {
-        CHECK_EQ(shapes_beside_others(n, 262144, nullptr), DAMACY__ZSTD_EXECUTE_128X4);
+        CHECK_EQ(shapes_of(n, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_128X4);
     }
     for (const uint32_t n : {1u, 100u}) {
-        CHECK_EQ(shapes_beside_others(n, 262144, nullptr), DAMACY__ZSTD_EXECUTE_1024X3);
+        CHECK_EQ(shapes_of(n, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_1024X3);
     }
-    CHECK(shapes_beside_others(113, 9 << 20, nullptr) & DAMACY__ZSTD_EXECUTE_RELAY);
-    CHECK(shapes_beside_others(2000, 262144, nullptr) & DAMACY__ZSTD_EXECUTE_128X4_3K);
-    CHECK(shapes_beside_others(128, 262144, &blosc) & DAMACY__ZSTD_EXECUTE_1024X3);
-    CHECK(shapes_beside_others(512, 262144, &blosc) & DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
+    CHECK(shapes_of(113, 9 << 20, true, nullptr) & DAMACY__ZSTD_EXECUTE_RELAY);
+    CHECK(shapes_of(2000, 262144, true, nullptr) & DAMACY__ZSTD_EXECUTE_128X4_3K);
+    CHECK(shapes_of(128, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_1024X3);
+    CHECK(shapes_of(512, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
 }
 
 TEST(zstd_launch_works_with_the_shared_memory_of_small_devices)

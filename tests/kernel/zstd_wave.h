@@ -153,9 +153,10 @@ static inline std::string wave_early(damacy__zstd_wave w, int how, uint32_t earl
     const damacy__zstd_counters& c = *damacy__zstd_counts(w);
     w.flags |= early;
     simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_trees(w); });
-    w.flags |= DAMACY__ZSTD_FLAG_LITERALS;
-    if (how == WAVE_LANES)
+    if (how == WAVE_LANES) {
+        w.flags |= DAMACY__ZSTD_FLAG_LITERALS;
         simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_order(w); });
+    }
     if (!(early & DAMACY__ZSTD_FLAG_EARLY))
         return "";
     wave_literals(w, how);
@@ -292,6 +293,7 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     const uint32_t early = few | (o.seed % 4 == 1 || o.seed % 4 == 2 ? DAMACY__ZSTD_FLAG_EARLY : 0);
     // neither waits for the other, nor do places of blocks wait for literals by shares
     const bool is_first = o.seed % 2, is_last = o.seed % 4 == 2 && o.literals != WAVE_LANES;
+    const bool is_between = !is_first && !is_last;
     wave_order(w, o.literals, early);
     if (is_first)
         wrong = wave_early(w, o.literals, early);
@@ -301,17 +303,17 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
                      [&] { damacy_zstd_fse_few(w); });
     else
         simt::launch(wave_grid(2), dim3(256), DAMACY__SHARED_MAX, [&] { damacy_zstd_fse(w); });
-    if (!is_first && !is_last)
+    if (is_between)
         wrong = wave_early(w, o.literals, early);
     simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_resolve(w); });
-    if (is_first || is_last)
+    if (!is_between)
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });
     if (is_last)
         wrong = wave_early(w, o.literals, early);
     w.flags |= DAMACY__ZSTD_FLAG_LATE;
     wave_literals(w, o.literals);
     w.flags &= ~DAMACY__ZSTD_FLAG_LATE;
-    if (!is_first && !is_last)
+    if (is_between)
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });
     if (wrong.empty())
         wrong = wave_check_records(w);
