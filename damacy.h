@@ -9707,7 +9707,7 @@ DAMACY__COLD_END
  *
  *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records
  *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
- *   fill      warp or thread per job: walks the headers again, fills frames, blocks and trees
+ *   fill      warp or thread per job: walks the headers again, fills frames, blocks, keys, trees
  *   order     lists of blocks with sequences and of frames, most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   trees     Huffman tree descriptions -> weights
@@ -9844,6 +9844,18 @@ static_assert(sizeof(damacy__zstd_block) == 160, "ABI");
 /* States of a block with sequences. */
 enum { DAMACY__ZSTD_TO_DECODE = 0, DAMACY__ZSTD_DECODED = 1, DAMACY__ZSTD_AGAIN = 2 };
 
+/* Which lists of order a block goes to, and its size class in each: what a single multiprocessor
+ * reads of every block lies side by side. fill sets it. */
+typedef struct damacy__zstd_key {
+    uint32_t what; /* KEY_SEQUENCES, KEY_LITERALS; class among sequences in bits 0-15, among
+                      literals in bits 16-23 */
+    uint32_t tree; /* of the block */
+} damacy__zstd_key;
+static_assert(sizeof(damacy__zstd_key) == 8, "ABI");
+
+#define DAMACY__ZSTD_KEY_SEQUENCES 0x80000000u /* the block has some */
+#define DAMACY__ZSTD_KEY_LITERALS  0x40000000u /* it has literals that Huffman codes tell */
+
 /* A Huffman tree description and, after trees, its weights. */
 typedef struct damacy__zstd_tree {
     uint64_t src;   /* address of the description */
@@ -9971,13 +9983,15 @@ typedef struct damacy__zstd_wave {
     uint64_t n_jobs;   /* const uint32_t: jobs in the table; of those from first_job on, more than
                           max_jobs count as max_jobs */
     uint64_t results;  /* damacy__job_result[max_jobs] */
-    uint64_t errors; /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR; SIZE_MISMATCH
-                        and NO_SPACE of resolve: size << 8 | status | LAST_ERROR */
+    uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR;
+                          SIZE_MISMATCH and NO_SPACE of resolve: size << 8 | status | LAST_ERROR */
     uint64_t spans;    /* damacy__zstd_span[max_jobs] */
     uint64_t counters; /* damacy__zstd_counters */
     uint64_t frames;   /* damacy__zstd_frame[max_frames] */
     uint64_t blocks;   /* damacy__zstd_block[max_blocks] */
     uint64_t trees;    /* damacy__zstd_tree[max_blocks]; cut: tiles of each block */
+    uint64_t keys;     /* damacy__zstd_key[max_blocks]: of the blocks */
+    uint64_t logs;     /* uint32_t[max_blocks]: trees: their table logs again */
     uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most
                                 sequences first; cut: tiles of the frame before a block */
     uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by
@@ -9998,7 +10012,7 @@ typedef struct damacy__zstd_wave {
     uint32_t max_jobs, max_frames, max_blocks;
     uint32_t flags;
 } damacy__zstd_wave;
-static_assert(sizeof(damacy__zstd_wave) == 200, "ABI");
+static_assert(sizeof(damacy__zstd_wave) == 216, "ABI");
 
 /* ==== kernels/assemble_work.h ==== */
 /* Work of the assemble kernel, made by the host from damacy__copy records (stage/assemble_launch.h)
@@ -14988,7 +15002,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " *\n"
     " *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records\n"
     " *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters\n"
-    " *   fill      warp or thread per job: walks the headers again, fills frames, blocks and trees\n"
+    " *   fill      warp or thread per job: walks the headers again, fills frames, blocks, keys, trees\n"
     " *   order     lists of blocks with sequences and of frames, most work first\n"
     " *   tables    FSE table descriptions -> their places and the place of the bit stream\n"
     " *   trees     Huffman tree descriptions -> weights\n"
@@ -15127,6 +15141,18 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* States of a block with sequences. */\n"
     "enum { DAMACY__ZSTD_TO_DECODE = 0, DAMACY__ZSTD_DECODED = 1, DAMACY__ZSTD_AGAIN = 2 };\n"
     "\n"
+    "/* Which lists of order a block goes to, and its size class in each: what a single multiprocessor\n"
+    " * reads of every block lies side by side. fill sets it. */\n"
+    "typedef struct damacy__zstd_key {\n"
+    "    uint32_t what; /* KEY_SEQUENCES, KEY_LITERALS; class among sequences in bits 0-15, among\n"
+    "                      literals in bits 16-23 */\n"
+    "    uint32_t tree; /* of the block */\n"
+    "} damacy__zstd_key;\n"
+    "static_assert(sizeof(damacy__zstd_key) == 8, \"ABI\");\n"
+    "\n"
+    "#define DAMACY__ZSTD_KEY_SEQUENCES 0x80000000u /* the block has some */\n"
+    "#define DAMACY__ZSTD_KEY_LITERALS  0x40000000u /* it has literals that Huffman codes tell */\n"
+    "\n"
     "/* A Huffman tree description and, after trees, its weights. */\n"
     "typedef struct damacy__zstd_tree {\n"
     "    uint64_t src;   /* address of the description */\n"
@@ -15254,13 +15280,15 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint64_t n_jobs;   /* const uint32_t: jobs in the table; of those from first_job on, more than\n"
     "                          max_jobs count as max_jobs */\n"
     "    uint64_t results;  /* damacy__job_result[max_jobs] */\n"
-    "    uint64_t errors; /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR; SIZE_MISMATCH\n"
-    "                        and NO_SPACE of resolve: size << 8 | status | LAST_ERROR */\n"
+    "    uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR;\n"
+    "                          SIZE_MISMATCH and NO_SPACE of resolve: size << 8 | status | LAST_ERROR */\n"
     "    uint64_t spans;    /* damacy__zstd_span[max_jobs] */\n"
     "    uint64_t counters; /* damacy__zstd_counters */\n"
     "    uint64_t frames;   /* damacy__zstd_frame[max_frames] */\n"
     "    uint64_t blocks;   /* damacy__zstd_block[max_blocks] */\n"
     "    uint64_t trees;    /* damacy__zstd_tree[max_blocks]; cut: tiles of each block */\n"
+    "    uint64_t keys;     /* damacy__zstd_key[max_blocks]: of the blocks */\n"
+    "    uint64_t logs;     /* uint32_t[max_blocks]: trees: their table logs again */\n"
     "    uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most\n"
     "                                sequences first; cut: tiles of the frame before a block */\n"
     "    uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by\n"
@@ -15281,7 +15309,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t max_jobs, max_frames, max_blocks;\n"
     "    uint32_t flags;\n"
     "} damacy__zstd_wave;\n"
-    "static_assert(sizeof(damacy__zstd_wave) == 200, \"ABI\");\n";
+    "static_assert(sizeof(damacy__zstd_wave) == 216, \"ABI\");\n";
 
 /* ==== kernels/zstd_allocate.cuh ==== */
 __extension__ static const char damacy__source_zstd_allocate_cuh[] =
@@ -21656,6 +21684,60 @@ __extension__ static const char damacy__source_zstd_huffman_table_cuh[] =
     "    damacy__sync_warp();\n"
     "}\n";
 
+/* ==== kernels/zstd_key.cuh ==== */
+__extension__ static const char damacy__source_zstd_key_cuh[] =
+    "// Which lists a block goes to and its size class there, worked out when the block is filled: the\n"
+    "// lists are made by a block of threads each, which read these keys alone.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_common.cuh\"\n"
+    "\n"
+    "#define DAMACY__ZSTD_BUCKETS          80u\n"
+    "#define DAMACY__ZSTD_SEQUENCE_BUCKETS 1024u\n"
+    "\n"
+    "// Size class of n, four to an octave, largest first.\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_bucket(uint32_t n)\n"
+    "{\n"
+    "    const uint32_t log = 31 - damacy__clz(n | 1);\n"
+    "    const uint32_t size_class = 4 * log + ((n << 2 >> log) & 3);\n"
+    "    return DAMACY__ZSTD_BUCKETS - 1 - damacy__min(size_class, DAMACY__ZSTD_BUCKETS - 1);\n"
+    "}\n"
+    "\n"
+    "// Number of sequences, 64 classes to an octave: blocks that are decoded side by side take as long\n"
+    "// as the largest of them.\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_sequence_bucket(uint32_t n)\n"
+    "{\n"
+    "    const uint32_t log = 31 - damacy__clz(n | 1);\n"
+    "    const uint32_t size_class = 64 * log + ((n << 6 >> log) & 63);\n"
+    "    return DAMACY__ZSTD_SEQUENCE_BUCKETS - 1 -\n"
+    "           damacy__min(size_class, DAMACY__ZSTD_SEQUENCE_BUCKETS - 1);\n"
+    "}\n"
+    "\n"
+    "// Nobody looks for errors, as the stages may run at the same time: what a job has is decoded\n"
+    "// whatever else it has, and which error is reported does not depend on which comes first.\n"
+    "DAMACY__INLINE damacy__zstd_key damacy__zstd_key_of(const damacy__zstd_block& b)\n"
+    "{\n"
+    "    damacy__zstd_key key = {0, b.tree};\n"
+    "\n"
+    "    if (b.type == DAMACY__ZSTD_SEQUENCES)\n"
+    "        key.what |= DAMACY__ZSTD_KEY_SEQUENCES | damacy__zstd_sequence_bucket(b.n_sequences);\n"
+    "    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN)\n"
+    "        key.what |= DAMACY__ZSTD_KEY_LITERALS | damacy__zstd_bucket(b.n_literals) << 16;\n"
+    "    return key;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__zstd_key_store(const damacy__zstd_wave& w, uint32_t block,\n"
+    "                                           const damacy__zstd_key& key)\n"
+    "{\n"
+    "    ((damacy__u32x2*)(uintptr_t)w.keys)[block] = {key.what, key.tree};\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE damacy__zstd_key damacy__zstd_key_load(const damacy__zstd_wave& w, uint32_t block)\n"
+    "{\n"
+    "    const damacy__u32x2 key = ((const damacy__u32x2*)(uintptr_t)w.keys)[block];\n"
+    "    return {key.x, key.y};\n"
+    "}\n";
+
 /* ==== kernels/zstd_parse.cuh ==== */
 __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "// Walks a job, frames and blocks (RFC 8878 section 3.1), by one thread or, where there are enough\n"
@@ -21667,6 +21749,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "#pragma once\n"
     "\n"
     "#include \"kernels/zstd_header.cuh\"\n"
+    "#include \"kernels/zstd_key.cuh\"\n"
     "\n"
     "// Takes the next record of each table that the block needs, in the walk that fills.\n"
     "static __device__ bool damacy__zstd_store_block(const damacy__zstd_wave& w, damacy__zstd_walk& k,\n"
@@ -21699,6 +21782,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    else if (b.literal_type == DAMACY__ZSTD_LITERALS_RAW)\n"
     "        b.literals = b.literal_src;\n"
     "    damacy__zstd_blocks(w)[index] = b;\n"
+    "    damacy__zstd_key_store(w, index, damacy__zstd_key_of(b));\n"
     "    return true;\n"
     "}\n"
     "\n"
@@ -22025,6 +22109,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "        damacy__zstd_block b = {};\n"
     "        b.frame = span.first_frame;\n"
     "        damacy__zstd_blocks(w)[span.first_block + i] = b;\n"
+    "        damacy__zstd_key_store(w, span.first_block + i, damacy__zstd_key_of(b));\n"
     "    }\n"
     "    for (uint32_t i = k.n.n_trees; i < span.n_trees; i++) {\n"
     "        damacy__zstd_tree* const tree = damacy__zstd_trees(w) + span.first_tree + i;\n"
@@ -22203,13 +22288,11 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "// decoded independently and joined by a scan.\n"
     "#pragma once\n"
     "\n"
-    "#include \"kernels/zstd_common.cuh\"\n"
+    "#include \"kernels/zstd_key.cuh\"\n"
     "\n"
     "// ---- order: one to three blocks of 1024 threads ----\n"
     "\n"
-    "#define DAMACY__ZSTD_BUCKETS          80u\n"
-    "#define DAMACY__ZSTD_SEQUENCE_BUCKETS 1024u\n"
-    "#define DAMACY__ZSTD_ORDER_AHEAD      8u // items of a thread at once\n"
+    "#define DAMACY__ZSTD_ORDER_AHEAD 8u // items of a thread at once\n"
     "\n"
     "enum { // lists\n"
     "    DAMACY__ZSTD_LIST_SEQUENCES = 0,\n"
@@ -22224,57 +22307,37 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "    uint32_t sequences[DAMACY__ZSTD_SEQUENCE_BUCKETS]; // instead of the first list's above\n"
     "} damacy__zstd_order_shared;\n"
     "\n"
-    "// Size class of n, four to an octave, largest first.\n"
-    "DAMACY__INLINE uint32_t damacy__zstd_bucket(uint32_t n)\n"
-    "{\n"
-    "    const uint32_t log = 31 - damacy__clz(n | 1);\n"
-    "    const uint32_t size_class = 4 * log + ((n << 2 >> log) & 3);\n"
-    "    return DAMACY__ZSTD_BUCKETS - 1 - damacy__min(size_class, DAMACY__ZSTD_BUCKETS - 1);\n"
-    "}\n"
-    "\n"
-    "// Number of sequences, 64 classes to an octave: blocks that are decoded side by side take as long\n"
-    "// as the largest of them.\n"
-    "DAMACY__INLINE uint32_t damacy__zstd_sequence_bucket(uint32_t n)\n"
-    "{\n"
-    "    const uint32_t log = 31 - damacy__clz(n | 1);\n"
-    "    const uint32_t size_class = 64 * log + ((n << 6 >> log) & 63);\n"
-    "    return DAMACY__ZSTD_SEQUENCE_BUCKETS - 1 -\n"
-    "           damacy__min(size_class, DAMACY__ZSTD_SEQUENCE_BUCKETS - 1);\n"
-    "}\n"
-    "\n"
-    "// An entry of a list: which list (LISTS: none) and its size class there. Nobody looks for errors,\n"
-    "// as the stages may run at the same time: what a job has is decoded whatever else it has, and which\n"
-    "// error is reported does not depend on which comes first.\n"
+    "// An entry of a list: which list (LISTS: none) and its size class there.\n"
     "typedef struct damacy__zstd_order_key {\n"
     "    uint32_t list, bucket;\n"
     "} damacy__zstd_order_key;\n"
     "\n"
     "// Of a block among those with sequences.\n"
-    "DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_sequences(const damacy__zstd_block& b)\n"
+    "DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_sequences(const damacy__zstd_wave& w,\n"
+    "                                                                   uint32_t block)\n"
     "{\n"
-    "    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};\n"
+    "    const damacy__zstd_key own = damacy__zstd_key_load(w, block);\n"
+    "    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, own.what & 0xffff};\n"
     "\n"
-    "    if (b.type == DAMACY__ZSTD_SEQUENCES) {\n"
+    "    if (own.what & DAMACY__ZSTD_KEY_SEQUENCES)\n"
     "        key.list = DAMACY__ZSTD_LIST_SEQUENCES;\n"
-    "        key.bucket = damacy__zstd_sequence_bucket(b.n_sequences);\n"
-    "    }\n"
     "    return key;\n"
     "}\n"
     "\n"
     "// Of a block among those with Huffman literals.\n"
-    "DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_literals(const damacy__zstd_wave& w,\n"
-    "                                                                  const damacy__zstd_block& b,\n"
-    "                                                                  bool is_early)\n"
+    "DAMACY__INLINE damacy__zstd_order_key\n"
+    "damacy__zstd_order_literals(const damacy__zstd_wave& w, uint32_t block, bool is_early)\n"
     "{\n"
-    "    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};\n"
+    "    const damacy__zstd_key own = damacy__zstd_key_load(w, block);\n"
+    "    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, own.what >> 16 & 0xff};\n"
     "\n"
-    "    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {\n"
-    "        const uint32_t log =\n"
-    "            w.flags & DAMACY__ZSTD_FLAG_ONE_LIST ? 0 : damacy__zstd_trees(w)[b.tree].log;\n"
-    "        const bool early = is_early && b.type == DAMACY__ZSTD_SEQUENCES;\n"
+    "    if (own.what & DAMACY__ZSTD_KEY_LITERALS) {\n"
+    "        const uint32_t log = w.flags & DAMACY__ZSTD_FLAG_ONE_LIST\n"
+    "                                 ? 0\n"
+    "                                 : ((const uint32_t*)(uintptr_t)w.logs)[own.tree];\n"
+    "        const bool early = is_early && own.what & DAMACY__ZSTD_KEY_SEQUENCES;\n"
     "        key.list = (early ? (uint32_t)DAMACY__ZSTD_LIST_EARLY : (uint32_t)DAMACY__ZSTD_LIST_LATE) +\n"
     "                   (log <= 9 ? 0 : log - 9);\n"
-    "        key.bucket = damacy__zstd_bucket(b.n_literals);\n"
     "    }\n"
     "    return key;\n"
     "}\n"
@@ -22357,9 +22420,8 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "        keys[k].bucket = 0;\n"
     "        if (i < n)\n"
     "            keys[k] = i >= n_blocks ? damacy__zstd_order_frame(damacy__zstd_frames(w)[i - n_blocks])\n"
-    "                      : literals\n"
-    "                          ? damacy__zstd_order_literals(w, damacy__zstd_blocks(w)[i], is_early)\n"
-    "                          : damacy__zstd_order_sequences(damacy__zstd_blocks(w)[i]);\n"
+    "                      : literals    ? damacy__zstd_order_literals(w, i, is_early)\n"
+    "                                    : damacy__zstd_order_sequences(w, i);\n"
     "    }\n"
     "}\n"
     "\n"
@@ -23378,7 +23440,7 @@ __extension__ static const char damacy__source_zstd_trees_cuh[] =
     "            t.states = damacy__shared_address(shared.states[k]);\n"
     "            t.counts = damacy__shared_address(shared.counts[k]);\n"
     "            const uint32_t log = damacy__zstd_tree_decode(t, limit, size);\n"
-    "            trees[index].log = log;\n"
+    "            trees[index].log = ((uint32_t*)(uintptr_t)w.logs)[index] = log;\n"
     "            trees[index].size = log ? size : 0;\n"
     "            if (!log)\n"
     "                damacy__zstd_fail(w, damacy__zstd_blocks(w)[trees[index].block], src,\n"
@@ -31990,6 +32052,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_huffman_table.cuh", damacy__source_zstd_huffman_table_cuh},
     {"kernels/zstd_filtered.cu", damacy__source_zstd_filtered_cu},
     {"kernels/zstd_header.cuh", damacy__source_zstd_header_cuh},
+    {"kernels/zstd_key.cuh", damacy__source_zstd_key_cuh},
     {"kernels/zstd_parse.cuh", damacy__source_zstd_parse_cuh},
     {"kernels/zstd_place.cuh", damacy__source_zstd_place_cuh},
     {"kernels/zstd_resolve.cuh", damacy__source_zstd_resolve_cuh},
@@ -32056,6 +32119,8 @@ static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
            damacy__zstd_reserve(at, w->max_frames, sizeof(damacy__zstd_frame), &w->frames) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_block), &w->blocks) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_tree), &w->trees) &&
+           damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_key), &w->keys) &&
+           damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->logs) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->sequence_order) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[0]) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[1]) &&
@@ -32668,6 +32733,8 @@ static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
     w.frames += call->scratch;
     w.blocks += call->scratch;
     w.trees += call->scratch;
+    w.keys += call->scratch;
+    w.logs += call->scratch;
     w.sequence_order += call->scratch;
     for (uint32_t i = 0; i < 3; i++) {
         w.literal_order[i] += call->scratch;

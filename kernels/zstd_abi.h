@@ -7,7 +7,7 @@
  *
  *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records
  *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
- *   fill      warp or thread per job: walks the headers again, fills frames, blocks and trees
+ *   fill      warp or thread per job: walks the headers again, fills frames, blocks, keys, trees
  *   order     lists of blocks with sequences and of frames, most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   trees     Huffman tree descriptions -> weights
@@ -146,6 +146,18 @@ static_assert(sizeof(damacy__zstd_block) == 160, "ABI");
 /* States of a block with sequences. */
 enum { DAMACY__ZSTD_TO_DECODE = 0, DAMACY__ZSTD_DECODED = 1, DAMACY__ZSTD_AGAIN = 2 };
 
+/* Which lists of order a block goes to, and its size class in each: what a single multiprocessor
+ * reads of every block lies side by side. fill sets it. */
+typedef struct damacy__zstd_key {
+    uint32_t what; /* KEY_SEQUENCES, KEY_LITERALS; class among sequences in bits 0-15, among
+                      literals in bits 16-23 */
+    uint32_t tree; /* of the block */
+} damacy__zstd_key;
+static_assert(sizeof(damacy__zstd_key) == 8, "ABI");
+
+#define DAMACY__ZSTD_KEY_SEQUENCES 0x80000000u /* the block has some */
+#define DAMACY__ZSTD_KEY_LITERALS  0x40000000u /* it has literals that Huffman codes tell */
+
 /* A Huffman tree description and, after trees, its weights. */
 typedef struct damacy__zstd_tree {
     uint64_t src;   /* address of the description */
@@ -273,13 +285,15 @@ typedef struct damacy__zstd_wave {
     uint64_t n_jobs;   /* const uint32_t: jobs in the table; of those from first_job on, more than
                           max_jobs count as max_jobs */
     uint64_t results;  /* damacy__job_result[max_jobs] */
-    uint64_t errors; /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR; SIZE_MISMATCH
-                        and NO_SPACE of resolve: size << 8 | status | LAST_ERROR */
+    uint64_t errors;   /* uint64_t[max_jobs]: source offset << 8 | status, or NO_ERROR;
+                          SIZE_MISMATCH and NO_SPACE of resolve: size << 8 | status | LAST_ERROR */
     uint64_t spans;    /* damacy__zstd_span[max_jobs] */
     uint64_t counters; /* damacy__zstd_counters */
     uint64_t frames;   /* damacy__zstd_frame[max_frames] */
     uint64_t blocks;   /* damacy__zstd_block[max_blocks] */
     uint64_t trees;    /* damacy__zstd_tree[max_blocks]; cut: tiles of each block */
+    uint64_t keys;     /* damacy__zstd_key[max_blocks]: of the blocks */
+    uint64_t logs;     /* uint32_t[max_blocks]: trees: their table logs again */
     uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most
                                 sequences first; cut: tiles of the frame before a block */
     uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by
@@ -300,4 +314,4 @@ typedef struct damacy__zstd_wave {
     uint32_t max_jobs, max_frames, max_blocks;
     uint32_t flags;
 } damacy__zstd_wave;
-static_assert(sizeof(damacy__zstd_wave) == 200, "ABI");
+static_assert(sizeof(damacy__zstd_wave) == 216, "ABI");

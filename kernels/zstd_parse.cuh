@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/zstd_header.cuh"
+#include "kernels/zstd_key.cuh"
 
 // Takes the next record of each table that the block needs, in the walk that fills.
 static __device__ bool damacy__zstd_store_block(const damacy__zstd_wave& w, damacy__zstd_walk& k,
@@ -39,6 +40,7 @@ static __device__ bool damacy__zstd_store_block(const damacy__zstd_wave& w, dama
     else if (b.literal_type == DAMACY__ZSTD_LITERALS_RAW)
         b.literals = b.literal_src;
     damacy__zstd_blocks(w)[index] = b;
+    damacy__zstd_key_store(w, index, damacy__zstd_key_of(b));
     return true;
 }
 
@@ -365,6 +367,7 @@ static __device__ void damacy__zstd_fill_rest(const damacy__zstd_wave& w, uint32
         damacy__zstd_block b = {};
         b.frame = span.first_frame;
         damacy__zstd_blocks(w)[span.first_block + i] = b;
+        damacy__zstd_key_store(w, span.first_block + i, damacy__zstd_key_of(b));
     }
     for (uint32_t i = k.n.n_trees; i < span.n_trees; i++) {
         damacy__zstd_tree* const tree = damacy__zstd_trees(w) + span.first_tree + i;

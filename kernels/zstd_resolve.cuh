@@ -4,13 +4,11 @@
 // decoded independently and joined by a scan.
 #pragma once
 
-#include "kernels/zstd_common.cuh"
+#include "kernels/zstd_key.cuh"
 
 // ---- order: one to three blocks of 1024 threads ----
 
-#define DAMACY__ZSTD_BUCKETS          80u
-#define DAMACY__ZSTD_SEQUENCE_BUCKETS 1024u
-#define DAMACY__ZSTD_ORDER_AHEAD      8u // items of a thread at once
+#define DAMACY__ZSTD_ORDER_AHEAD 8u // items of a thread at once
 
 enum { // lists
     DAMACY__ZSTD_LIST_SEQUENCES = 0,
@@ -25,57 +23,37 @@ typedef struct damacy__zstd_order_shared {
     uint32_t sequences[DAMACY__ZSTD_SEQUENCE_BUCKETS]; // instead of the first list's above
 } damacy__zstd_order_shared;
 
-// Size class of n, four to an octave, largest first.
-DAMACY__INLINE uint32_t damacy__zstd_bucket(uint32_t n)
-{
-    const uint32_t log = 31 - damacy__clz(n | 1);
-    const uint32_t size_class = 4 * log + ((n << 2 >> log) & 3);
-    return DAMACY__ZSTD_BUCKETS - 1 - damacy__min(size_class, DAMACY__ZSTD_BUCKETS - 1);
-}
-
-// Number of sequences, 64 classes to an octave: blocks that are decoded side by side take as long
-// as the largest of them.
-DAMACY__INLINE uint32_t damacy__zstd_sequence_bucket(uint32_t n)
-{
-    const uint32_t log = 31 - damacy__clz(n | 1);
-    const uint32_t size_class = 64 * log + ((n << 6 >> log) & 63);
-    return DAMACY__ZSTD_SEQUENCE_BUCKETS - 1 -
-           damacy__min(size_class, DAMACY__ZSTD_SEQUENCE_BUCKETS - 1);
-}
-
-// An entry of a list: which list (LISTS: none) and its size class there. Nobody looks for errors,
-// as the stages may run at the same time: what a job has is decoded whatever else it has, and which
-// error is reported does not depend on which comes first.
+// An entry of a list: which list (LISTS: none) and its size class there.
 typedef struct damacy__zstd_order_key {
     uint32_t list, bucket;
 } damacy__zstd_order_key;
 
 // Of a block among those with sequences.
-DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_sequences(const damacy__zstd_block& b)
+DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_sequences(const damacy__zstd_wave& w,
+                                                                   uint32_t block)
 {
-    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};
+    const damacy__zstd_key own = damacy__zstd_key_load(w, block);
+    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, own.what & 0xffff};
 
-    if (b.type == DAMACY__ZSTD_SEQUENCES) {
+    if (own.what & DAMACY__ZSTD_KEY_SEQUENCES)
         key.list = DAMACY__ZSTD_LIST_SEQUENCES;
-        key.bucket = damacy__zstd_sequence_bucket(b.n_sequences);
-    }
     return key;
 }
 
 // Of a block among those with Huffman literals.
-DAMACY__INLINE damacy__zstd_order_key damacy__zstd_order_literals(const damacy__zstd_wave& w,
-                                                                  const damacy__zstd_block& b,
-                                                                  bool is_early)
+DAMACY__INLINE damacy__zstd_order_key
+damacy__zstd_order_literals(const damacy__zstd_wave& w, uint32_t block, bool is_early)
 {
-    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, 0};
+    const damacy__zstd_key own = damacy__zstd_key_load(w, block);
+    damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, own.what >> 16 & 0xff};
 
-    if (b.type >= DAMACY__ZSTD_LITERALS && b.literal_type >= DAMACY__ZSTD_LITERALS_HUFFMAN) {
-        const uint32_t log =
-            w.flags & DAMACY__ZSTD_FLAG_ONE_LIST ? 0 : damacy__zstd_trees(w)[b.tree].log;
-        const bool early = is_early && b.type == DAMACY__ZSTD_SEQUENCES;
+    if (own.what & DAMACY__ZSTD_KEY_LITERALS) {
+        const uint32_t log = w.flags & DAMACY__ZSTD_FLAG_ONE_LIST
+                                 ? 0
+                                 : ((const uint32_t*)(uintptr_t)w.logs)[own.tree];
+        const bool early = is_early && own.what & DAMACY__ZSTD_KEY_SEQUENCES;
         key.list = (early ? (uint32_t)DAMACY__ZSTD_LIST_EARLY : (uint32_t)DAMACY__ZSTD_LIST_LATE) +
                    (log <= 9 ? 0 : log - 9);
-        key.bucket = damacy__zstd_bucket(b.n_literals);
     }
     return key;
 }
@@ -158,9 +136,8 @@ DAMACY__INLINE void damacy__zstd_order_keys(const damacy__zstd_wave& w, uint32_t
         keys[k].bucket = 0;
         if (i < n)
             keys[k] = i >= n_blocks ? damacy__zstd_order_frame(damacy__zstd_frames(w)[i - n_blocks])
-                      : literals
-                          ? damacy__zstd_order_literals(w, damacy__zstd_blocks(w)[i], is_early)
-                          : damacy__zstd_order_sequences(damacy__zstd_blocks(w)[i]);
+                      : literals    ? damacy__zstd_order_literals(w, i, is_early)
+                                    : damacy__zstd_order_sequences(w, i);
     }
 }
 

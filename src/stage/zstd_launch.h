@@ -32,6 +32,8 @@ static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
     w.frames += call->scratch;
     w.blocks += call->scratch;
     w.trees += call->scratch;
+    w.keys += call->scratch;
+    w.logs += call->scratch;
     w.sequence_order += call->scratch;
     for (uint32_t i = 0; i < 3; i++) {
         w.literal_order[i] += call->scratch;

@@ -55,6 +55,8 @@ static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
            damacy__zstd_reserve(at, w->max_frames, sizeof(damacy__zstd_frame), &w->frames) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_block), &w->blocks) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_tree), &w->trees) &&
+           damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_key), &w->keys) &&
+           damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->logs) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->sequence_order) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[0]) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(uint32_t), &w->literal_order[1]) &&

@@ -15,6 +15,7 @@ struct parsed {
     std::vector<damacy__zstd_frame> frames;
     std::vector<damacy__zstd_block> blocks;
     std::vector<damacy__zstd_tree> trees;
+    std::vector<damacy__zstd_key> keys;
     damacy__zstd_counters counters = {};
 };
 
@@ -45,6 +46,7 @@ static parsed parse(const bytes& src, bool by_warp, uint32_t max_blocks,
     p.frames.resize(max_blocks);
     p.blocks.resize(max_blocks);
     p.trees.resize(max_blocks);
+    p.keys.resize(max_blocks, {0xeeeeeeee, 0xeeeeeeee});
     memset((void*)p.blocks.data(), 0xee, max_blocks * sizeof p.blocks[0]);
     memset((void*)p.trees.data(), 0xee, max_blocks * sizeof p.trees[0]);
     for (damacy__job& j : jobs) {
@@ -63,6 +65,7 @@ static parsed parse(const bytes& src, bool by_warp, uint32_t max_blocks,
     w.frames = at(p.frames);
     w.blocks = at(p.blocks);
     w.trees = at(p.trees);
+    w.keys = at(p.keys);
     w.literals = w.records = 1u << 20; // nothing is there: a walk only hands places out
     w.max_jobs = N;
     w.max_frames = w.max_blocks = max_blocks;
@@ -84,6 +87,7 @@ static uint64_t check(const bytes& src, uint32_t max_blocks, uint64_t max_record
     CHECK(same(a.frames, b.frames));
     CHECK(same(a.blocks, b.blocks));
     CHECK(same(a.trees, b.trees));
+    CHECK(same(a.keys, b.keys));
     CHECK_EQ(memcmp(&a.counters, &b.counters, sizeof a.counters), 0);
     return b.errors[0];
 }
@@ -232,6 +236,7 @@ TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
         std::vector<damacy__zstd_frame> frames(max_blocks);
         std::vector<damacy__zstd_block> blocks(max_blocks);
         std::vector<damacy__zstd_tree> trees(max_blocks);
+        std::vector<damacy__zstd_key> keys(max_blocks);
         std::vector<uint32_t> order(max_blocks), list(max_blocks);
         std::vector<bool> is_taken(max_blocks);
         damacy__zstd_counters counters;
@@ -251,6 +256,7 @@ TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
         w.frames = at(frames);
         w.blocks = at(blocks);
         w.trees = at(trees);
+        w.keys = at(keys);
         w.sequence_order = at(order);
         w.execute_list = at(list);
         w.literals = w.records = 1u << 20;

@@ -259,6 +259,8 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     wave_memory frames(w.max_frames * sizeof(damacy__zstd_frame), 0, 0xee);
     wave_memory blocks(w.max_blocks * sizeof(damacy__zstd_block), 0, 0xee);
     wave_memory trees(w.max_blocks * sizeof(damacy__zstd_tree), 0, 0xee);
+    wave_memory keys(w.max_blocks * sizeof(damacy__zstd_key), 0, 0xee);
+    wave_memory logs(4ull * w.max_blocks, 0, 0xee);
     wave_memory order0(4ull * w.max_blocks, 0, 0xee), order1(4ull * w.max_blocks, 0, 0xee);
     wave_memory order2(4ull * w.max_blocks, 0, 0xee), order3(4ull * w.max_blocks, 0, 0xee);
     wave_memory list(4ull * w.max_frames, 0, 0xee);
@@ -273,6 +275,8 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     w.frames = (uint64_t)(uintptr_t)frames.ptr;
     w.blocks = (uint64_t)(uintptr_t)blocks.ptr;
     w.trees = (uint64_t)(uintptr_t)trees.ptr;
+    w.keys = (uint64_t)(uintptr_t)keys.ptr;
+    w.logs = (uint64_t)(uintptr_t)logs.ptr;
     w.sequence_order = (uint64_t)(uintptr_t)order0.ptr;
     w.literal_order[0] = (uint64_t)(uintptr_t)order1.ptr;
     w.literal_order[1] = (uint64_t)(uintptr_t)order2.ptr;
