@@ -9895,6 +9895,7 @@ typedef struct damacy__zstd_counters {
     uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
     uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
     uint32_t is_tight;  /* allocate: not all records that there may be have room */
+    uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 
@@ -14506,6 +14507,19 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "    return threadIdx.x & 31;\n"
     "}\n"
     "\n"
+    "// The number of the multiprocessor that runs this block of threads; 2 k and 2 k + 1 are neighbours.\n"
+    "// (On the CPU any number, as nothing may depend on it but speed.)\n"
+    "DAMACY__INLINE uint32_t damacy__multiprocessor(void)\n"
+    "{\n"
+    "#ifdef __CUDACC__\n"
+    "    uint32_t id;\n"
+    "    asm volatile(\"mov.u32 %0,%%smid;\" : \"=r\"(id));\n"
+    "    return id;\n"
+    "#else\n"
+    "    return (uint32_t)(simt::random() % (2 * gridDim.x));\n"
+    "#endif\n"
+    "}\n"
+    "\n"
     "DAMACY__INLINE uint32_t damacy__min(uint32_t a, uint32_t b)\n"
     "{\n"
     "    return a < b ? a : b;\n"
@@ -15192,6 +15206,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */\n"
     "    uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */\n"
     "    uint32_t is_tight;  /* allocate: not all records that there may be have room */\n"
+    "    uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */\n"
     "} damacy__zstd_counters;\n"
     "static_assert(sizeof(damacy__zstd_counters) == 104, \"ABI\");\n"
     "\n"
@@ -18439,6 +18454,7 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "// decoded again.\n"
     "#define DAMACY__FSE_WIDE_TAKEN 1u\n"
     "#define DAMACY__FSE_AGAIN      2u\n"
+    "#define DAMACY__FSE_LEAVES     4u // this CTA takes none\n"
     "\n"
     "// Decodes blocks order[0 ... n).\n"
     "template <class S>\n"
@@ -18499,6 +18515,10 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "    const bool has_wide = wide.n && !(flags & DAMACY__FSE_WIDE_TAKEN);\n"
     "    damacy__fse_part part = wide;\n"
     "\n"
+    "    if (flags & DAMACY__FSE_LEAVES) {\n"
+    "        damacy__sts32(shared + S::CONTROL + 24, 0);\n"
+    "        return;\n"
+    "    }\n"
     "    if (!has_wide || damacy__atomic_add(ticket, 0) < damacy__fse_narrow_before(&plan))\n"
     "        part = damacy__fse_narrow_part(&plan, damacy__atomic_add(ticket, 1));\n"
     "    if (part.n == 0 && has_wide)\n"
@@ -18531,6 +18551,21 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "    return part;\n"
     "}\n"
     "\n"
+    "// Whether this CTA leaves its multiprocessor to literals, because narrow groups are fewer than CTAs.\n"
+    "// Those that stay are neighbours, as two multiprocessors share a cache of instructions, and a walk\n"
+    "// beside other code takes a sixth longer. As many as there are groups stay wherever they are. Not\n"
+    "// beside other waves, where CTAs begin as they find room. One thread asks, once.\n"
+    "DAMACY__INLINE bool damacy__fse_leaves(const damacy__zstd_wave& w, const damacy__fse_plan* p)\n"
+    "{\n"
+    "    const uint32_t n_groups = (p->n + p->n_lanes - 1) / p->n_lanes;\n"
+    "\n"
+    "    if (p->n_wide_lanes == 0 || p->wide_end > p->wide || n_groups >= gridDim.x ||\n"
+    "        w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)\n"
+    "        return false;\n"
+    "    return damacy__multiprocessor() >= ((n_groups + 1) & ~1u) &&\n"
+    "           damacy__atomic_add(&damacy__zstd_counts(w)->n_left, 1) < gridDim.x - n_groups;\n"
+    "}\n"
+    "\n"
     "// A whole CTA: groups of the plan that warp 0 has, wide ones in shape W.\n"
     "template <class S, class W>\n"
     "static __device__ void damacy__fse_run(const damacy__zstd_wave& w, const damacy__fse_plan& plan,\n"
@@ -18543,7 +18578,8 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "        damacy__sts32(shared + S::CONSTANTS + 4 * i, damacy__fse_constant(i));\n"
     "    if (threadIdx.x == 0) {\n"
     "        damacy__fse_plan_save(&plan, shared + S::CONTROL);\n"
-    "        damacy__sts32(shared + S::CONTROL + 28, 0);\n"
+    "        damacy__sts32(shared + S::CONTROL + 28,\n"
+    "                      damacy__fse_leaves(w, &plan) ? DAMACY__FSE_LEAVES : 0);\n"
     "    }\n"
     "    for (;;) {\n"
     "        const damacy__fse_part part = damacy__fse_take<S>(w, shared);\n"
@@ -19332,14 +19368,16 @@ __extension__ static const char damacy__source_zstd_fse_plan_cuh[] =
     "    return part;\n"
     "}\n"
     "\n"
-    "// All blocks in one shape, in groups as small as the grid allows.\n"
+    "// All blocks in one shape, in groups as small as the grid allows, or full ones if these would be more\n"
+    "// than a quarter full: a step takes as long however many lanes walk, and literals are decoded\n"
+    "// meanwhile by the multiprocessors that have no group.\n"
     "DAMACY__INLINE damacy__fse_plan damacy__fse_plan_even(uint32_t n, uint32_t lanes, bool is_wide)\n"
     "{\n"
     "    const uint32_t share = (n + gridDim.x - 1) / gridDim.x;\n"
     "    damacy__fse_plan p;\n"
     "\n"
     "    p.n = n;\n"
-    "    p.n_lanes = damacy__max(damacy__min(share, lanes), 1);\n"
+    "    p.n_lanes = !is_wide && 4 * share > lanes ? lanes : damacy__max(damacy__min(share, lanes), 1);\n"
     "    p.n_wide_lanes = is_wide ? 0 : p.n_lanes;\n"
     "    p.wide = p.wide_end = 0;\n"
     "    return p;\n"
@@ -32985,7 +33023,7 @@ static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
     return device->shared_per_block >= 232448 ? 32 : device->shared_per_block >= 101376 ? 16 : 8;
 }
 
-/* A grid of the whole device finds each multiprocessor's share itself, and is done soonest. Where
+/* A grid of the whole device finds itself which multiprocessors it needs, and is done soonest. Where
  * others hold a little of a multiprocessor's shared memory, a block would begin when all others are
  * done, and its share with it: the grid leaves those out. Beside other waves, few full groups that
  * have their multiprocessors for themselves: execution, whose history is the cache that shared

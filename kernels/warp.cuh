@@ -104,6 +104,19 @@ DAMACY__INLINE uint32_t damacy__lane(void)
     return threadIdx.x & 31;
 }
 
+// The number of the multiprocessor that runs this block of threads; 2 k and 2 k + 1 are neighbours.
+// (On the CPU any number, as nothing may depend on it but speed.)
+DAMACY__INLINE uint32_t damacy__multiprocessor(void)
+{
+#ifdef __CUDACC__
+    uint32_t id;
+    asm volatile("mov.u32 %0,%%smid;" : "=r"(id));
+    return id;
+#else
+    return (uint32_t)(simt::random() % (2 * gridDim.x));
+#endif
+}
+
 DAMACY__INLINE uint32_t damacy__min(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;

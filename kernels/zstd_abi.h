@@ -197,6 +197,7 @@ typedef struct damacy__zstd_counters {
     uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
     uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
     uint32_t is_tight;  /* allocate: not all records that there may be have room */
+    uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 

@@ -184,6 +184,7 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
 // decoded again.
 #define DAMACY__FSE_WIDE_TAKEN 1u
 #define DAMACY__FSE_AGAIN      2u
+#define DAMACY__FSE_LEAVES     4u // this CTA takes none
 
 // Decodes blocks order[0 ... n).
 template <class S>
@@ -244,6 +245,10 @@ DAMACY__INLINE void damacy__fse_choose(const damacy__zstd_wave& w, uint32_t shar
     const bool has_wide = wide.n && !(flags & DAMACY__FSE_WIDE_TAKEN);
     damacy__fse_part part = wide;
 
+    if (flags & DAMACY__FSE_LEAVES) {
+        damacy__sts32(shared + S::CONTROL + 24, 0);
+        return;
+    }
     if (!has_wide || damacy__atomic_add(ticket, 0) < damacy__fse_narrow_before(&plan))
         part = damacy__fse_narrow_part(&plan, damacy__atomic_add(ticket, 1));
     if (part.n == 0 && has_wide)
@@ -276,6 +281,21 @@ DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uin
     return part;
 }
 
+// Whether this CTA leaves its multiprocessor to literals, because narrow groups are fewer than CTAs.
+// Those that stay are neighbours, as two multiprocessors share a cache of instructions, and a walk
+// beside other code takes a sixth longer. As many as there are groups stay wherever they are. Not
+// beside other waves, where CTAs begin as they find room. One thread asks, once.
+DAMACY__INLINE bool damacy__fse_leaves(const damacy__zstd_wave& w, const damacy__fse_plan* p)
+{
+    const uint32_t n_groups = (p->n + p->n_lanes - 1) / p->n_lanes;
+
+    if (p->n_wide_lanes == 0 || p->wide_end > p->wide || n_groups >= gridDim.x ||
+        w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)
+        return false;
+    return damacy__multiprocessor() >= ((n_groups + 1) & ~1u) &&
+           damacy__atomic_add(&damacy__zstd_counts(w)->n_left, 1) < gridDim.x - n_groups;
+}
+
 // A whole CTA: groups of the plan that warp 0 has, wide ones in shape W.
 template <class S, class W>
 static __device__ void damacy__fse_run(const damacy__zstd_wave& w, const damacy__fse_plan& plan,
@@ -288,7 +308,8 @@ static __device__ void damacy__fse_run(const damacy__zstd_wave& w, const damacy_
         damacy__sts32(shared + S::CONSTANTS + 4 * i, damacy__fse_constant(i));
     if (threadIdx.x == 0) {
         damacy__fse_plan_save(&plan, shared + S::CONTROL);
-        damacy__sts32(shared + S::CONTROL + 28, 0);
+        damacy__sts32(shared + S::CONTROL + 28,
+                      damacy__fse_leaves(w, &plan) ? DAMACY__FSE_LEAVES : 0);
     }
     for (;;) {
         const damacy__fse_part part = damacy__fse_take<S>(w, shared);

@@ -79,14 +79,16 @@ DAMACY__INLINE damacy__fse_part damacy__fse_wide_part(const damacy__fse_plan* p,
     return part;
 }
 
-// All blocks in one shape, in groups as small as the grid allows.
+// All blocks in one shape, in groups as small as the grid allows, or full ones if these would be more
+// than a quarter full: a step takes as long however many lanes walk, and literals are decoded
+// meanwhile by the multiprocessors that have no group.
 DAMACY__INLINE damacy__fse_plan damacy__fse_plan_even(uint32_t n, uint32_t lanes, bool is_wide)
 {
     const uint32_t share = (n + gridDim.x - 1) / gridDim.x;
     damacy__fse_plan p;
 
     p.n = n;
-    p.n_lanes = damacy__max(damacy__min(share, lanes), 1);
+    p.n_lanes = !is_wide && 4 * share > lanes ? lanes : damacy__max(damacy__min(share, lanes), 1);
     p.n_wide_lanes = is_wide ? 0 : p.n_lanes;
     p.wide = p.wide_end = 0;
     return p;

@@ -372,6 +372,20 @@ static void run_mixed(const damacy__zstd_wave& w)
     simt::launch(dim3(n_ctas), dim3(DAMACY__FSE_THREADS), wide::SIZE,
                  [&] { damacy__fse_run<narrow, wide>(w, plan, 0); });
 }
+// More CTAs than groups, on any multiprocessors: as many stay as are needed.
+static void run_spare(const damacy__zstd_wave& w)
+{
+    typedef damacy__fse_shape<4, 6, 8> narrow;
+    const uint32_t n = ((const damacy__zstd_counters*)(uintptr_t)w.counters)->n_sequence_blocks;
+    damacy__fse_plan plan;
+    plan.n = n;
+    plan.n_lanes = plan.n_wide_lanes = narrow::LANES;
+    plan.wide = plan.wide_end = 0;
+    const uint32_t n_ctas = n / narrow::LANES + 2 + (uint32_t)(simt::random() % 3);
+    tell_watch<narrow>();
+    simt::launch(dim3(n_ctas), dim3(DAMACY__FSE_THREADS), narrow::SIZE,
+                 [&] { damacy__fse_run<narrow, narrow>(w, plan, 0); });
+}
 static void run_stage(const damacy__zstd_wave& w)
 {
     simt::launch(dim3(2), dim3(DAMACY__FSE_THREADS), DAMACY__SHARED_MAX, [&] {
@@ -386,6 +400,7 @@ static const stage stages[] = {run_shape<damacy__fse_shape<8, 6, 32>>,
                                run_shape<damacy__fse_shape<4, 6, 8>>,
                                run_shape<damacy__fse_shape<4, 5, 16>>,
                                run_mixed,
+                               run_spare,
                                run_stage};
 static const uint32_t n_stages = sizeof stages / sizeof stages[0];
 
@@ -900,6 +915,35 @@ TEST(a_plan_takes_every_block_once_in_groups_that_fit)
     CHECK(n_wide_plans > 20 && n_wide_plans < 180);
 }
 
+// How many CTAs of 132 leave, wherever they are.
+static uint32_t n_leaving(const damacy__fse_plan& plan, uint32_t flags)
+{
+    damacy__zstd_counters counters;
+    damacy__zstd_wave w;
+    uint32_t n = 0;
+    memset(&counters, 0, sizeof counters);
+    memset(&w, 0, sizeof w);
+    w.counters = (uint64_t)(uintptr_t)&counters;
+    w.flags = flags;
+    simt::launch(dim3(132), dim3(1), 0, [&] { n += damacy__fse_leaves(w, &plan); });
+    return n;
+}
+
+TEST(multiprocessors_without_a_group_are_left_to_literals)
+{
+    uint32_t most = 0;
+    for (uint32_t round = 0; round < 50; round++) {
+        const uint32_t n = n_leaving({2048, 32, 32, 0, 0}, 0); // 64 groups
+        CHECK(n <= 132 - 64);
+        most = std::max(most, n);
+    }
+    CHECK(most > 40); // three of four, by chance
+    CHECK_EQ(n_leaving({2048, 32, 32, 0, 0}, DAMACY__ZSTD_FLAG_FSE_THROUGHPUT), 0);
+    CHECK_EQ(n_leaving({4224, 32, 32, 0, 0}, 0), 0);      // a group each
+    CHECK_EQ(n_leaving({1056, 8, 0, 0, 0}, 0), 0);        // wide
+    CHECK_EQ(n_leaving({4224, 32, 8, 4096, 4224}, 0), 0); // wide ones among them
+}
+
 TEST(large_blocks_that_are_left_after_full_rounds_are_wide)
 {
     std::vector<uint32_t> sizes(4600, 17000);
@@ -918,7 +962,7 @@ TEST(large_blocks_that_are_left_after_full_rounds_are_wide)
     CHECK_EQ(full.wide, full.wide_end);
     const damacy__fse_plan half = plan_of(std::vector<uint32_t>(2112, 10000), 132);
     CHECK_EQ(half.wide, half.wide_end);
-    CHECK_EQ(half.n_lanes, 16);
+    CHECK_EQ(half.n_lanes, 32); // 66 CTAs; literals have the rest
 }
 
 TEST_MAIN
