@@ -98,7 +98,7 @@ static inline std::vector<std::string> corpus_split(const std::string& line)
     return cells;
 }
 
-// Archive NAME.tar.zst with the lines of NAME.csv. Empty if it is not there.
+// Archive NAME.tar.zst with the lines of NAME.csv. Without it there is nothing to test: the end.
 static inline std::vector<corpus_file> corpus_load(const std::string& name)
 {
     std::vector<corpus_file> files =
@@ -108,6 +108,11 @@ static inline std::vector<corpus_file> corpus_load(const std::string& name)
     std::vector<std::string> columns;
     std::string line;
 
+    if (files.empty() || csv.empty()) {
+        printf("Bail out! no corpus %s: run from the repository root, or set DAMACY_CORPUS\n",
+               corpus_path(name).c_str());
+        exit(1);
+    }
     for (const uint8_t c : csv) {
         if (c != '\n') {
             line += (char)c;
