@@ -18551,8 +18551,8 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "    return part;\n"
     "}\n"
     "\n"
-    "// Whether this CTA leaves its multiprocessor to literals, because narrow groups are fewer than CTAs.\n"
-    "// Those that stay are neighbours, as two multiprocessors share a cache of instructions, and a walk\n"
+    "// Whether this CTA leaves its multiprocessor to literals, as narrow groups are fewer than CTAs.\n"
+    "// Those that stay are neighbours: two multiprocessors share a cache of instructions, and a walk\n"
     "// beside other code takes a sixth longer. As many as there are groups stay wherever they are. Not\n"
     "// beside other waves, where CTAs begin as they find room. One thread asks, once.\n"
     "DAMACY__INLINE bool damacy__fse_leaves(const damacy__zstd_wave& w, const damacy__fse_plan* p)\n"
@@ -19368,8 +19368,8 @@ __extension__ static const char damacy__source_zstd_fse_plan_cuh[] =
     "    return part;\n"
     "}\n"
     "\n"
-    "// All blocks in one shape, in groups as small as the grid allows, or full ones if these would be more\n"
-    "// than a quarter full: a step takes as long however many lanes walk, and literals are decoded\n"
+    "// All blocks in one shape, in groups as small as the grid allows, or full ones if these would be\n"
+    "// more than a quarter full: a step takes as long however many lanes walk, and literals are decoded\n"
     "// meanwhile by the multiprocessors that have no group.\n"
     "DAMACY__INLINE damacy__fse_plan damacy__fse_plan_even(uint32_t n, uint32_t lanes, bool is_wide)\n"
     "{\n"
@@ -33023,7 +33023,7 @@ static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
     return device->shared_per_block >= 232448 ? 32 : device->shared_per_block >= 101376 ? 16 : 8;
 }
 
-/* A grid of the whole device finds itself which multiprocessors it needs, and is done soonest. Where
+/* A grid of the whole device finds itself what multiprocessors it needs, and is done soonest. Where
  * others hold a little of a multiprocessor's shared memory, a block would begin when all others are
  * done, and its share with it: the grid leaves those out. Beside other waves, few full groups that
  * have their multiprocessors for themselves: execution, whose history is the cache that shared

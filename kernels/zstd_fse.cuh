@@ -281,8 +281,8 @@ DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uin
     return part;
 }
 
-// Whether this CTA leaves its multiprocessor to literals, because narrow groups are fewer than CTAs.
-// Those that stay are neighbours, as two multiprocessors share a cache of instructions, and a walk
+// Whether this CTA leaves its multiprocessor to literals, as narrow groups are fewer than CTAs.
+// Those that stay are neighbours: two multiprocessors share a cache of instructions, and a walk
 // beside other code takes a sixth longer. As many as there are groups stay wherever they are. Not
 // beside other waves, where CTAs begin as they find room. One thread asks, once.
 DAMACY__INLINE bool damacy__fse_leaves(const damacy__zstd_wave& w, const damacy__fse_plan* p)

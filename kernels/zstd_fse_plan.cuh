@@ -79,8 +79,8 @@ DAMACY__INLINE damacy__fse_part damacy__fse_wide_part(const damacy__fse_plan* p,
     return part;
 }
 
-// All blocks in one shape, in groups as small as the grid allows, or full ones if these would be more
-// than a quarter full: a step takes as long however many lanes walk, and literals are decoded
+// All blocks in one shape, in groups as small as the grid allows, or full ones if these would be
+// more than a quarter full: a step takes as long however many lanes walk, and literals are decoded
 // meanwhile by the multiprocessors that have no group.
 DAMACY__INLINE damacy__fse_plan damacy__fse_plan_even(uint32_t n, uint32_t lanes, bool is_wide)
 {

@@ -284,7 +284,7 @@ static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
     return device->shared_per_block >= 232448 ? 32 : device->shared_per_block >= 101376 ? 16 : 8;
 }
 
-/* A grid of the whole device finds itself which multiprocessors it needs, and is done soonest. Where
+/* A grid of the whole device finds itself what multiprocessors it needs, and is done soonest. Where
  * others hold a little of a multiprocessor's shared memory, a block would begin when all others are
  * done, and its share with it: the grid leaves those out. Beside other waves, few full groups that
  * have their multiprocessors for themselves: execution, whose history is the cache that shared
