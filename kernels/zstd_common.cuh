@@ -20,6 +20,10 @@ DAMACY__INLINE damacy__zstd_tree* damacy__zstd_trees(const damacy__zstd_wave& w)
 {
     return (damacy__zstd_tree*)(uintptr_t)w.trees;
 }
+DAMACY__INLINE uint32_t* damacy__zstd_tree_logs(const damacy__zstd_wave& w)
+{
+    return (uint32_t*)(uintptr_t)w.logs;
+}
 DAMACY__INLINE damacy__zstd_span* damacy__zstd_spans(const damacy__zstd_wave& w)
 {
     return (damacy__zstd_span*)(uintptr_t)w.spans;

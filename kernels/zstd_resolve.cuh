@@ -48,9 +48,8 @@ damacy__zstd_order_literals(const damacy__zstd_wave& w, uint32_t block, bool is_
     damacy__zstd_order_key key = {DAMACY__ZSTD_LISTS, own.what >> 16 & 0xff};
 
     if (own.what & DAMACY__ZSTD_KEY_LITERALS) {
-        const uint32_t log = w.flags & DAMACY__ZSTD_FLAG_ONE_LIST
-                                 ? 0
-                                 : ((const uint32_t*)(uintptr_t)w.logs)[own.tree];
+        const uint32_t log =
+            w.flags & DAMACY__ZSTD_FLAG_ONE_LIST ? 0 : damacy__zstd_tree_logs(w)[own.tree];
         const bool early = is_early && own.what & DAMACY__ZSTD_KEY_SEQUENCES;
         key.list = (early ? (uint32_t)DAMACY__ZSTD_LIST_EARLY : (uint32_t)DAMACY__ZSTD_LIST_LATE) +
                    (log <= 9 ? 0 : log - 9);

@@ -289,7 +289,7 @@ static __device__ void damacy__zstd_trees_decode(const damacy__zstd_wave& w,
             t.states = damacy__shared_address(shared.states[k]);
             t.counts = damacy__shared_address(shared.counts[k]);
             const uint32_t log = damacy__zstd_tree_decode(t, limit, size);
-            trees[index].log = ((uint32_t*)(uintptr_t)w.logs)[index] = log;
+            trees[index].log = damacy__zstd_tree_logs(w)[index] = log;
             trees[index].size = log ? size : 0;
             if (!log)
                 damacy__zstd_fail(w, damacy__zstd_blocks(w)[trees[index].block], src,

@@ -1,6 +1,7 @@
 // The corpora of tests/corpus: archives of frames and the CSV files that say what each must decode
 // to. Run from the repository root, or set DAMACY_CORPUS.
 #pragma once
+#include "tests/test.h"
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -98,7 +99,7 @@ static inline std::vector<std::string> corpus_split(const std::string& line)
     return cells;
 }
 
-// Archive NAME.tar.zst with the lines of NAME.csv. Without it there is nothing to test: the end.
+// Archive NAME.tar.zst with the lines of NAME.csv. Fails the test if one is not there.
 static inline std::vector<corpus_file> corpus_load(const std::string& name)
 {
     std::vector<corpus_file> files =
@@ -108,11 +109,7 @@ static inline std::vector<corpus_file> corpus_load(const std::string& name)
     std::vector<std::string> columns;
     std::string line;
 
-    if (files.empty() || csv.empty()) {
-        printf("Bail out! no corpus %s: run from the repository root, or set DAMACY_CORPUS\n",
-               corpus_path(name).c_str());
-        exit(1);
-    }
+    CHECK(!files.empty() && !csv.empty());
     for (const uint8_t c : csv) {
         if (c != '\n') {
             line += (char)c;
