@@ -673,8 +673,9 @@ typedef struct damacy_codec_limits {
     uint32_t max_blocks;   /* Zstandard: blocks of all frames together; 0: one per 16 KiB, and one
                               per KiB of the largest */
     uint32_t max_streams;  /* blosc: streams of all chunks together; 0: one per 8 KiB */
-    uint32_t n_concurrent; /* batches that run at the same time, on streams of their own: two or
-                              more trade the time of one for that of all; 0: 1 */
+    uint32_t n_concurrent; /* batches that run at the same time, on streams of their own: each
+                              takes its part of the device, which trades its time for that of all;
+                              0: 1 */
     uint32_t n_parts;      /* Zstandard: parts in which a batch is decoded, one after another in
                               the same scratch, about 4.9 bytes per decoded byte of a part, where
                               every frame of common blocks fits. Parts of thousands of frames cost
@@ -9930,7 +9931,8 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 /* Of order: the lists of literals, not the others. */
 #define DAMACY__ZSTD_FLAG_LITERALS 0x1000u
 /* Of order and of a pass over literals: those of blocks with sequences have a list and a pass of
- * their own, which needs no places of blocks. Else one list holds all. */
+ * their own, which needs no places of blocks. Else one list holds all. Of fse: that pass takes the
+ * multiprocessors that it leaves. */
 #define DAMACY__ZSTD_FLAG_EARLY 0x2000u
 /* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
 #define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u
@@ -15241,7 +15243,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Of order: the lists of literals, not the others. */\n"
     "#define DAMACY__ZSTD_FLAG_LITERALS 0x1000u\n"
     "/* Of order and of a pass over literals: those of blocks with sequences have a list and a pass of\n"
-    " * their own, which needs no places of blocks. Else one list holds all. */\n"
+    " * their own, which needs no places of blocks. Else one list holds all. Of fse: that pass takes the\n"
+    " * multiprocessors that it leaves. */\n"
     "#define DAMACY__ZSTD_FLAG_EARLY 0x2000u\n"
     "/* Of order, with EARLY: the device chooses, by bytes of literals for a record. */\n"
     "#define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u\n"
@@ -18558,13 +18561,14 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "// Whether this CTA leaves its multiprocessor to literals, as narrow groups are fewer than CTAs.\n"
     "// Those that stay are neighbours: two multiprocessors share a cache of instructions, and a walk\n"
     "// beside other code takes a sixth longer. As many as there are groups stay wherever they are. Not\n"
-    "// beside other waves, where CTAs begin as they find room. One thread asks, once.\n"
+    "// beside other waves, where CTAs begin as they find room, but then literals are not early, either.\n"
+    "// One thread asks, once.\n"
     "DAMACY__INLINE bool damacy__fse_leaves(const damacy__zstd_wave& w, const damacy__fse_plan* p)\n"
     "{\n"
     "    const uint32_t n_groups = (p->n + p->n_lanes - 1) / p->n_lanes;\n"
     "\n"
     "    if (p->n_wide_lanes == 0 || p->wide_end > p->wide || n_groups >= gridDim.x ||\n"
-    "        w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)\n"
+    "        !(w.flags & DAMACY__ZSTD_FLAG_EARLY))\n"
     "        return false;\n"
     "    return damacy__multiprocessor() >= ((n_groups + 1) & ~1u) &&\n"
     "           damacy__atomic_add(&damacy__zstd_counts(w)->n_left, 1) < gridDim.x - n_groups;\n"
@@ -18603,7 +18607,8 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "static __device__ void damacy__fse_run_even(const damacy__zstd_wave& w, uint32_t shared)\n"
     "{\n"
     "    const uint32_t n = damacy__zstd_counts(w)->n_sequence_blocks;\n"
-    "    damacy__fse_run<S, S>(w, damacy__fse_plan_even(n, S::LANES, S::WIDE), shared);\n"
+    "    const bool is_full = !S::WIDE && damacy__fse_is_full(w);\n"
+    "    damacy__fse_run<S, S>(w, damacy__fse_plan_even(n, S::LANES, S::WIDE, is_full), shared);\n"
     "}\n"
     "\n"
     "// Shapes by shared memory. Without room for 16 blocks or more there is one shape of fewer lanes.\n"
@@ -18635,9 +18640,9 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "    damacy__fse_plan plan;\n"
     "\n"
     "    if (w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)\n"
-    "        plan = damacy__fse_plan_even(n, lanes, false);\n"
+    "        plan = damacy__fse_plan_even(n, lanes, false, true);\n"
     "    else if (n <= wide_lanes * gridDim.x)\n"
-    "        plan = damacy__fse_plan_even(n, wide_lanes, true);\n"
+    "        plan = damacy__fse_plan_even(n, wide_lanes, true, false);\n"
     "    else if (threadIdx.x < 32)\n"
     "        plan = damacy__fse_plan_mixed(w, n, lanes, wide_lanes);\n"
     "    damacy__fse_run<damacy__fse_throughput, damacy__fse_latency>(w, plan,\n"
@@ -19372,16 +19377,23 @@ __extension__ static const char damacy__source_zstd_fse_plan_cuh[] =
     "    return part;\n"
     "}\n"
     "\n"
-    "// All blocks in one shape, in groups as small as the grid allows, or full ones if these would be\n"
-    "// more than a quarter full: a step takes as long however many lanes walk, and literals are decoded\n"
-    "// meanwhile by the multiprocessors that have no group.\n"
-    "DAMACY__INLINE damacy__fse_plan damacy__fse_plan_even(uint32_t n, uint32_t lanes, bool is_wide)\n"
+    "// Whether narrow groups are to be full rather than many: a step takes as long however many lanes\n"
+    "// walk, and the multiprocessors that have no group decode literals or other waves meanwhile.\n"
+    "DAMACY__INLINE bool damacy__fse_is_full(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return w.flags & (DAMACY__ZSTD_FLAG_EARLY | DAMACY__ZSTD_FLAG_FSE_THROUGHPUT);\n"
+    "}\n"
+    "\n"
+    "// All blocks in one shape, in groups as small as the grid allows, or, if is_full, full ones where\n"
+    "// these would be more than a quarter full.\n"
+    "DAMACY__INLINE damacy__fse_plan damacy__fse_plan_even(uint32_t n, uint32_t lanes, bool is_wide,\n"
+    "                                                      bool is_full)\n"
     "{\n"
     "    const uint32_t share = (n + gridDim.x - 1) / gridDim.x;\n"
     "    damacy__fse_plan p;\n"
     "\n"
     "    p.n = n;\n"
-    "    p.n_lanes = !is_wide && 4 * share > lanes ? lanes : damacy__max(damacy__min(share, lanes), 1);\n"
+    "    p.n_lanes = is_full && 4 * share > lanes ? lanes : damacy__max(damacy__min(share, lanes), 1);\n"
     "    p.n_wide_lanes = is_wide ? 0 : p.n_lanes;\n"
     "    p.wide = p.wide_end = 0;\n"
     "    return p;\n"
@@ -19446,7 +19458,7 @@ __extension__ static const char damacy__source_zstd_fse_plan_cuh[] =
     "    const uint32_t largest =\n"
     "        damacy__fse_size_at(w, n, lane < DAMACY__FSE_ROUNDS ? base + lane * round : n);\n"
     "    uint32_t size[DAMACY__FSE_SAMPLES];\n"
-    "    damacy__fse_plan p = damacy__fse_plan_even(n, lanes, false);\n"
+    "    damacy__fse_plan p = damacy__fse_plan_even(n, lanes, false, damacy__fse_is_full(w));\n"
     "    float best = 0;\n"
     "\n"
     "    for (uint32_t k = 0; k < DAMACY__FSE_SAMPLES; k++)\n"
@@ -32560,7 +32572,8 @@ typedef struct damacy__zstd_call {
        shapes do not matter */
     const damacy__blosc_wave* blosc;
     const damacy__kernel* filtered;
-    bool has_company; /* other waves run at the same time: takes no more of the device than helps */
+    uint32_t n_concurrent; /* waves that run at the same time, with this one: of two or more each
+                              takes no more of the device than helps; 0: 1 */
     uint32_t n_held;  /* multiprocessors that hold other kernels' blocks for long */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
                                    the last part */
@@ -32595,6 +32608,38 @@ typedef struct damacy__zstd_pass {
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
 
+/* Whether other waves run at the same time. */
+static bool damacy__zstd_has_company(const damacy__zstd_pass* run)
+{
+    return run->call->n_concurrent > 1;
+}
+
+/* Blocks of the jobs if all are of one size. */
+static uint64_t damacy__zstd_likely_blocks(const damacy__zstd_pass* run)
+{
+    return run->n_jobs * DAMACY__MAX(damacy__div_up(run->size_each, DAMACY__ZSTD_BLOCK_MAX), 1);
+}
+
+/* Multiprocessors whose shared memory is free. */
+static uint32_t damacy__zstd_n_free(const damacy__zstd_call* call, const damacy__device* device)
+{
+    return device->n_multiprocessors - DAMACY__MIN(call->n_held, device->n_multiprocessors / 2);
+}
+
+/* The shape of sequences beside other waves. That for few blocks takes three fifths of the time and
+ * two and a half times as many multiprocessors: as long as all waves find room at once, or nearly.
+ * Of blosc chunks the device alone knows how many blocks they are. */
+static uint32_t damacy__zstd_choose_fse(const damacy__zstd_pass* run)
+{
+    const uint64_t groups =
+        damacy__div_up(damacy__zstd_likely_blocks(run), DAMACY__ZSTD_FSE_LATENCY_BLOCKS);
+    const uint64_t room = 8ull * damacy__zstd_n_free(run->call, run->device) / 7;
+
+    return !run->call->blosc && groups <= room / run->call->n_concurrent
+               ? DAMACY__ZSTD_FLAG_FSE_LATENCY
+               : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+}
+
 /* Up to 200 blosc chunks may be more than 200 frames, a block each, which the device alone knows:
  * two more shapes for it to choose from. Fewer than 50 are not worth what idle launches take. */
 static uint32_t damacy__zstd_choose_blocks(const damacy__zstd_pass* run)
@@ -32612,9 +32657,9 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->device->n_multiprocessors;
     const bool are_few = 5 * run->n_jobs <= 3 * n;
-    const uint32_t least = are_few && !run->call->has_company ? DAMACY__ZSTD_RELAY_SIZE / 4
-                           : run->n_jobs <= n                 ? 2 * DAMACY__ZSTD_RELAY_SIZE
-                                                              : DAMACY__ZSTD_RELAY_SIZE;
+    const uint32_t least = are_few && !damacy__zstd_has_company(run) ? DAMACY__ZSTD_RELAY_SIZE / 4
+                           : run->n_jobs <= n                        ? 2 * DAMACY__ZSTD_RELAY_SIZE
+                                                                     : DAMACY__ZSTD_RELAY_SIZE;
 
     if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
         return DAMACY__ZSTD_EXECUTE_1024X3 | damacy__zstd_choose_blocks(run);
@@ -32636,9 +32681,12 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
  * theirs are there, too, unless they are large. */
 static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
 {
-    const bool has_others = run->call->has_company && !run->call->blosc;
+    const bool has_others = damacy__zstd_has_company(run) && !run->call->blosc;
 
-    return run->n_jobs > (has_others && run->size_each < DAMACY__ZSTD_RELAY_SIZE ? 100u : 200u);
+    if (has_others && run->size_each < DAMACY__ZSTD_RELAY_SIZE) {
+        return (uint64_t)run->n_jobs * run->call->n_concurrent > 300;
+    }
+    return run->n_jobs > 200;
 }
 
 /* Execution of many frames. Of blosc chunks the device alone knows how many frames they are, so it
@@ -32653,8 +32701,8 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
                (n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
                          : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     }
-    if (n <= 1000 && run->call->has_company) { /* small blocks of threads share multiprocessors */
-        return DAMACY__ZSTD_EXECUTE_128X4;
+    if (n <= 1000 && damacy__zstd_has_company(run)) { /* small blocks of threads find room */
+        return n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4;
     }
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
         return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;
@@ -32686,8 +32734,8 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
         o->early = DAMACY__ZSTD_FLAG_EARLY |
                    (o->literals == DAMACY__ZSTD_LANES ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0);
     }
-    if (o->fse == 0 && run->call->has_company) {
-        o->fse = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+    if (o->fse == 0 && damacy__zstd_has_company(run)) {
+        o->fse = damacy__zstd_choose_fse(run);
     }
     if (o->execute == 0) {
         o->execute = damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
@@ -32723,7 +32771,7 @@ static uint32_t damacy__zstd_division_of(const damacy__zstd_pass* run, bool is_a
     const damacy__zstd_tile tile = damacy__zstd_tile_of(DAMACY__ZSTD_TILE_256X4);
     const bool is_one_shape = run->n_jobs > 200 && run->n_jobs <= 1000;
 
-    if (run->call->has_company) {
+    if (damacy__zstd_has_company(run)) {
         return damacy__zstd_division(run->device, 0);
     }
     if (!is_one_shape || run->options.literals != DAMACY__ZSTD_LANES) {
@@ -32956,9 +33004,8 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const uint64_t most = damacy__div_up(run->n_blocks, 8);
-    const uint64_t likely = run->n_jobs * damacy__div_up(run->size_each, DAMACY__ZSTD_BLOCK_MAX);
-    const uint64_t share =
-        DAMACY__MAX(damacy__div_up(likely, 8ull * run->device->n_multiprocessors), 1);
+    const uint64_t per = 8ull * run->device->n_multiprocessors;
+    const uint64_t share = DAMACY__MAX(damacy__div_up(damacy__zstd_likely_blocks(run), per), 1);
     const bool is_one = share * (DAMACY__ZSTD_LANES10_SHARED + DAMACY__SYSTEM_SHARED) <=
                         run->device->shared_per_multiprocessor;
     const bool is_early = run->wave.flags & DAMACY__ZSTD_FLAG_EARLY;
@@ -32997,7 +33044,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
 
     run->wave.flags |= pass;
     run->division =
-        (how == DAMACY__ZSTD_LANES ? pass == DAMACY__ZSTD_FLAG_LATE : run->call->has_company)
+        (how == DAMACY__ZSTD_LANES ? pass == DAMACY__ZSTD_FLAG_LATE : damacy__zstd_has_company(run))
             ? damacy__zstd_division(run->device, 0)
             : 0;
     if (how == DAMACY__ZSTD_SPLIT32) {
@@ -33014,12 +33061,6 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
     return status;
 }
 
-/* Multiprocessors whose shared memory is free. */
-static uint32_t damacy__zstd_n_free(const damacy__zstd_call* call, const damacy__device* device)
-{
-    return device->n_multiprocessors - DAMACY__MIN(call->n_held, device->n_multiprocessors / 2);
-}
-
 /* Blocks that a group of the throughput shape takes: as kernels/zstd_fse.cuh. */
 static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
 {
@@ -33031,25 +33072,29 @@ static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
  * done, and its share with it: the grid leaves those out. Beside other waves, few full groups that
  * have their multiprocessors for themselves: execution, whose history is the cache that shared
  * memory is taken from, has the others. */
-static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t size,
-                                             damacy_error* err)
+static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
-    const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
-    const bool is_full = run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+    const uint32_t flags = run->wave.flags;
+    const bool is_full = flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+    const bool is_few = flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full);
+    const uint32_t each =
+        is_few ? DAMACY__ZSTD_FSE_LATENCY_BLOCKS : damacy__zstd_fse_blocks(run->device);
     uint64_t grid = damacy__zstd_n_free(run->call, run->device);
+    damacy_status status;
 
+    if (damacy__zstd_has_company(run) && (is_full || is_few)) {
+        grid = DAMACY__MIN(grid, damacy__div_up(damacy__zstd_likely_blocks(run), each));
+    }
     run->division = 0;
-    if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full)) {
-        return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE_FEW], grid, 256,
-                                 damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED),
-                                 err);
-    }
-    if (is_full && run->call->has_company) {
-        grid = DAMACY__MIN(grid, damacy__div_up(n_blocks, damacy__zstd_fse_blocks(run->device)));
-    }
-    return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE], grid, 256, run->device->shared_per_block,
-                             err);
+    run->wave.flags |= run->options.early & DAMACY__ZSTD_FLAG_EARLY;
+    status =
+        damacy__zstd_step(run, &back[is_few ? DAMACY__ZSTD_FSE_FEW : DAMACY__ZSTD_FSE], grid, 256,
+                          is_few ? damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED)
+                                 : run->device->shared_per_block,
+                          err);
+    run->wave.flags = flags;
+    return status;
 }
 
 /* Blocks of threads of a shape of execution. Blocks of blosc may be many more than chunks, and then
@@ -33093,7 +33138,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
             continue;
         }
         run->division = damacy__division_for(run->device, tile.per, tile.shared);
-        if (run->call->has_company) {
+        if (damacy__zstd_has_company(run)) {
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
         if (n_tiles++ == 0 || run->n_jobs <= 1000 || is_filtered) {
@@ -33122,13 +33167,12 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
 }
 
 /* All stages. On failure kernels may be left beside the stream. */
-static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t size,
-                                                damacy_error* err)
+static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
 
     DAMACY__TRY(damacy__zstd_launch_parse(run, err));
-    DAMACY__TRY(damacy__zstd_launch_fse(run, size, err)); /* first: it takes longest */
+    DAMACY__TRY(damacy__zstd_launch_fse(run, err)); /* first: it takes longest */
     run->division = damacy__zstd_division_of(run, false);
     if (run->is_few) {
         DAMACY__TRY(damacy__zstd_launch_trees(run, err));
@@ -33202,7 +33246,7 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
                  (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_n_free(call, device);
     run.size_each = size / run.n_jobs;
     damacy__zstd_choose(&run);
-    status = damacy__zstd_launch_stages(&run, size, err);
+    status = damacy__zstd_launch_stages(&run, err);
     if (status != DAMACY_OK) { /* so that who waits for the stream has waited for all */
         damacy_error ignored;
         memset(&ignored, 0, sizeof ignored);
@@ -38042,8 +38086,8 @@ typedef struct damacy__codec_call {
     const damacy__codec_kernels* kernels;
     damacy__device* device;
     damacy__stream stream;
-    bool is_alone;    /* kernels on `stream` alone */
-    bool has_company; /* other batches run at the same time */
+    bool is_alone;         /* kernels on `stream` alone */
+    uint32_t n_concurrent; /* batches that run at the same time; 0: 1 */
     uint32_t kind;
     uint64_t likely_size;    /* decoded bytes */
     uint32_t likely_streams; /* blosc */
@@ -38294,7 +38338,7 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.likely_size = call->likely_size;
     zstd.stream = call->stream;
     zstd.is_alone = call->is_alone;
-    zstd.has_company = call->has_company;
+    zstd.n_concurrent = call->n_concurrent;
     return damacy__zstd_launch(&call->kernels->zstd, call->device, layout, &zstd, err);
 }
 
@@ -38663,8 +38707,9 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
         is_mine = !damacy__codec_is_capturing(codec, stream) &&
                   __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
     }
-    call.has_company = limits->n_concurrent > 1;
-    call.is_alone = !is_mine || call.has_company; /* else batches would wait for each other there */
+    call.n_concurrent = limits->n_concurrent;
+    /* else batches would wait for each other there */
+    call.is_alone = !is_mine || limits->n_concurrent > 1;
     status = damacy__codec_launch(&call, &layout, damacy__codec_address(scratch), err);
     if (is_mine) {
         __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);

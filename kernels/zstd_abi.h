@@ -232,7 +232,8 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 /* Of order: the lists of literals, not the others. */
 #define DAMACY__ZSTD_FLAG_LITERALS 0x1000u
 /* Of order and of a pass over literals: those of blocks with sequences have a list and a pass of
- * their own, which needs no places of blocks. Else one list holds all. */
+ * their own, which needs no places of blocks. Else one list holds all. Of fse: that pass takes the
+ * multiprocessors that it leaves. */
 #define DAMACY__ZSTD_FLAG_EARLY 0x2000u
 /* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
 #define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u

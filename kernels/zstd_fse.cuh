@@ -284,13 +284,14 @@ DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uin
 // Whether this CTA leaves its multiprocessor to literals, as narrow groups are fewer than CTAs.
 // Those that stay are neighbours: two multiprocessors share a cache of instructions, and a walk
 // beside other code takes a sixth longer. As many as there are groups stay wherever they are. Not
-// beside other waves, where CTAs begin as they find room. One thread asks, once.
+// beside other waves, where CTAs begin as they find room, but then literals are not early, either.
+// One thread asks, once.
 DAMACY__INLINE bool damacy__fse_leaves(const damacy__zstd_wave& w, const damacy__fse_plan* p)
 {
     const uint32_t n_groups = (p->n + p->n_lanes - 1) / p->n_lanes;
 
     if (p->n_wide_lanes == 0 || p->wide_end > p->wide || n_groups >= gridDim.x ||
-        w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)
+        !(w.flags & DAMACY__ZSTD_FLAG_EARLY))
         return false;
     return damacy__multiprocessor() >= ((n_groups + 1) & ~1u) &&
            damacy__atomic_add(&damacy__zstd_counts(w)->n_left, 1) < gridDim.x - n_groups;
@@ -329,7 +330,8 @@ template <class S>
 static __device__ void damacy__fse_run_even(const damacy__zstd_wave& w, uint32_t shared)
 {
     const uint32_t n = damacy__zstd_counts(w)->n_sequence_blocks;
-    damacy__fse_run<S, S>(w, damacy__fse_plan_even(n, S::LANES, S::WIDE), shared);
+    const bool is_full = !S::WIDE && damacy__fse_is_full(w);
+    damacy__fse_run<S, S>(w, damacy__fse_plan_even(n, S::LANES, S::WIDE, is_full), shared);
 }
 
 // Shapes by shared memory. Without room for 16 blocks or more there is one shape of fewer lanes.
@@ -361,9 +363,9 @@ static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* sha
     damacy__fse_plan plan;
 
     if (w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)
-        plan = damacy__fse_plan_even(n, lanes, false);
+        plan = damacy__fse_plan_even(n, lanes, false, true);
     else if (n <= wide_lanes * gridDim.x)
-        plan = damacy__fse_plan_even(n, wide_lanes, true);
+        plan = damacy__fse_plan_even(n, wide_lanes, true, false);
     else if (threadIdx.x < 32)
         plan = damacy__fse_plan_mixed(w, n, lanes, wide_lanes);
     damacy__fse_run<damacy__fse_throughput, damacy__fse_latency>(w, plan,

@@ -79,16 +79,23 @@ DAMACY__INLINE damacy__fse_part damacy__fse_wide_part(const damacy__fse_plan* p,
     return part;
 }
 
-// All blocks in one shape, in groups as small as the grid allows, or full ones if these would be
-// more than a quarter full: a step takes as long however many lanes walk, and literals are decoded
-// meanwhile by the multiprocessors that have no group.
-DAMACY__INLINE damacy__fse_plan damacy__fse_plan_even(uint32_t n, uint32_t lanes, bool is_wide)
+// Whether narrow groups are to be full rather than many: a step takes as long however many lanes
+// walk, and the multiprocessors that have no group decode literals or other waves meanwhile.
+DAMACY__INLINE bool damacy__fse_is_full(const damacy__zstd_wave& w)
+{
+    return w.flags & (DAMACY__ZSTD_FLAG_EARLY | DAMACY__ZSTD_FLAG_FSE_THROUGHPUT);
+}
+
+// All blocks in one shape, in groups as small as the grid allows, or, if is_full, full ones where
+// these would be more than a quarter full.
+DAMACY__INLINE damacy__fse_plan damacy__fse_plan_even(uint32_t n, uint32_t lanes, bool is_wide,
+                                                      bool is_full)
 {
     const uint32_t share = (n + gridDim.x - 1) / gridDim.x;
     damacy__fse_plan p;
 
     p.n = n;
-    p.n_lanes = !is_wide && 4 * share > lanes ? lanes : damacy__max(damacy__min(share, lanes), 1);
+    p.n_lanes = is_full && 4 * share > lanes ? lanes : damacy__max(damacy__min(share, lanes), 1);
     p.n_wide_lanes = is_wide ? 0 : p.n_lanes;
     p.wide = p.wide_end = 0;
     return p;
@@ -153,7 +160,7 @@ static __device__ damacy__fse_plan damacy__fse_plan_mixed(const damacy__zstd_wav
     const uint32_t largest =
         damacy__fse_size_at(w, n, lane < DAMACY__FSE_ROUNDS ? base + lane * round : n);
     uint32_t size[DAMACY__FSE_SAMPLES];
-    damacy__fse_plan p = damacy__fse_plan_even(n, lanes, false);
+    damacy__fse_plan p = damacy__fse_plan_even(n, lanes, false, damacy__fse_is_full(w));
     float best = 0;
 
     for (uint32_t k = 0; k < DAMACY__FSE_SAMPLES; k++)

@@ -92,8 +92,9 @@ typedef struct damacy_codec_limits {
     uint32_t max_blocks;   /* Zstandard: blocks of all frames together; 0: one per 16 KiB, and one
                               per KiB of the largest */
     uint32_t max_streams;  /* blosc: streams of all chunks together; 0: one per 8 KiB */
-    uint32_t n_concurrent; /* batches that run at the same time, on streams of their own: two or
-                              more trade the time of one for that of all; 0: 1 */
+    uint32_t n_concurrent; /* batches that run at the same time, on streams of their own: each
+                              takes its part of the device, which trades its time for that of all;
+                              0: 1 */
     uint32_t n_parts;      /* Zstandard: parts in which a batch is decoded, one after another in
                               the same scratch, about 4.9 bytes per decoded byte of a part, where
                               every frame of common blocks fits. Parts of thousands of frames cost

@@ -40,8 +40,8 @@ typedef struct damacy__codec_call {
     const damacy__codec_kernels* kernels;
     damacy__device* device;
     damacy__stream stream;
-    bool is_alone;    /* kernels on `stream` alone */
-    bool has_company; /* other batches run at the same time */
+    bool is_alone;         /* kernels on `stream` alone */
+    uint32_t n_concurrent; /* batches that run at the same time; 0: 1 */
     uint32_t kind;
     uint64_t likely_size;    /* decoded bytes */
     uint32_t likely_streams; /* blosc */
@@ -292,7 +292,7 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.likely_size = call->likely_size;
     zstd.stream = call->stream;
     zstd.is_alone = call->is_alone;
-    zstd.has_company = call->has_company;
+    zstd.n_concurrent = call->n_concurrent;
     return damacy__zstd_launch(&call->kernels->zstd, call->device, layout, &zstd, err);
 }
 

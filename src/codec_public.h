@@ -305,8 +305,9 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
         is_mine = !damacy__codec_is_capturing(codec, stream) &&
                   __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
     }
-    call.has_company = limits->n_concurrent > 1;
-    call.is_alone = !is_mine || call.has_company; /* else batches would wait for each other there */
+    call.n_concurrent = limits->n_concurrent;
+    /* else batches would wait for each other there */
+    call.is_alone = !is_mine || limits->n_concurrent > 1;
     status = damacy__codec_launch(&call, &layout, damacy__codec_address(scratch), err);
     if (is_mine) {
         __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);

@@ -35,7 +35,8 @@ typedef struct damacy__zstd_call {
        shapes do not matter */
     const damacy__blosc_wave* blosc;
     const damacy__kernel* filtered;
-    bool has_company; /* other waves run at the same time: takes no more of the device than helps */
+    uint32_t n_concurrent; /* waves that run at the same time, with this one: of two or more each
+                              takes no more of the device than helps; 0: 1 */
     uint32_t n_held;  /* multiprocessors that hold other kernels' blocks for long */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
                                    the last part */
@@ -70,6 +71,38 @@ typedef struct damacy__zstd_pass {
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
 
+/* Whether other waves run at the same time. */
+static bool damacy__zstd_has_company(const damacy__zstd_pass* run)
+{
+    return run->call->n_concurrent > 1;
+}
+
+/* Blocks of the jobs if all are of one size. */
+static uint64_t damacy__zstd_likely_blocks(const damacy__zstd_pass* run)
+{
+    return run->n_jobs * DAMACY__MAX(damacy__div_up(run->size_each, DAMACY__ZSTD_BLOCK_MAX), 1);
+}
+
+/* Multiprocessors whose shared memory is free. */
+static uint32_t damacy__zstd_n_free(const damacy__zstd_call* call, const damacy__device* device)
+{
+    return device->n_multiprocessors - DAMACY__MIN(call->n_held, device->n_multiprocessors / 2);
+}
+
+/* The shape of sequences beside other waves. That for few blocks takes three fifths of the time and
+ * two and a half times as many multiprocessors: as long as all waves find room at once, or nearly.
+ * Of blosc chunks the device alone knows how many blocks they are. */
+static uint32_t damacy__zstd_choose_fse(const damacy__zstd_pass* run)
+{
+    const uint64_t groups =
+        damacy__div_up(damacy__zstd_likely_blocks(run), DAMACY__ZSTD_FSE_LATENCY_BLOCKS);
+    const uint64_t room = 8ull * damacy__zstd_n_free(run->call, run->device) / 7;
+
+    return !run->call->blosc && groups <= room / run->call->n_concurrent
+               ? DAMACY__ZSTD_FLAG_FSE_LATENCY
+               : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+}
+
 /* Up to 200 blosc chunks may be more than 200 frames, a block each, which the device alone knows:
  * two more shapes for it to choose from. Fewer than 50 are not worth what idle launches take. */
 static uint32_t damacy__zstd_choose_blocks(const damacy__zstd_pass* run)
@@ -87,9 +120,9 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->device->n_multiprocessors;
     const bool are_few = 5 * run->n_jobs <= 3 * n;
-    const uint32_t least = are_few && !run->call->has_company ? DAMACY__ZSTD_RELAY_SIZE / 4
-                           : run->n_jobs <= n                 ? 2 * DAMACY__ZSTD_RELAY_SIZE
-                                                              : DAMACY__ZSTD_RELAY_SIZE;
+    const uint32_t least = are_few && !damacy__zstd_has_company(run) ? DAMACY__ZSTD_RELAY_SIZE / 4
+                           : run->n_jobs <= n                        ? 2 * DAMACY__ZSTD_RELAY_SIZE
+                                                                     : DAMACY__ZSTD_RELAY_SIZE;
 
     if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
         return DAMACY__ZSTD_EXECUTE_1024X3 | damacy__zstd_choose_blocks(run);
@@ -111,9 +144,12 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
  * theirs are there, too, unless they are large. */
 static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
 {
-    const bool has_others = run->call->has_company && !run->call->blosc;
+    const bool has_others = damacy__zstd_has_company(run) && !run->call->blosc;
 
-    return run->n_jobs > (has_others && run->size_each < DAMACY__ZSTD_RELAY_SIZE ? 100u : 200u);
+    if (has_others && run->size_each < DAMACY__ZSTD_RELAY_SIZE) {
+        return (uint64_t)run->n_jobs * run->call->n_concurrent > 300;
+    }
+    return run->n_jobs > 200;
 }
 
 /* Execution of many frames. Of blosc chunks the device alone knows how many frames they are, so it
@@ -128,8 +164,8 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
                (n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
                          : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     }
-    if (n <= 1000 && run->call->has_company) { /* small blocks of threads share multiprocessors */
-        return DAMACY__ZSTD_EXECUTE_128X4;
+    if (n <= 1000 && damacy__zstd_has_company(run)) { /* small blocks of threads find room */
+        return n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4;
     }
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
         return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;
@@ -161,8 +197,8 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
         o->early = DAMACY__ZSTD_FLAG_EARLY |
                    (o->literals == DAMACY__ZSTD_LANES ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0);
     }
-    if (o->fse == 0 && run->call->has_company) {
-        o->fse = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+    if (o->fse == 0 && damacy__zstd_has_company(run)) {
+        o->fse = damacy__zstd_choose_fse(run);
     }
     if (o->execute == 0) {
         o->execute = damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
@@ -198,7 +234,7 @@ static uint32_t damacy__zstd_division_of(const damacy__zstd_pass* run, bool is_a
     const damacy__zstd_tile tile = damacy__zstd_tile_of(DAMACY__ZSTD_TILE_256X4);
     const bool is_one_shape = run->n_jobs > 200 && run->n_jobs <= 1000;
 
-    if (run->call->has_company) {
+    if (damacy__zstd_has_company(run)) {
         return damacy__zstd_division(run->device, 0);
     }
     if (!is_one_shape || run->options.literals != DAMACY__ZSTD_LANES) {

@@ -214,9 +214,8 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const uint64_t most = damacy__div_up(run->n_blocks, 8);
-    const uint64_t likely = run->n_jobs * damacy__div_up(run->size_each, DAMACY__ZSTD_BLOCK_MAX);
-    const uint64_t share =
-        DAMACY__MAX(damacy__div_up(likely, 8ull * run->device->n_multiprocessors), 1);
+    const uint64_t per = 8ull * run->device->n_multiprocessors;
+    const uint64_t share = DAMACY__MAX(damacy__div_up(damacy__zstd_likely_blocks(run), per), 1);
     const bool is_one = share * (DAMACY__ZSTD_LANES10_SHARED + DAMACY__SYSTEM_SHARED) <=
                         run->device->shared_per_multiprocessor;
     const bool is_early = run->wave.flags & DAMACY__ZSTD_FLAG_EARLY;
@@ -255,7 +254,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
 
     run->wave.flags |= pass;
     run->division =
-        (how == DAMACY__ZSTD_LANES ? pass == DAMACY__ZSTD_FLAG_LATE : run->call->has_company)
+        (how == DAMACY__ZSTD_LANES ? pass == DAMACY__ZSTD_FLAG_LATE : damacy__zstd_has_company(run))
             ? damacy__zstd_division(run->device, 0)
             : 0;
     if (how == DAMACY__ZSTD_SPLIT32) {
@@ -272,12 +271,6 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
     return status;
 }
 
-/* Multiprocessors whose shared memory is free. */
-static uint32_t damacy__zstd_n_free(const damacy__zstd_call* call, const damacy__device* device)
-{
-    return device->n_multiprocessors - DAMACY__MIN(call->n_held, device->n_multiprocessors / 2);
-}
-
 /* Blocks that a group of the throughput shape takes: as kernels/zstd_fse.cuh. */
 static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
 {
@@ -289,25 +282,29 @@ static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
  * done, and its share with it: the grid leaves those out. Beside other waves, few full groups that
  * have their multiprocessors for themselves: execution, whose history is the cache that shared
  * memory is taken from, has the others. */
-static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, uint64_t size,
-                                             damacy_error* err)
+static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
-    const uint64_t n_blocks = DAMACY__MAX(run->n_jobs, size / DAMACY__ZSTD_BLOCK_MAX);
-    const bool is_full = run->wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+    const uint32_t flags = run->wave.flags;
+    const bool is_full = flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+    const bool is_few = flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full);
+    const uint32_t each =
+        is_few ? DAMACY__ZSTD_FSE_LATENCY_BLOCKS : damacy__zstd_fse_blocks(run->device);
     uint64_t grid = damacy__zstd_n_free(run->call, run->device);
+    damacy_status status;
 
+    if (damacy__zstd_has_company(run) && (is_full || is_few)) {
+        grid = DAMACY__MIN(grid, damacy__div_up(damacy__zstd_likely_blocks(run), each));
+    }
     run->division = 0;
-    if (run->wave.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full)) {
-        return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE_FEW], grid, 256,
-                                 damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED),
-                                 err);
-    }
-    if (is_full && run->call->has_company) {
-        grid = DAMACY__MIN(grid, damacy__div_up(n_blocks, damacy__zstd_fse_blocks(run->device)));
-    }
-    return damacy__zstd_step(run, &back[DAMACY__ZSTD_FSE], grid, 256, run->device->shared_per_block,
-                             err);
+    run->wave.flags |= run->options.early & DAMACY__ZSTD_FLAG_EARLY;
+    status =
+        damacy__zstd_step(run, &back[is_few ? DAMACY__ZSTD_FSE_FEW : DAMACY__ZSTD_FSE], grid, 256,
+                          is_few ? damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED)
+                                 : run->device->shared_per_block,
+                          err);
+    run->wave.flags = flags;
+    return status;
 }
 
 /* Blocks of threads of a shape of execution. Blocks of blosc may be many more than chunks, and then
@@ -351,7 +348,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
             continue;
         }
         run->division = damacy__division_for(run->device, tile.per, tile.shared);
-        if (run->call->has_company) {
+        if (damacy__zstd_has_company(run)) {
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
         if (n_tiles++ == 0 || run->n_jobs <= 1000 || is_filtered) {
@@ -380,13 +377,12 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
 }
 
 /* All stages. On failure kernels may be left beside the stream. */
-static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, uint64_t size,
-                                                damacy_error* err)
+static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
 
     DAMACY__TRY(damacy__zstd_launch_parse(run, err));
-    DAMACY__TRY(damacy__zstd_launch_fse(run, size, err)); /* first: it takes longest */
+    DAMACY__TRY(damacy__zstd_launch_fse(run, err)); /* first: it takes longest */
     run->division = damacy__zstd_division_of(run, false);
     if (run->is_few) {
         DAMACY__TRY(damacy__zstd_launch_trees(run, err));
@@ -460,7 +456,7 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
                  (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_n_free(call, device);
     run.size_each = size / run.n_jobs;
     damacy__zstd_choose(&run);
-    status = damacy__zstd_launch_stages(&run, size, err);
+    status = damacy__zstd_launch_stages(&run, err);
     if (status != DAMACY_OK) { /* so that who waits for the stream has waited for all */
         damacy_error ignored;
         memset(&ignored, 0, sizeof ignored);

@@ -382,9 +382,11 @@ static void run_spare(const damacy__zstd_wave& w)
     plan.n_lanes = plan.n_wide_lanes = narrow::LANES;
     plan.wide = plan.wide_end = 0;
     const uint32_t n_ctas = n / narrow::LANES + 2 + (uint32_t)(simt::random() % 3);
+    damacy__zstd_wave early = w;
+    early.flags |= DAMACY__ZSTD_FLAG_EARLY;
     tell_watch<narrow>();
     simt::launch(dim3(n_ctas), dim3(DAMACY__FSE_THREADS), narrow::SIZE,
-                 [&] { damacy__fse_run<narrow, narrow>(w, plan, 0); });
+                 [&] { damacy__fse_run<narrow, narrow>(early, plan, 0); });
 }
 static void run_stage(const damacy__zstd_wave& w)
 {
@@ -856,7 +858,8 @@ TEST(sequences_that_are_likely_to_have_literals_are_counted_by_the_table)
 }
 
 // The plan of a device of n_ctas for blocks of these sizes, most sequences first; all agree on it.
-static damacy__fse_plan plan_of(const std::vector<uint32_t>& sizes, uint32_t n_ctas)
+static damacy__fse_plan plan_of(const std::vector<uint32_t>& sizes, uint32_t n_ctas,
+                                uint32_t flags = DAMACY__ZSTD_FLAG_EARLY)
 {
     std::vector<damacy__zstd_block> blocks(sizes.size());
     std::vector<uint32_t> order(sizes.size());
@@ -870,6 +873,7 @@ static damacy__fse_plan plan_of(const std::vector<uint32_t>& sizes, uint32_t n_c
     }
     w.blocks = (uint64_t)(uintptr_t)blocks.data();
     w.sequence_order = (uint64_t)(uintptr_t)order.data();
+    w.flags = flags;
     simt::launch(dim3(n_ctas), dim3(32), 0, [&] {
         plans[blockIdx.x * 32 + threadIdx.x] =
             damacy__fse_plan_mixed(w, (uint32_t)sizes.size(), 32, 8);
@@ -931,17 +935,19 @@ static uint32_t n_leaving(const damacy__fse_plan& plan, uint32_t flags)
 
 TEST(multiprocessors_without_a_group_are_left_to_literals)
 {
+    const uint32_t early = DAMACY__ZSTD_FLAG_EARLY;
     uint32_t most = 0;
     for (uint32_t round = 0; round < 50; round++) {
-        const uint32_t n = n_leaving({2048, 32, 32, 0, 0}, 0); // 64 groups
+        const uint32_t n = n_leaving({2048, 32, 32, 0, 0}, early); // 64 groups
         CHECK(n <= 132 - 64);
         most = std::max(most, n);
     }
     CHECK(most > 40); // three of four, by chance
-    CHECK_EQ(n_leaving({2048, 32, 32, 0, 0}, DAMACY__ZSTD_FLAG_FSE_THROUGHPUT), 0);
-    CHECK_EQ(n_leaving({4224, 32, 32, 0, 0}, 0), 0);      // a group each
-    CHECK_EQ(n_leaving({1056, 8, 0, 0, 0}, 0), 0);        // wide
-    CHECK_EQ(n_leaving({4224, 32, 8, 4096, 4224}, 0), 0); // wide ones among them
+    CHECK_EQ(n_leaving({2048, 32, 32, 0, 0}, 0), 0); // no literals beside
+    CHECK_EQ(n_leaving({2048, 32, 32, 0, 0}, DAMACY__ZSTD_FLAG_FSE_THROUGHPUT), 0); // other waves
+    CHECK_EQ(n_leaving({4224, 32, 32, 0, 0}, early), 0);                            // a group each
+    CHECK_EQ(n_leaving({1056, 8, 0, 0, 0}, early), 0);                              // wide
+    CHECK_EQ(n_leaving({4224, 32, 8, 4096, 4224}, early), 0); // wide ones among them
 }
 
 TEST(large_blocks_that_are_left_after_full_rounds_are_wide)
@@ -963,6 +969,7 @@ TEST(large_blocks_that_are_left_after_full_rounds_are_wide)
     const damacy__fse_plan half = plan_of(std::vector<uint32_t>(2112, 10000), 132);
     CHECK_EQ(half.wide, half.wide_end);
     CHECK_EQ(half.n_lanes, 32); // 66 CTAs; literals have the rest
+    CHECK_EQ(plan_of(std::vector<uint32_t>(2112, 10000), 132, 0).n_lanes, 16); // or come later
 }
 
 TEST_MAIN

@@ -182,7 +182,7 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
         w.call.options.early = i % 2 ? DAMACY__ZSTD_FLAG_EARLY : 0;
         w.call.options.early |= i % 4 == 1 ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0;
         w.call.options.fse = i % 3 ? DAMACY__ZSTD_FLAG_FSE_LATENCY << i % 3 >> 1 : 0;
-        w.call.has_company = i >= 4; // a small grid of full groups, unless the shape is forced
+        w.call.n_concurrent = i >= 4 ? 2 : 0; // a small grid
         w.call.n_held = i / 2 % 3;   // more than there are, too
         w.call.options.execute = executions[i];
         w.launch();
@@ -192,9 +192,10 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
     close_all();
 }
 
-// Shapes of execution for n jobs of `size` bytes, one of those for frames at least.
-static uint32_t shapes_of(uint32_t n, uint64_t size, bool has_company,
-                          const damacy__blosc_wave* blosc)
+// What is chosen for n jobs of `size` bytes beside other waves: shapes, one of execution for frames
+// at least.
+static uint32_t chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
+                           const damacy__blosc_wave* blosc)
 {
     const damacy__kernel filtered[DAMACY__ZSTD_TILES] = {};
     damacy__zstd_kernels all = {};
@@ -206,7 +207,7 @@ static uint32_t shapes_of(uint32_t n, uint64_t size, bool has_company,
                 DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
                 DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
     call.filtered = filtered;
-    call.has_company = has_company;
+    call.n_concurrent = n_concurrent;
     call.blosc = blosc;
     run.kernels = &all;
     run.device = &device;
@@ -215,8 +216,12 @@ static uint32_t shapes_of(uint32_t n, uint64_t size, bool has_company,
     run.size_each = size;
     damacy__zstd_choose(&run);
     CHECK(run.wave.flags & all.tiles);
-    CHECK_EQ((run.wave.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT) != 0, has_company);
-    return run.wave.flags & (all.tiles | DAMACY__ZSTD_EXECUTE_BLOSC);
+    return run.wave.flags;
+}
+static uint32_t shapes_of(uint32_t n, uint64_t size, bool has_company,
+                          const damacy__blosc_wave* blosc)
+{
+    return chosen_for(n, size, has_company ? 2 : 1, blosc) & 0xffff0000u;
 }
 
 // Whatever number of jobs: shapes that undo a filter are there to be had, but the jobs are frames.
@@ -234,16 +239,42 @@ TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
 {
     const damacy__blosc_wave blosc = {};
 
-    for (const uint32_t n : {101u, 200u, 201u, 512u, 1000u}) {
+    for (const uint32_t n : {151u, 200u, 201u, 300u}) {
+        CHECK_EQ(shapes_of(n, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_256X4);
+    }
+    for (const uint32_t n : {301u, 512u, 1000u}) {
         CHECK_EQ(shapes_of(n, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_128X4);
     }
-    for (const uint32_t n : {1u, 100u}) {
+    for (const uint32_t n : {1u, 150u}) {
         CHECK_EQ(shapes_of(n, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_1024X3);
     }
+    CHECK(chosen_for(75, 262144, 4, nullptr) & DAMACY__ZSTD_EXECUTE_1024X3);
+    CHECK(chosen_for(76, 262144, 4, nullptr) & DAMACY__ZSTD_EXECUTE_256X4);
+    CHECK(chosen_for(2, 262144, UINT32_MAX, nullptr) & DAMACY__ZSTD_EXECUTE_256X4);
     CHECK(shapes_of(113, 9 << 20, true, nullptr) & DAMACY__ZSTD_EXECUTE_RELAY);
     CHECK(shapes_of(2000, 262144, true, nullptr) & DAMACY__ZSTD_EXECUTE_128X4_3K);
     CHECK(shapes_of(128, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_1024X3);
     CHECK(shapes_of(512, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
+}
+
+// Groups of 8 blocks of all waves, for 132 multiprocessors.
+TEST(zstd_launch_takes_sequences_for_few_blocks_beside_other_waves_where_all_find_room)
+{
+    const uint32_t few = DAMACY__ZSTD_FLAG_FSE_LATENCY, many = DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
+    const struct {
+        uint32_t n, size, n_concurrent, flag;
+    } cases[] = {{1, 262144, 2, few},   {300, 262144, 2, few},  {512, 262144, 2, many},
+                 {128, 262144, 4, few}, {200, 262144, 4, many}, {300, 65536, 4, many},
+                 {256, 65536, 4, few},  {9, 9 << 20, 2, many},  {8, 9 << 20, 2, few},
+                 {100, 0, 2, few},      {700, 0, 2, many},      {1, 262144, 1000, many},
+                 {1, 262144, 1, 0},     {512, 262144, 0, 0}};
+    const damacy__blosc_wave blosc = {};
+
+    for (const auto& c : cases) {
+        CHECK_EQ(chosen_for(c.n, c.size, c.n_concurrent, nullptr) & (few | many), c.flag);
+        CHECK_EQ(chosen_for(c.n, c.size, c.n_concurrent, &blosc) & (few | many),
+                 c.n_concurrent > 1 ? many : 0);
+    }
 }
 
 TEST(zstd_launch_works_with_the_shared_memory_of_small_devices)
@@ -313,10 +344,10 @@ TEST(zstd_launch_wishes_for_divisions_under_which_waves_share_multiprocessors)
     w.call.options.execute = DAMACY__ZSTD_EXECUTE_128X4;
     for (const uint32_t how : {DAMACY__ZSTD_LANES, DAMACY__ZSTD_SPLIT32}) {
         w.call.options.literals = how;
-        w.call.has_company = true;
+        w.call.n_concurrent = 2;
         fake_counts n = launches_of(w);
         CHECK_EQ(n.n_launches - n.n_divided, 1); // sequences, which take all shared memory
-        w.call.has_company = false;
+        w.call.n_concurrent = 1;
         n = launches_of(w);
         CHECK(n.n_divided >= 1 && n.n_divided <= 4); // execution, literals by lanes
         CHECK_EQ(n.n_divided == 1, how == DAMACY__ZSTD_SPLIT32);
@@ -324,7 +355,7 @@ TEST(zstd_launch_wishes_for_divisions_under_which_waves_share_multiprocessors)
     damacy__driver older = driver;
     older.launch_with = NULL;
     device.driver = &older;
-    w.call.has_company = true;
+    w.call.n_concurrent = 2;
     const fake_counts n = launches_of(w);
     CHECK_EQ(n.n_divided, 0);
     CHECK(n.n_launches > 10);
