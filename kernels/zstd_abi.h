@@ -40,21 +40,20 @@
  * size once all its blocks have one. */
 #define DAMACY__ZSTD_LAST_ERROR 0x8000000000000000ull
 
-/* ---- Record of a sequence (a literal run, which may be empty, and a match), 8 bytes, in order:
+/* ---- Record of a segment (one literal run or one match), 8 bytes, in output order:
  *
- *   bits  0-16  start: first output byte of both, relative to the block
- *   bits 17-33  position of the run in the block's literals
- *   bits 34-63  D: the offset of the match, 1 ... OFFSET_MAX, or a symbolic offset
+ *   bits  0-16  start: first output byte, relative to the block
+ *   bits 17-33  length - 1
+ *   bits 34-63  D: LITERALS | position of the run in the block's literals (bits 0-16), or the
+ *               offset of a match, 1 ... OFFSET_MAX, or a symbolic offset
  *
- * Lengths follow from the record after it, of the last one from the block's size and number of
- * literals; a difference of starts of 0 is 2^17. Literals after the last sequence, if there are
- * some, have a record of their own, without a match and with D 0.
- *
- * The writer (fse) guarantees, also for hostile data: starts and positions grow from 0 to the
- * block's size and its number of literals, and a match is at least 3 bytes long. A symbolic offset
- * is SYMBOLIC | k << 18 | (2^18 - 1 - d): the block's incoming repeat offset k (0, 1, 2) minus d,
- * so that both kinds are one less when decremented. `place` rewrites those to plain ones, so
- * execute sees none. */
+ * The writer (fse) guarantees, also for hostile data: no empty run, each record starts where the
+ * one before it ended, the first starts at 0, the lengths sum to the block's size, literal runs
+ * lie inside and in order use up exactly the block's literals (the tail after the last sequence
+ * included). A symbolic offset is SYMBOLIC | k << 18 | (2^18 - 1 - d): the block's incoming repeat
+ * offset k (0, 1, 2) minus d, so that both kinds are one less when decremented. `place` rewrites
+ * those to plain ones, so execute sees none. */
+#define DAMACY__ZSTD_D_LITERALS 0x20000000u
 #define DAMACY__ZSTD_D_SYMBOLIC 0x1ff00000u /* bits 18 and 19 are clear */
 #define DAMACY__ZSTD_OFFSET_MAX 0x1fefffffu /* a larger offset is DAMACY__JOB_BAD_OFFSET */
 
@@ -130,18 +129,22 @@ typedef struct damacy__zstd_block {
                                  unused entries are 0 */
     uint32_t bits_at;         /* tables: place of the bit stream, relative to sequence_src */
     uint32_t bits_size;       /* tables: bytes of the bit stream, at least 1; 0 = broken, skip it */
-    uint32_t n_records;       /* fse: n_sequences, and one if literals come after the last one */
+    uint32_t n_records;       /* fse; room is for record_capacity */
     uint32_t n_symbolic;      /* fse: records from this one on have no symbolic offset */
-    uint32_t zero;
+    uint32_t record_capacity; /* min(2 * n_sequences, n_sequences + n_literals) + 1, enough; if
+                                 is_tight what is likely; fse: more where that was too little */
     uint32_t repeat_out[3];   /* fse: repeat offsets after the block, plain or symbolic D */
     uint32_t repeat_in[3];    /* resolve: repeat offsets before the block, plain */
     uint8_t type;             /* DAMACY__ZSTD_RAW ... */
     uint8_t literal_type;     /* DAMACY__ZSTD_LITERALS_RAW ... */
     uint8_t n_streams;        /* Huffman: 1 or 4 */
     uint8_t modes;            /* own modes: LL in bits 0-1, OF in 2-3, ML in 4-5 */
-    uint32_t zero2;
+    uint32_t state;           /* fse: DAMACY__ZSTD_TO_DECODE ... */
 } damacy__zstd_block;
 static_assert(sizeof(damacy__zstd_block) == 160, "ABI");
+
+/* States of a block with sequences. */
+enum { DAMACY__ZSTD_TO_DECODE = 0, DAMACY__ZSTD_DECODED = 1, DAMACY__ZSTD_AGAIN = 2 };
 
 /* Which lists of order a block goes to, and its size class in each: what a single multiprocessor
  * reads of every block lies side by side. fill sets it. */
@@ -172,9 +175,9 @@ static_assert(sizeof(damacy__zstd_tree) == 160, "ABI");
 typedef struct damacy__zstd_span {
     uint64_t n_literal_bytes, n_records; /* multiples of 32 and of 16 */
     uint32_t n_frames, n_blocks, n_trees;
-    uint32_t zero;
+    uint32_t n_spared; /* of the records, 16 each, those that are not needed if all is as likely */
     uint64_t first_literal_byte, first_record; /* likewise */
-    uint32_t first_frame, first_block, first_tree, zero2;
+    uint32_t first_frame, first_block, first_tree, zero;
 } damacy__zstd_span;
 static_assert(sizeof(damacy__zstd_span) == 64, "ABI");
 
@@ -182,6 +185,7 @@ static_assert(sizeof(damacy__zstd_span) == 64, "ABI");
 typedef struct damacy__zstd_counters {
     uint64_t n_literal_bytes;             /* allocate: used of the literal scratch */
     uint64_t n_records;                   /* allocate: used of the record scratch */
+    uint64_t n_more_records;              /* fse: used beyond these, where likely was too little */
     uint64_t n_link_bytes;                /* for execute */
     uint32_t n_frames, n_blocks, n_trees; /* allocate */
     uint32_t n_sequence_blocks;           /* order: entries of sequence_order */
@@ -192,9 +196,10 @@ typedef struct damacy__zstd_counters {
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
     uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
     uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
+    uint32_t is_tight;  /* allocate: not all records that there may be have room */
     uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
 } damacy__zstd_counters;
-static_assert(sizeof(damacy__zstd_counters) == 96, "ABI");
+static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 

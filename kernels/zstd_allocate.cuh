@@ -1,5 +1,8 @@
 // Shares of a wave's scratch for its jobs, by one block of 1024 threads: frames, blocks, trees,
-// bytes of literals and records, each job's side by side. A job that finds no room takes none.
+// bytes of literals and records, each job's side by side. The surprising rule: how many records a
+// block makes is not known before it is decoded. Where all that there may be have no room, every
+// job gets room for as many as are likely, and the sequence stage finds more for a block that needs
+// it.
 #pragma once
 
 #include "kernels/zstd_common.cuh"
@@ -12,6 +15,7 @@ typedef struct damacy__zstd_totals {
 typedef struct damacy__zstd_allocate_shared {
     damacy__zstd_totals warps[32]; // sums, then what is before each warp
     damacy__zstd_totals base;
+    uint64_t n_bytes[32]; // of literals and records, of warps
     uint32_t n_refused;
     bool fits;
 } damacy__zstd_allocate_shared;
@@ -49,10 +53,35 @@ DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_clamp(damacy__zstd_totals
 }
 
 // Of a job, in as few accesses as there can be: a single multiprocessor makes them for all jobs.
-DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_load(const damacy__zstd_span* s)
+DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_load(const damacy__zstd_span* s,
+                                                            bool is_tight)
 {
     const damacy__u32x4 a = ((const damacy__u32x4*)s)[0], b = ((const damacy__u32x4*)s)[1];
-    return {a.x | (uint64_t)a.y << 32, a.z | (uint64_t)a.w << 32, b.x, b.y, b.z};
+    const uint64_t spared = is_tight ? 16ull * b.w : 0;
+    return {a.x | (uint64_t)a.y << 32, (a.z | (uint64_t)a.w << 32) - spared, b.x, b.y, b.z};
+}
+
+// Whether all records that there may be have room. If not, all jobs get room for those that are
+// likely; fse finds more for a block that needs it.
+DAMACY__INLINE bool damacy__zstd_is_tight(const damacy__zstd_wave& w, uint32_t n,
+                                          damacy__zstd_allocate_shared& shared)
+{
+    uint64_t n_bytes = 0;
+
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        const damacy__zstd_totals own = damacy__zstd_totals_load(damacy__zstd_spans(w) + i, false);
+        n_bytes += own.n_literal_bytes + 8 * own.n_records;
+    }
+    for (uint32_t d = 16; d; d /= 2)
+        n_bytes += damacy__shfl_xor(n_bytes, d);
+    if (damacy__lane() == 0)
+        shared.n_bytes[threadIdx.x / 32] = n_bytes;
+    damacy__sync_block();
+    n_bytes = 0;
+    for (uint32_t i = 0; i < blockDim.x / 32; i++)
+        n_bytes += shared.n_bytes[i];
+    return n_bytes > 8 * w.max_records;
 }
 
 // Sum over this lane and the lanes below it.
@@ -99,12 +128,12 @@ DAMACY__INLINE void damacy__zstd_span_place(const damacy__zstd_wave& w, damacy__
 
 // Places jobs [first, first + n) one by one from `base`: a job that does not fit takes no room.
 static __device__ void damacy__zstd_allocate_each(const damacy__zstd_wave& w, uint32_t first,
-                                                  uint32_t n, damacy__zstd_totals& base,
-                                                  uint32_t& n_refused)
+                                                  uint32_t n, bool is_tight,
+                                                  damacy__zstd_totals& base, uint32_t& n_refused)
 {
     for (uint32_t i = first; i < first + n; i++) {
         damacy__zstd_span* const s = damacy__zstd_spans(w) + i;
-        const damacy__zstd_totals own = damacy__zstd_totals_load(s);
+        const damacy__zstd_totals own = damacy__zstd_totals_load(s, is_tight);
         damacy__zstd_totals next = base;
         damacy__zstd_totals_add(next, own);
         if (damacy__zstd_totals_fit(w, own) && damacy__zstd_totals_fit(w, next)) {
@@ -144,6 +173,7 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
     constexpr uint32_t PER = 4; // jobs of a thread at once
     const uint32_t n = damacy__zstd_n_jobs(w), tid = threadIdx.x, warp = tid / 32;
     const uint32_t per = damacy__min((n + blockDim.x - 1) / blockDim.x, PER);
+    const bool is_tight = damacy__zstd_is_tight(w, n, shared);
 
     if (tid == 0) {
         shared.base = damacy__zstd_totals{};
@@ -157,7 +187,7 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
             own[k] = damacy__zstd_totals{};
             if (k < per && i < n)
                 own[k] = damacy__zstd_totals_clamp(
-                    damacy__zstd_totals_load(damacy__zstd_spans(w) + i));
+                    damacy__zstd_totals_load(damacy__zstd_spans(w) + i, is_tight));
             damacy__zstd_totals_add(mine, own[k]);
         }
         at = damacy__zstd_totals_scan(mine);
@@ -179,7 +209,7 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
                 damacy__zstd_totals_add(at, own[k]);
             }
         } else if (tid == 0) {
-            damacy__zstd_allocate_each(w, first, damacy__min(PER * blockDim.x, n - first),
+            damacy__zstd_allocate_each(w, first, damacy__min(PER * blockDim.x, n - first), is_tight,
                                        shared.base, shared.n_refused);
         }
         damacy__sync_block(); // the sums are written again
@@ -192,6 +222,7 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
         c.n_blocks = shared.base.n_blocks;
         c.n_trees = shared.base.n_trees;
         c.n_refused = shared.n_refused;
+        c.is_tight = is_tight;
         *damacy__zstd_counts(w) = c;
     }
 }

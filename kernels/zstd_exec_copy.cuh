@@ -220,7 +220,7 @@ DAMACY__INLINE bool damacy__exec_is_wide(const damacy__zstd_wave& w)
     const uint32_t both = DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
     const uint32_t first = ((const uint32_t*)(uintptr_t)w.execute_list)[0];
 
-    return (w.flags & both) == both ? damacy__exec_density(damacy__zstd_frames(w)[first]) > 140
+    return (w.flags & both) == both ? damacy__exec_density(damacy__zstd_frames(w)[first]) > 200
                                     : (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;
 }
 
@@ -233,7 +233,7 @@ DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* 
     const uint32_t n = counts->n_execute, whole = counts->density;
     const bool few = launched & DAMACY__ZSTD_EXECUTE_1024X3;
     const bool hundreds = launched & DAMACY__ZSTD_EXECUTE_256X4;
-    const bool by_warp = whole <= 120;
+    const bool by_warp = whole <= 170;
 
     if (few && n <= (by_warp ? 132 : 200))
         return DAMACY__ZSTD_EXECUTE_1024X3;
@@ -269,13 +269,13 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
         best = damacy__exec_blosc_variant(damacy__zstd_counts(w), launched);
     else if (n <= 200)
         best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&
-                       (density <= 140 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))
+                       (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))
                    ? DAMACY__ZSTD_EXECUTE_RELAY
                    : DAMACY__ZSTD_EXECUTE_1024X3;
-    else if (n > 1000 && whole > 120)
+    else if (n > 1000 && whole > 170)
         best = DAMACY__ZSTD_EXECUTE_128X4_3K;
-    else if (n > 600 && whole <= 120)
-        best = n <= 1000 && whole <= 40 ? DAMACY__ZSTD_EXECUTE_128X2 : DAMACY__ZSTD_EXECUTE_128X4;
+    else if (n > 600 && whole <= 170)
+        best = n <= 1000 && whole <= 64 ? DAMACY__ZSTD_EXECUTE_128X2 : DAMACY__ZSTD_EXECUTE_128X4;
     if (!(best & launched))
         best = launched & (0u - launched); // the first that there is
     return best;

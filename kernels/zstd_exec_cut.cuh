@@ -22,7 +22,7 @@ struct damacy__relay_shape : damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> {
     // Two mailboxes: the tile at hand and the next.
     static constexpr uint32_t MAIL = (base::SIZE + 127) / 128 * 128, RELAY_SIZE = MAIL + 128;
     static_assert(DAMACY__ZSTD_BLOCK_MAX / (TILE_ - 15) +
-                          (DAMACY__ZSTD_SEQUENCES_MAX + 1) / (base::RECORDS - 3) + 1 <
+                          (2 * DAMACY__ZSTD_SEQUENCES_MAX + 1) / (base::RECORDS - 3) + 1 <
                       DAMACY__RELAY_WORDS,
                   "the tiles of a block have room");
     static_assert(RELAY_SIZE == DAMACY__ZSTD_RELAY_SHARED(THREADS_, SEGMENTS_, TILE_), "host");

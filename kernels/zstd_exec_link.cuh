@@ -28,42 +28,25 @@ DAMACY__INLINE void damacy__link_store(uint32_t* p, uint32_t v)
 #endif
 }
 
-// A sequence of a block: place of its literals in the frame, n of them from `literals` on, then
-// `match` bytes from d bytes before.
-struct damacy__link_sequence {
-    uint32_t at, n, literals, match, d;
+// A segment of a block: to[i] and links of the frame's bytes at ... at + n - 1.
+struct damacy__link_segment {
+    uint32_t at, n, d;
 };
 
-// Lane `me` of `step` writes its share. `links` and `dst` belong to the frame.
-DAMACY__INLINE void damacy__link_sequence_write(damacy__link_sequence s, uint32_t* links,
-                                                uint8_t* dst, const uint8_t* literals, uint32_t me,
-                                                uint32_t step)
+// Lane `me` of `step` writes its share of a segment. `links` and `dst` belong to the frame.
+DAMACY__INLINE void damacy__link_segment_write(damacy__link_segment s, uint32_t* links,
+                                               uint8_t* dst, const uint8_t* literals, uint32_t me,
+                                               uint32_t step)
 {
-    const uint32_t at = s.at + s.n;
-
-    for (uint32_t i = me; i < s.n; i += step) {
-        dst[s.at + i] = literals[s.literals + i];
-        links[s.at + i] = s.at + i;
+    if (s.d & DAMACY__ZSTD_D_LITERALS) {
+        for (uint32_t i = me; i < s.n; i += step) {
+            dst[s.at + i] = literals[(s.d & 0x1ffff) + i];
+            links[s.at + i] = s.at + i;
+        }
+    } else {
+        for (uint32_t i = me; i < s.n; i += step)
+            links[s.at + i] = s.at - s.d + (s.d < s.n ? i % s.d : i);
     }
-    for (uint32_t i = me; i < s.match; i += step)
-        links[at + i] = at - s.d + (s.d < s.match ? i % s.d : i);
-}
-
-DAMACY__INLINE damacy__link_sequence damacy__link_open(const damacy__zstd_block& b,
-                                                       const uint64_t* records, uint32_t i)
-{
-    damacy__link_sequence s = {0, 0, 0, 0, 0};
-
-    if (i >= b.n_records)
-        return s;
-    const uint64_t record = records[i];
-    const uint64_t after = i + 1 < b.n_records ? records[i + 1] : (uint64_t)b.n_literals << 17 | (b.size & 0x1ffff);
-    s.at = b.position + ((uint32_t)record & 0x1ffff);
-    s.literals = (uint32_t)(record >> 17) & 0x1ffff;
-    s.n = ((uint32_t)(after >> 17) - s.literals) & 0x1ffff;
-    s.match = (((uint32_t)after - (uint32_t)record - 1) & 0x1ffff) + 1 - s.n;
-    s.d = (uint32_t)(record >> 34);
-    return s;
 }
 
 // Part `part` of `n_parts` of a block with sequences.
@@ -77,27 +60,29 @@ static __device__ void damacy__link_block(const damacy__zstd_wave& w, const dama
     const uint32_t warp = part * (DAMACY__LINK_THREADS / 32) + threadIdx.x / 32;
 
     for (uint32_t k = warp * 32; k < b.n_records; k += n_warps * 32) {
-        damacy__link_sequence s = damacy__link_open(b, records, k + lane);
-        if (s.match && s.d - 1 >= s.at + s.n) {
+        const uint64_t record = k + lane < b.n_records ? records[k + lane] : 0;
+        damacy__link_segment s;
+        s.at = b.position + ((uint32_t)record & 0x1ffff);
+        s.n = k + lane < b.n_records ? (uint32_t)(record >> 17 & 0x1ffff) + 1 : 0;
+        s.d = (uint32_t)(record >> 34);
+        if (!(s.d & DAMACY__ZSTD_D_LITERALS) && s.d - 1 >= s.at && s.n) {
             damacy__zstd_fail(w, b, b.sequence_src, DAMACY__JOB_BAD_OFFSET);
-            for (uint32_t i = 0; i < s.match; i++) // every byte has a link, or the chase would not end
-                links[s.at + s.n + i] = s.at + s.n + i;
-            s.match = 0;
+            for (uint32_t i = 0; i < s.n; i++) // every byte has a link, or the chase would not end
+                links[s.at + i] = s.at + i;
+            s.n = 0;
         }
-        uint32_t longer = damacy__ballot(s.n + s.match > 32);
-        if (s.n + s.match <= 32)
-            damacy__link_sequence_write(s, links, dst, literals, 0, 1);
+        uint32_t longer = damacy__ballot(s.n > 32);
+        if (s.n <= 32)
+            damacy__link_segment_write(s, links, dst, literals, 0, 1);
         damacy__sync_warp();
         while (longer) {
             const uint32_t l = damacy__ctz(longer);
-            damacy__link_sequence one;
+            damacy__link_segment one;
             one.at = damacy__shfl(s.at, l);
             one.n = damacy__shfl(s.n, l);
-            one.literals = damacy__shfl(s.literals, l);
-            one.match = damacy__shfl(s.match, l);
             one.d = damacy__shfl(s.d, l);
             longer &= longer - 1;
-            damacy__link_sequence_write(one, links, dst, literals, lane, 32);
+            damacy__link_segment_write(one, links, dst, literals, lane, 32);
         }
     }
 }

@@ -36,8 +36,7 @@ enum {                       // words of a mailbox
     DAMACY__RELAY_LEFT = 40,     // records of the block from there on
     DAMACY__RELAY_PLACE = 44,    // of the block, coordinate
     DAMACY__RELAY_T0 = 48,       // coordinate
-    DAMACY__RELAY_T1 = 52,
-    DAMACY__RELAY_LAST = 56 // what stands for the record after the block's last, 8 bytes
+    DAMACY__RELAY_T1 = 52
 };
 
 // Tiles and bytes of a frame that are in the output: tiles << 32 | end of the last.
@@ -140,8 +139,6 @@ DAMACY__INLINE void damacy__relay_mail(const damacy__zstd_wave& w, uint32_t mail
         damacy__sts32(mail + DAMACY__RELAY_PLACE, place);
         damacy__sts32(mail + DAMACY__RELAY_T0, place + (begin & 0x1ffff));
         damacy__sts32(mail + DAMACY__RELAY_T1, place + (i + 1 < n_tiles ? end & 0x1ffff : b.size));
-        damacy__sts64(mail + DAMACY__RELAY_LAST, (b.size & 0x1ffff) | b.n_literals << 17,
-                      b.n_literals >> 15);
     }
 }
 
@@ -210,7 +207,6 @@ template <class S> DAMACY__INLINE void damacy__relay_load(damacy__exec_records<S
 
     b.records = damacy__relay_address(mail + DAMACY__RELAY_RECORDS);
     b.n_records = damacy__lds32(mail + DAMACY__RELAY_LEFT);
-    b.last = damacy__lds64(mail + DAMACY__RELAY_LAST);
     b.next = 0;
     damacy__exec_load<S>(r, &b);
 }

@@ -58,6 +58,8 @@ DAMACY__INLINE void damacy__fse_block_init(damacy__fse_block* b, const damacy__z
     if (lane >= n)
         return;
     damacy__zstd_block* block = damacy__zstd_blocks(w) + order[lane];
+    if (block->state == DAMACY__ZSTD_DECODED) // others of the group are decoded again
+        return;
     b->block = block;
     b->stream = block->sequence_src + block->bits_at;
     b->end = b->stream + block->bits_size;
@@ -139,18 +141,16 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
 
     r->walk.ll = r->walk.ml = r->walk.of = self.column;
     r->walk.at = skip;
+    r->capacity = b->n ? b->block->record_capacity : 0;
+    r->records = b->n ? w.records + 8 * b->block->first_record : 0;
     for (uint32_t k = 0; k < S::BATCH; k++)
         r->values.value[k] = r->values.ll[k] = r->values.ml[k] = 0;
     damacy__fse_state_init(&r->state);
     r->sums.start = r->state.start;
     r->sums.literals = r->state.literals;
     r->sums.too_long = r->seen.max_offset = r->seen.walked = 0;
-    if (warp == 1 && lane < S::LANES) {
-        const uint64_t records = b->n ? w.records + 8 * b->block->first_record : 0;
+    if (warp == 1 && lane < S::LANES)
         damacy__fse_state_save(&r->state, shared + S::STATE + lane * 32);
-        damacy__fse_queue_write(shared + S::COPY + 16 * lane, (uint32_t)records,
-                                (uint32_t)(records >> 32), b->n, 0);
-    }
     if (warp == 3 || (warp == 4 && !S::WIDE)) {
         const uint32_t from = S::WIDE ? lane & (S::LANES - 1) : lane; // several lanes a block
         r->feed.end = damacy__shfl((b->end + 15) & ~15ull, from);
@@ -180,9 +180,11 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
     damacy__sync_block();
 }
 
-// Of the word at S::CONTROL + 28: the wide group of this CTA is taken.
+// Of the word at S::CONTROL + 28: the wide group of this CTA is taken; the last group is to be
+// decoded again.
 #define DAMACY__FSE_WIDE_TAKEN 1u
-#define DAMACY__FSE_LEAVES     2u // this CTA takes none
+#define DAMACY__FSE_AGAIN      2u
+#define DAMACY__FSE_LEAVES     4u // this CTA takes none
 
 // Decodes blocks order[0 ... n).
 template <class S>
@@ -222,9 +224,15 @@ static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint3
         max_offset = damacy__max(one.x, two.x);
         walked = damacy__max(one.y, two.y); // one of them saw the last sequence
     }
-    if (warp == 0 && b.block)
-        damacy__fse_finish(w, &b, &s, damacy__fse_verdict(&b, &s, walked, max_offset),
-                           S::WIDE ? 1 : S::BATCH);
+    if (warp == 0) {
+        const bool again =
+            b.block &&
+            damacy__fse_finish(w, &b, &s, damacy__fse_verdict(&b, &s, walked, max_offset),
+                               S::WIDE ? 1 : S::BATCH);
+        if (damacy__any(again) && lane == 0)
+            damacy__sts32(shared + S::CONTROL + 28,
+                          damacy__lds32(shared + S::CONTROL + 28) | DAMACY__FSE_AGAIN);
+    }
 }
 
 // The next group: its place and number of blocks to shared memory. One thread.
@@ -251,15 +259,20 @@ DAMACY__INLINE void damacy__fse_choose(const damacy__zstd_wave& w, uint32_t shar
     damacy__sts32(shared + S::CONTROL + 24, part.n << 1 | (part.is_wide ? 1 : 0));
 }
 
-// Takes the next group: warp 0 does, for all.
+// Takes the next group, or the last one again: warp 0 does, for all.
 template <class S>
 DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uint32_t shared)
 {
     damacy__fse_part part;
 
     damacy__sync_block();
-    if (threadIdx.x == 0)
-        damacy__fse_choose<S>(w, shared, damacy__lds32(shared + S::CONTROL + 28));
+    if (threadIdx.x == 0) {
+        const uint32_t flags = damacy__lds32(shared + S::CONTROL + 28);
+        if (flags & DAMACY__FSE_AGAIN)
+            damacy__sts32(shared + S::CONTROL + 28, flags & ~DAMACY__FSE_AGAIN);
+        else
+            damacy__fse_choose<S>(w, shared, flags);
+    }
     damacy__sync_block();
     part.first = damacy__lds32(shared + S::CONTROL + 20);
     part.n = damacy__lds32(shared + S::CONTROL + 24);

@@ -36,19 +36,22 @@ DAMACY__INLINE uint32_t damacy__fse_constant(uint32_t i)
 // Symbolic offsets count up while an offset is decremented: both are one less.
 #define DAMACY__FSE_SYMBOL(k) (DAMACY__ZSTD_D_SYMBOLIC | (uint32_t)(k) << 18 | 0x3ffffu)
 
-// Of a lane, after the batches so far: output position, literals used, repeat offsets.
+// Of a lane, after the batches so far. `start` is the output position less 2^17 and `literals` the
+// high word of a literal record less 1: what makes a record one multiplication, see below.
 struct damacy__fse_state {
-    uint32_t start, literals, r1, r2, r3;
+    uint32_t start, literals, r1, r2, r3, n_records;
     uint32_t symbolic;   // bit 31: the block is too long; below: records from here on are plain
     uint32_t min_offset; // 0: an offset was 0
 };
 
 DAMACY__INLINE void damacy__fse_state_init(damacy__fse_state* s)
 {
-    s->start = s->literals = s->symbolic = 0;
+    s->start = 0u - (1u << 17);
+    s->literals = (DAMACY__ZSTD_D_LITERALS << 2) - 1;
     s->r1 = DAMACY__FSE_SYMBOL(0);
     s->r2 = DAMACY__FSE_SYMBOL(1);
     s->r3 = DAMACY__FSE_SYMBOL(2);
+    s->n_records = s->symbolic = 0;
     s->min_offset = 0xffffffffu;
 }
 
@@ -60,14 +63,15 @@ DAMACY__INLINE void damacy__fse_state_load(damacy__fse_state* s, uint32_t at)
     s->r1 = a.z;
     s->r2 = a.w;
     s->r3 = b.x;
-    s->symbolic = b.y;
-    s->min_offset = b.z;
+    s->n_records = b.y;
+    s->symbolic = b.z;
+    s->min_offset = b.w;
 }
 
 DAMACY__INLINE void damacy__fse_state_save(const damacy__fse_state* s, uint32_t at)
 {
     damacy__fse_queue_write(at, s->start, s->literals, s->r1, s->r2);
-    damacy__fse_queue_write(at + 16, s->r3, s->symbolic, s->min_offset, 0);
+    damacy__fse_queue_write(at + 16, s->r3, s->n_records, s->symbolic, s->min_offset);
 }
 
 // A batch between the halves: offset values and lengths.
@@ -133,28 +137,32 @@ DAMACY__INLINE void damacy__fse_extract(damacy__fse_values<S>* o, uint32_t share
     }
 }
 
-// Address of the record of sequence k of a lane, of the batch at `records`. Neither those of one
-// number nor those of one lane share banks.
-template <class S>
-DAMACY__INLINE uint32_t damacy__fse_slot(uint32_t records, uint32_t lane, uint32_t k)
+// High word of a slot without a record: no offset and no place of literals is that large.
+#define DAMACY__FSE_EMPTY 0xffffffffu
+
+// Address of the two slots of sequence k of the lane whose first are at `records`. Neither those of
+// one number nor those of one lane share banks.
+template <class S> DAMACY__INLINE uint32_t damacy__fse_slots(uint32_t records, uint32_t k)
 {
-    return records + k * 8 * S::LANES + 8 * ((lane ^ k) & (S::LANES - 1));
+    return (records ^ (k & 7) * 16) + k * 16 * S::LANES;
 }
 
-// Second half: records of the batch, at `records` (see damacy__fse_slot). New offset = the repeat
-// offsets that the choice selects + what is added; that they are looked up here and not before makes
-// the halves equally long. Nothing here asks how many sequences there are: what follows the last one
-// of the block, up to the end of the batch, has no literals, no length and repeat offset 2, so that
-// it moves nothing, leaves records that are not looked at, and exchanges repeat offsets 1 and 2,
-// which the end of the block undoes. `end`: sequences up to the end of the batch.
+// Second half: records of the batch, two slots a sequence, at `records` (see damacy__fse_slots),
+// and their number in *n. New offset = the repeat offsets that the choice selects + what is added;
+// that they are looked up here and not before makes the halves equally long. A record is start +
+// (length - 1) * 2^17 + D * 2^34, so from `start` - 2^17 it is a multiplication of 32 bits to 64. A
+// run without bytes leaves its slot empty. Nothing here asks how many sequences there are: what
+// follows the last one of the block, up to the end of the batch, has no literals, no length and
+// repeat offset 2, so that it moves nothing, leaves slots that are not looked at, and exchanges
+// repeat offsets 1 and 2, which the end of the block undoes.
 template <class S>
 DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_values<S>* in,
-                                     uint32_t shared, uint32_t records, uint32_t end)
+                                     uint32_t shared, uint32_t records, uint32_t left, uint32_t* n)
 {
     const uint32_t pairs = shared + S::CONSTANTS + 4 * DAMACY__FSE_PAIRS;
-    const uint32_t lane = damacy__lane();
     damacy__u32x2 v[S::BATCH]; // choice, what is added
     const bool symbolic = damacy__max(damacy__max(s->r1, s->r2), s->r3) >= DAMACY__ZSTD_D_SYMBOLIC;
+    uint32_t n_runs = 0;
 
     DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
@@ -163,67 +171,45 @@ DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_val
     }
     DAMACY__UNROLL for (uint32_t k = 0; k < S::BATCH; k++)
     {
-        const uint32_t choice = v[k].x;
+        const uint32_t choice = v[k].x, ll = in->ll[k], ml = in->ml[k];
         const uint32_t use1 = damacy__bytes(choice, 0, 0x8888),
                        use2 = damacy__bytes(choice, 0, 0x9999);
         const uint32_t use3 = damacy__bytes(choice, 0, 0xaaaa),
                        still = damacy__bytes(choice, 0, 0xbbbb);
         const uint32_t still3 = still | use2;
         const uint32_t offset = ((s->r1 & use1) | (s->r2 & use2) | (s->r3 & use3)) + v[k].y;
-        damacy__sts64(damacy__fse_slot<S>(records, lane, k), s->start | s->literals << 17,
-                      4 * offset + (s->literals >> 15));
+        const uint32_t match = s->start + ll;
+        const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)s->literals << 32 | s->start);
+        const uint64_t copy = (uint64_t)ml * 131072u + ((uint64_t)(offset * 4 - 1) << 32 | match);
+        damacy__fse_queue_write(damacy__fse_slots<S>(records, k), (uint32_t)run,
+                                ll ? (uint32_t)(run >> 32) : DAMACY__FSE_EMPTY, (uint32_t)copy,
+                                (uint32_t)(copy >> 32));
         s->r3 = (s->r3 & still3) | (s->r2 & ~still3);
         s->r2 = (s->r2 & still) | (s->r1 & ~still);
         s->r1 = offset;
-        s->start += in->ll[k] + in->ml[k];
-        s->literals += in->ll[k];
+        s->start = match + ml;
+        s->literals += 4 * ll;
         s->min_offset = damacy__min(s->min_offset, offset);
+        n_runs += ll ? 1 : 0;
     }
+    *n = n_runs + damacy__min(left, S::BATCH);
+    s->n_records += *n;
     if (symbolic)
-        s->symbolic = (s->symbolic & 0x80000000u) | end;
-    if (s->start > 1u << 17) // sticky: lengths of a batch sum to less than 2^23
+        s->symbolic = (s->symbolic & 0x80000000u) | s->n_records;
+    if (s->start + (1u << 17) - 1 >= 1u << 17) // sticky: lengths of a batch sum to less than 2^23
         s->symbolic |= 0x80000000u;
 }
 
-// Copies the records of a batch to device memory, several blocks at a time; third `part` of the
-// blocks.
+// Copies the records of a batch from their slots to device memory, a block at a time; third `part`
+// of the blocks.
 template <class S>
 DAMACY__INLINE void damacy__fse_copy_slots(uint32_t shared, uint32_t batch, uint32_t part)
 {
-    constexpr uint32_t SIDE = 32 / S::BATCH, ONCE = 2; // blocks beside each other, of those in turns
-    const uint32_t k = damacy__lane() % S::BATCH, beside = damacy__lane() / S::BATCH;
-    const uint32_t records = shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE;
-    const uint32_t at = batch * S::BATCH + k;
-    static_assert(S::LANES % (SIDE * ONCE) == 0, "blocks");
-
-    DAMACY__NOUNROLL for (uint32_t j0 = part * SIDE * ONCE; j0 < S::LANES; j0 += 3 * SIDE * ONCE)
-    {
-        damacy__u32x4 info[ONCE];
-        damacy__u32x2 v[ONCE];
-        DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
-        {
-            const uint32_t j = j0 + u * SIDE + beside;
-            info[u] = damacy__lds128(shared + S::COPY + 16 * j);
-            v[u] = damacy__lds64(damacy__fse_slot<S>(records, j, k));
-        }
-        DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
-        {
-            uint64_t* to = (uint64_t*)(uintptr_t)((uint64_t)info[u].y << 32 | info[u].x);
-            if (at < info[u].z)
-                to[at] = (uint64_t)v[u].y << 32 | v[u].x;
-        }
-    }
-}
-
-// The same in the wide shape, where records of a block lie one after another, rotated by the block.
-template <class S>
-DAMACY__INLINE void damacy__fse_copy_out(uint32_t shared, uint32_t batch, uint32_t part)
-{
     constexpr uint32_t ONCE = S::LANES < 4 ? S::LANES : 4;
-    const uint32_t k = damacy__lane(), at = batch * S::BATCH + k;
-    const uint32_t records =
-        shared + S::RECORDS + (batch & (S::RECORDS_PARTS - 1)) * S::RECORDS_SIZE;
-    static_assert(S::BATCH <= 32, "a lane a record");
+    const uint32_t k = damacy__lane(), below = (1u << k) - 1;
+    const uint32_t infos = shared + S::COPY + (batch & 1) * 16 * S::LANES;
+    const uint32_t records = shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE;
+    static_assert(S::WIDE || 2 * S::BATCH <= 32, "a lane a slot");
 
     DAMACY__NOUNROLL for (uint32_t j0 = part * ONCE; j0 < S::LANES; j0 += 3 * ONCE)
     {
@@ -231,16 +217,51 @@ DAMACY__INLINE void damacy__fse_copy_out(uint32_t shared, uint32_t batch, uint32
         damacy__u32x2 v[ONCE];
         DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
         {
+            info[u] = damacy__lds128(infos + 16 * (j0 + u));
+            v[u] = damacy__lds64(damacy__fse_slots<S>(records + 16 * (j0 + u), k / 2 % S::BATCH) +
+                                 8 * (k & 1));
+        }
+        DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
+        {
+            const uint64_t to = (uint64_t)info[u].y << 32 | info[u].x;
+            const bool here = v[u].y != DAMACY__FSE_EMPTY && k < 2 * info[u].w;
+            const uint32_t at = damacy__popc(damacy__ballot(here) & below);
+            if (here && at < info[u].z)
+                ((uint64_t*)(uintptr_t)to)[at] = (uint64_t)v[u].y << 32 | v[u].x;
+        }
+    }
+}
+
+// The same in the wide shape, where records lie one after another, rotated by the block.
+template <class S>
+DAMACY__INLINE void damacy__fse_copy_out(uint32_t shared, uint32_t batch, uint32_t part)
+{
+    constexpr uint32_t ONCE = S::LANES < 4 ? S::LANES : 4;
+    constexpr uint32_t EACH = (2 * S::BATCH + 31) / 32; // a block has at most 2 * BATCH records
+    const uint32_t k = damacy__lane();
+    const uint32_t infos = shared + S::COPY + (batch & 1) * 16 * S::LANES;
+    const uint32_t records =
+        shared + S::RECORDS + (batch & (S::RECORDS_PARTS - 1)) * S::RECORDS_SIZE;
+
+    DAMACY__NOUNROLL for (uint32_t j0 = part * ONCE; j0 < S::LANES; j0 += 3 * ONCE)
+    {
+        damacy__u32x4 info[ONCE];
+        damacy__u32x2 v[ONCE][EACH];
+        DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
+        {
             const uint32_t j = j0 + u;
-            info[u] = damacy__lds128(shared + S::COPY + 16 * j);
-            v[u] = damacy__lds64(records + j * S::RECORDS_LANE +
-                                 ((j + k) * 8 & (S::RECORDS_LANE - 8)));
+            info[u] = damacy__lds128(infos + 16 * j);
+            DAMACY__UNROLL for (uint32_t e = 0; e < EACH; e++) v[u][e] = damacy__lds64(
+                records + j * S::RECORDS_LANE + ((j + k + 32 * e) * 8 & (S::RECORDS_LANE - 8)));
         }
         DAMACY__UNROLL for (uint32_t u = 0; u < ONCE; u++)
         {
             uint64_t* to = (uint64_t*)(uintptr_t)((uint64_t)info[u].y << 32 | info[u].x);
-            if (k < S::BATCH && at < info[u].z)
-                to[at] = (uint64_t)v[u].y << 32 | v[u].x;
+            DAMACY__UNROLL for (uint32_t e = 0; e < EACH; e++)
+            {
+                if (k + 32 * e < info[u].z)
+                    to[k + 32 * e] = (uint64_t)v[u][e].y << 32 | v[u][e].x;
+            }
         }
     }
 }

@@ -14,20 +14,29 @@
 #define DAMACY__FSE_THREADS 256
 #define DAMACY__FSE_COPIERS 3u
 
-// A batch of the second half: records to shared memory.
+// A batch of the second half: records to shared memory and where they go to the copying warp.
 template <class S>
 DAMACY__INLINE void damacy__fse_emit_batch(damacy__fse_values<S>* values, uint32_t shared,
-                                           const damacy__fse_block* b, uint32_t batch)
+                                           const damacy__fse_block* b, uint64_t records,
+                                           uint32_t capacity, uint32_t batch)
 {
-    const uint32_t state = shared + S::STATE + damacy__lane() * 32;
-    damacy__fse_state s;
+    const uint32_t lane = damacy__lane(), done = batch * S::BATCH;
+    const uint32_t info = shared + S::COPY + (batch & 1) * 16 * S::LANES + lane * 16;
+    uint32_t n = 0, first = 0, n_sequences = 0;
 
-    if (b->n <= batch * S::BATCH)
-        return;
-    damacy__fse_state_load(&s, state);
-    damacy__fse_emit<S>(&s, values, shared, shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE,
-                        (batch + 1) * S::BATCH);
-    damacy__fse_state_save(&s, state);
+    if (b->n > done) {
+        const uint32_t to = shared + S::RECORDS + (batch & 1) * S::RECORDS_SIZE + lane * 16;
+        damacy__fse_state s;
+        damacy__fse_state_load(&s, shared + S::STATE + lane * 32);
+        first = s.n_records;
+        damacy__fse_emit<S>(&s, values, shared, to, b->n - done, &n);
+        damacy__fse_state_save(&s, shared + S::STATE + lane * 32);
+        // What exceeds the capacity is counted alone, see damacy__fse_find_room.
+        n = damacy__min(first + n, capacity) - damacy__min(first, capacity);
+        n_sequences = damacy__min(b->n - done, S::BATCH);
+    }
+    const uint64_t to = records + 8ull * first;
+    damacy__fse_queue_write(info, (uint32_t)to, (uint32_t)(to >> 32), n, n_sequences);
 }
 
 // What the warps of the pipeline keep while they run.
@@ -38,6 +47,8 @@ template <class S> struct damacy__fse_role {
     damacy__fse_seen seen;
     damacy__fse_sums sums; // and what follows: of the wide shape
     damacy__fse_state state;
+    uint64_t records;
+    uint32_t capacity;
 };
 
 // The end of a batch for a role. A warp comes to the barrier as one, and all of the block's come,
@@ -100,7 +111,7 @@ DAMACY__INLINE void damacy__fse_extract_batches(damacy__fse_role<S>* r, uint32_t
         if (i > 1)
             damacy__fse_wait(DAMACY__FSE_COPIED, i, 1 + DAMACY__FSE_COPIERS);
         if (here)
-            damacy__fse_emit_batch<S>(&r->values, shared, b, i);
+            damacy__fse_emit_batch<S>(&r->values, shared, b, r->records, r->capacity, i);
         damacy__sync_warp();
         if (i + 1 < n_batches)
             damacy__fse_tell(DAMACY__FSE_SUMS, i, 2);
@@ -237,7 +248,7 @@ DAMACY__INLINE void damacy__fse_wide_pipeline(damacy__fse_role<S>* r, uint32_t s
     } else if (warp == 2) {
         for (uint32_t i = 0; i < rounds; i++) {
             if (here && i - 3 < n_batches)
-                damacy__fse_wide_offsets<S>(&r->state, shared, i - 3);
+                damacy__fse_wide_offsets<S>(&r->state, shared, r->records, r->capacity, i - 3);
             damacy__fse_batch_done();
         }
     } else if (warp == 3) {

@@ -52,21 +52,23 @@ template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
         WIDE ? RING_WORDS * 16 * LANES : (RING_WORDS + 2) * 4 * LANES;
     static constexpr uint32_t QUEUE_SIZE = BATCH * 16 * LANES; // one part
     static constexpr uint32_t QUEUE_PARTS = WIDE ? 4 : 2;
-    static constexpr uint32_t RECORDS_SIZE = BATCH * 8 * LANES; // one part
+    static constexpr uint32_t RECORDS_SIZE = BATCH * 16 * LANES; // one part: 2 records a sequence
     static constexpr uint32_t RECORDS_PARTS = WIDE ? 4 : 2;
-    static constexpr uint32_t RECORDS_LANE = BATCH * 8;
+    static constexpr uint32_t RECORDS_LANE = BATCH * 16;
 
     // Places in shared memory.
     static constexpr uint32_t CONSTANTS = 0;  // 114 words
     static constexpr uint32_t CONTROL = 464;  // plan, group: 32 bytes
     static constexpr uint32_t POSITION = 496; // 2 x u32 a lane
     static constexpr uint32_t COPY =
-        POSITION + 8 * LANES;                            // {address of records, sequences, 0} a lane
-    static constexpr uint32_t STATE = COPY + 16 * LANES; // 32 bytes a lane
+        POSITION + 8 * LANES;                            // 2 x {address, records, sequences} a lane
+    static constexpr uint32_t STATE = COPY + 32 * LANES; // 32 bytes a lane
     static constexpr uint32_t RING = STATE + 32 * LANES;
     static constexpr uint32_t QUEUE = RING + RING_SIZE;
     static constexpr uint32_t RECORDS = (QUEUE + QUEUE_PARTS * QUEUE_SIZE + 255) & ~255u;
-    static constexpr uint32_t TABLES = (RECORDS + RECORDS_PARTS * RECORDS_SIZE + 127) & ~127u;
+    static constexpr uint32_t COUNT = // 2 x u32 a lane, wide shape
+        RECORDS + RECORDS_PARTS * RECORDS_SIZE;
+    static constexpr uint32_t TABLES = (COUNT + (WIDE ? 8 * LANES : 0) + 127) & ~127u;
     static constexpr uint32_t LL = TABLES, ML = LL + (512u << ROW_LOG), OF = ML + (512u << ROW_LOG);
     static constexpr uint32_t SIZE = OF + (256u << ROW_LOG);
     static constexpr uint32_t COUNTS = RING; // before the walk: 3 tables a lane

@@ -231,8 +231,8 @@ struct damacy__fse_sums {
     uint32_t too_long;        // not 0: the block was
 };
 
-// The third stage, all lanes of a warp: sums, and the low words of records. Leaves {where the high
-// word of the record goes, that word less 4 times the offset, choice, offset}.
+// The third stage, all lanes of a warp: sums, and records but for the offsets of matches. Leaves
+// {where the high word of the record goes, that word less 4 times the offset, choice, offset}.
 template <class S>
 DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t shared, uint32_t batch)
 {
@@ -244,12 +244,12 @@ DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t share
     const uint32_t records = shared + S::RECORDS +
                              (batch & (S::RECORDS_PARTS - 1)) * S::RECORDS_SIZE +
                              j * S::RECORDS_LANE;
-    uint32_t lengths = 0, literals = 0;
+    uint32_t lengths = 0, literals = 0; // of a batch less than 2^24; above them, records
 
     DAMACY__UNROLL for (uint32_t i = 0; i < SHARE; i++)
     {
         const damacy__u32x2 q = damacy__lds64(queue + i * 16 * S::LANES);
-        lengths += q.x + q.y;
+        lengths += q.x + q.y + ((q.x ? 1u << 24 : 0) + (q.y ? 1u << 24 : 0));
         literals += q.x;
     }
     uint32_t all_lengths = lengths, all_literals = literals;
@@ -258,8 +258,9 @@ DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t share
         all_lengths += lane >= d ? a : 0;
         all_literals += lane >= d ? b : 0;
     }
-    uint32_t start = s->start + (all_lengths - lengths);
-    uint32_t from = s->literals + (all_literals - literals);
+    uint32_t start = s->start + ((all_lengths - lengths) & 0xffffff);
+    uint32_t from = s->literals + 4 * (all_literals - literals);
+    uint32_t at = (((all_lengths - lengths) >> 24) + j) * 8;
     DAMACY__NOUNROLL for (uint32_t i0 = 0; i0 < SHARE; i0 += N)
     {
         const uint32_t first = queue + i0 * 16 * S::LANES;
@@ -268,28 +269,46 @@ DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t share
             damacy__lds128(first + i * 16 * S::LANES);
         DAMACY__UNROLL for (uint32_t i = 0; i < N; i++)
         {
-            const uint32_t to = records + ((part * SHARE + i0 + i + j) * 8 & WRAP);
-            damacy__sts32(to, start | from << 17);
-            damacy__fse_queue_write(first + i * 16 * S::LANES, to + 4, from >> 15, q[i].z, q[i].w);
-            start += q[i].x + q[i].y;
-            from += q[i].x;
+            const uint32_t ll = q[i].x, ml = q[i].y;
+            const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)from << 32 | start);
+            if (ll)
+                damacy__sts64(records + (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));
+            start += ll;
+            from += 4 * ll;
+            at += ll ? 8 : 0;
+            const uint64_t copy = (uint64_t)ml * 131072u + (0xffffffff00000000ull | start);
+            const uint32_t to = records + (at & WRAP), place = first + i * 16 * S::LANES;
+            if (ml)
+                damacy__sts32(to, (uint32_t)copy);
+            damacy__fse_queue_write(place, ml ? to + 4 : place, (uint32_t)(copy >> 32), q[i].z,
+                                    q[i].w);
+            start += ml;
+            at += 8;
         }
     }
-    s->start += damacy__shfl(all_lengths, 32 - S::LANES + j);
-    s->literals += damacy__shfl(all_literals, 32 - S::LANES + j);
-    s->too_long |= s->start > 1u << 17;
+    all_lengths = damacy__shfl(all_lengths, 32 - S::LANES + j);
+    all_literals = damacy__shfl(all_literals, 32 - S::LANES + j);
+    s->start += all_lengths & 0xffffff;
+    s->literals += 4 * all_literals;
+    s->too_long |= s->start + (1u << 17) > 1u << 17;
+    if (part == 0)
+        damacy__sts32(shared + S::COUNT + (batch & 1) * 4 * S::LANES + 4 * j, all_lengths >> 24);
 }
 
 // The fourth stage, a lane a block: offsets, which are a chain through the repeat offsets.
 template <class S>
-DAMACY__INLINE void damacy__fse_wide_offsets(damacy__fse_state* s, uint32_t shared, uint32_t batch)
+DAMACY__INLINE void damacy__fse_wide_offsets(damacy__fse_state* s, uint32_t shared,
+                                             uint64_t records, uint32_t capacity, uint32_t batch)
 {
-    const uint32_t queue = damacy__fse_wide_queue<S>(shared, batch) + damacy__lane() * 16;
+    const uint32_t lane = damacy__lane(), first = s->n_records;
+    const uint32_t queue = damacy__fse_wide_queue<S>(shared, batch) + lane * 16;
+    const uint32_t info = shared + S::COPY + (batch & 1) * 16 * S::LANES + lane * 16;
     const bool symbolic = damacy__max(damacy__max(s->r1, s->r2), s->r3) >= DAMACY__ZSTD_D_SYMBOLIC;
     uint32_t r1 = s->r1, r2 = s->r2, r3 = s->r3, least = s->min_offset;
 
+    s->n_records += damacy__lds32(shared + S::COUNT + (batch & 1) * 4 * S::LANES + 4 * lane);
     if (symbolic)
-        s->symbolic = (batch + 1) * S::BATCH;
+        s->symbolic = s->n_records;
     DAMACY__NOUNROLL for (uint32_t k0 = 0; k0 < S::BATCH; k0 += 8)
     {
         damacy__u32x4 v[8];
@@ -313,6 +332,10 @@ DAMACY__INLINE void damacy__fse_wide_offsets(damacy__fse_state* s, uint32_t shar
     s->r2 = r2;
     s->r3 = r3;
     s->min_offset = least;
+    // What exceeds the capacity is counted alone, see damacy__fse_find_room.
+    const uint64_t to = records + 8ull * first;
+    damacy__fse_queue_write(info, (uint32_t)to, (uint32_t)(to >> 32),
+                            damacy__min(s->n_records, capacity) - damacy__min(first, capacity), 0);
 }
 
 // ---- input: four lanes a block, each a chunk of 16 bytes for every 16 sequences of a batch

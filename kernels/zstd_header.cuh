@@ -20,6 +20,7 @@ typedef struct damacy__zstd_walk {
     uint64_t content;          // sum of the content sizes in frame headers
     uint32_t known;            // every frame so far had a content size
     uint32_t n_headers;        // of blocks, frames and skippable frames
+    uint32_t is_tight;         // blocks get room for likely records, not for all that may be
     uint32_t max_size;         // block maximum of the current frame
     uint32_t tree;             // tree that the last Huffman literals of the frame defined, or NONE
     uint32_t tables[3];        // blocks that last defined LL, OF, ML, or NONE
@@ -159,9 +160,27 @@ static __device__ bool damacy__zstd_literals_header(damacy__zstd_walk& k, uint32
     return true;
 }
 
-// A sequences section header (section 3.1.1.3.2.1) from k.at to the end of the block.
+// How many of n sequences are likely to have literals, by the cells of a literal length table for
+// code 0, its first symbol (section 4.1.1). Encoders round counts to cells: libzstd's tables were
+// seen to be up to 13 cells off.
+#define DAMACY__ZSTD_MARGIN 20u
+DAMACY__INLINE uint32_t damacy__zstd_likely_runs(uint32_t mode, uint32_t table, uint32_t n)
+{
+    const uint32_t log = (table & 15) + 5, cells = 1u << damacy__min(log, 9);
+    const uint32_t low = table >> 4 & (cells - 1), high = table >> 4 & cells;
+    const uint32_t count = low < cells - 2 ? low : high ? low + 2 : low; // one more than its cells
+
+    if (mode == DAMACY__ZSTD_MODE_RLE)
+        return table & 255 ? n : 0;
+    if (mode != DAMACY__ZSTD_MODE_FSE || log > 9 || count <= 1 + DAMACY__ZSTD_MARGIN)
+        return n;
+    return (n * (cells + 1 + DAMACY__ZSTD_MARGIN - count) >> log) + 1;
+}
+
+// A sequences section header (section 3.1.1.3.2.1) from k.at to the end of the block. Leaves how
+// many sequences are likely to have literals.
 static __device__ bool damacy__zstd_sequences_header(damacy__zstd_walk& k, uint32_t end,
-                                                     damacy__zstd_block& b)
+                                                     damacy__zstd_block& b, uint32_t& n_runs)
 {
     const uint32_t start = k.at, room = end - start;
     uint32_t n_own = 0;
@@ -197,6 +216,8 @@ static __device__ bool damacy__zstd_sequences_header(damacy__zstd_walk& k, uint3
         n_own += mode == DAMACY__ZSTD_MODE_RLE || mode == DAMACY__ZSTD_MODE_FSE;
     }
     k.at++;
+    n_runs =
+        damacy__zstd_likely_runs(modes >> 6, (uint32_t)(bytes >> (8 * n_count + 8)), b.n_sequences);
     b.sequence_src = (uint64_t)(uintptr_t)(k.src + k.at);
     b.sequence_size = end - k.at;
     if (b.sequence_size < n_own + 1)
@@ -208,6 +229,7 @@ static __device__ bool damacy__zstd_sequences_header(damacy__zstd_walk& k, uint3
 // What a block takes of the tables.
 typedef struct damacy__zstd_block_share {
     uint32_t n_literal_bytes, n_records;
+    uint32_t n_spared; // of the records, see damacy__zstd_span
     bool own_tree;
     bool is_kept; // it has output
 } damacy__zstd_block_share;
@@ -219,11 +241,12 @@ static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t en
                                                damacy__zstd_block_share& share)
 {
     const uint32_t index = k.n.first_block + k.n.n_blocks;
+    uint32_t n_runs = 0;
 
     if (end - k.at < 2)
         return damacy__zstd_stop(k, k.at, DAMACY__JOB_BAD_BLOCK);
     if (!damacy__zstd_literals_header(k, end, bytes, b) ||
-        !damacy__zstd_sequences_header(k, end, b))
+        !damacy__zstd_sequences_header(k, end, b, n_runs))
         return false;
     share.own_tree = b.literal_type == DAMACY__ZSTD_LITERALS_HUFFMAN;
     if (share.own_tree)
@@ -235,7 +258,12 @@ static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t en
                 k.tables[t] = index;
             b.tables[t] = k.tables[t];
         }
-        share.n_records = damacy__zstd_record_room(b.n_sequences + 1);
+        const uint32_t most_runs = damacy__min(b.n_sequences, b.n_literals);
+        const uint32_t most = b.n_sequences + most_runs + 1;
+        const uint32_t likely = b.n_sequences + damacy__min(most_runs, n_runs) + 1;
+        b.record_capacity = k.is_tight ? likely : most;
+        share.n_records = damacy__zstd_record_room(b.record_capacity);
+        share.n_spared = (damacy__zstd_record_room(most) - damacy__zstd_record_room(likely)) / 16;
     } else {
         b.size = b.n_literals;
         b.src = b.literal_src;

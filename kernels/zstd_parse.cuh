@@ -51,6 +51,7 @@ DAMACY__INLINE void damacy__zstd_count_block(damacy__zstd_walk& k,
     k.n.n_blocks++;
     k.n.n_literal_bytes += share.n_literal_bytes;
     k.n.n_records += share.n_records;
+    k.n.n_spared += share.n_spared;
     k.n.n_trees += share.own_tree;
 }
 
@@ -188,6 +189,8 @@ damacy__zstd_take_all(const damacy__zstd_wave& w, damacy__zstd_walk& k,
     k.n.n_trees += damacy__popc(defines.tree);
     k.n.n_literal_bytes += n_literal_bytes;
     k.n.n_records += n_records;
+    if (!FILL)
+        k.n.n_spared += damacy__warp_sum(share.n_spared);
     return true;
 }
 
@@ -311,6 +314,7 @@ DAMACY__INLINE void damacy__zstd_walk_begin(damacy__zstd_walk& k, const damacy__
     k.content = 0;
     k.known = 1;
     k.n_headers = 0;
+    k.is_tight = 0;
     k.max_size = 0;
     k.ahead = damacy__zstd_glance{};
     k.n = damacy__zstd_span{};
@@ -383,6 +387,8 @@ static __device__ void damacy__zstd_fill_job(const damacy__zstd_wave& w, uint32_
     damacy__zstd_walk k;
 
     damacy__zstd_walk_begin(k, job);
+    k.is_tight = damacy__zstd_counts(w)->is_tight;
+    span.n_records -= k.is_tight ? 16ull * span.n_spared : 0;
     k.n.first_frame = span.first_frame;
     k.n.first_block = span.first_block;
     k.n.first_tree = span.first_tree;

@@ -61,12 +61,12 @@ static __device__ void damacy__zstd_place_offsets(const damacy__zstd_wave& w,
                                                   const damacy__zstd_block& b)
 {
     uint64_t* const records = (uint64_t*)(uintptr_t)w.records + b.first_record;
-    const uint32_t n = damacy__min(b.n_symbolic, b.n_records);
+    const uint32_t n = damacy__min(b.n_symbolic, damacy__min(b.n_records, b.record_capacity));
 
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
         const uint64_t record = records[i];
         const uint32_t d = (uint32_t)(record >> 34);
-        if (d < DAMACY__ZSTD_D_SYMBOLIC)
+        if (d >= DAMACY__ZSTD_D_LITERALS || d < DAMACY__ZSTD_D_SYMBOLIC)
             continue;
         const uint32_t k = d >> 18 & 3, minus = ~d & 0x3ffffu;
         const uint32_t before = k == 0 ? b.repeat_in[0] : k == 1 ? b.repeat_in[1] : b.repeat_in[2];

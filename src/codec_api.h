@@ -88,7 +88,7 @@ typedef struct damacy_codec_limits {
     uint64_t total_size;     /* decoded bytes of all together; 0: max_frames * max_frame_size */
     /* ---- */
     uint64_t work_size;    /* Zstandard: bytes of literals and sequences between the kernels; 0:
-                              1.85 bytes per decoded byte, and in any case 3 times the largest */
+                              2.42 bytes per decoded byte, and in any case 4.4 times the largest */
     uint32_t max_blocks;   /* Zstandard: blocks of all frames together; 0: one per 16 KiB, and one
                               per KiB of the largest */
     uint32_t max_streams;  /* blosc: streams of all chunks together; 0: one per 8 KiB */
@@ -96,7 +96,7 @@ typedef struct damacy_codec_limits {
                               takes its part of the device, which trades its time for that of all;
                               0: 1 */
     uint32_t n_parts;      /* Zstandard: parts in which a batch is decoded, one after another in
-                              the same scratch, about 3.4 bytes per decoded byte of a part, where
+                              the same scratch, about 4.9 bytes per decoded byte of a part, where
                               every frame of common blocks fits. Parts of thousands of frames cost
                               little time. 0: 1 */
 } damacy_codec_limits;

@@ -38,7 +38,6 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_exec_filter.cuh", damacy__source_zstd_exec_filter_cuh},
     {"kernels/zstd_exec_own.cuh", damacy__source_zstd_exec_own_cuh},
     {"kernels/zstd_exec_serial.cuh", damacy__source_zstd_exec_serial_cuh},
-    {"kernels/zstd_exec_take.cuh", damacy__source_zstd_exec_take_cuh},
     {"kernels/zstd_exec_link.cuh", damacy__source_zstd_exec_link_cuh},
     {"kernels/zstd_exec_cut.cuh", damacy__source_zstd_exec_cut_cuh},
     {"kernels/zstd_exec_relay.cuh", damacy__source_zstd_exec_relay_cuh},

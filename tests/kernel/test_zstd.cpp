@@ -417,7 +417,7 @@ TEST(zstd_reports_what_does_not_fit_scratch_and_decodes_the_rest)
         std::vector<wave_job> jobs(12, job_of(frame, content.size()));
         uint64_t now = 0;
         o.seed = (uint64_t)run + 5;
-        o.max_records = 3 * 24576; // for a few of them
+        o.max_records = 3 * 45056; // for a few of them
         CHECK(wave_run(jobs, o).empty());
         for (size_t i = 0; i < jobs.size(); i++) {
             CHECK(jobs[i].canary);
@@ -457,7 +457,7 @@ static uint64_t records_placed(const damacy__zstd_counters& c)
     return c.n_records + (c.n_literal_bytes + 127) / 128 * 16; // a multiple of 16
 }
 
-TEST(zstd_decodes_in_just_the_room_that_is_needed)
+TEST(zstd_makes_room_for_likely_records_where_not_all_have_room)
 {
     const bytes content = volume(60000, 60), frame = compressed(content, 3, true);
     const std::vector<bytes> contents(12, content);
@@ -471,14 +471,131 @@ TEST(zstd_decodes_in_just_the_room_that_is_needed)
         o.literals = run % 3;
         o.max_records = 0;
         CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.is_tight, 0u);
         const uint64_t most = records_placed(counters);
         o.max_records = most;
         CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.is_tight, 0u);
         CHECK_EQ(check_refused(jobs, contents), 0);
         o.max_records = most - 16;
         CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.is_tight, 1u);
+        CHECK_EQ(check_refused(jobs, contents), 0);
+        const uint64_t likely = records_placed(counters);
+        CHECK(likely < most - 16);
+        o.max_records = likely;
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.n_more_records, 0u); // what is likely was right
+        CHECK_EQ(check_refused(jobs, contents), 0);
+        o.max_records = likely - 16;
+        CHECK(wave_run(jobs, o).empty());
         CHECK_EQ(check_refused(jobs, contents), 1);
     }
+}
+
+TEST(zstd_decodes_blocks_of_more_records_than_were_likely)
+{
+    const std::vector<corpus_file> all = corpus_load("C_cs14_s1001");
+    damacy__zstd_counters counters = {};
+    uint64_t n_more = 0;
+
+    for (int run = 0; run < 4; run++) {
+        std::vector<wave_job> jobs;
+        wave_options o;
+        o.counters = &counters;
+        o.percent_short = run < 2 ? 100 : 30;
+        o.seed = (uint64_t)run + 70;
+        o.literals = run % 3;
+        o.flags = (run % 2 ? DAMACY__ZSTD_FLAG_FSE_LATENCY : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT) |
+                  (run < 2 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_RELAY);
+        for (size_t i = (size_t)run; i < all.size(); i += 7) {
+            jobs.push_back(job_of(all[i].content, number(all[i].row, "bytes")));
+        }
+        CHECK(wave_run(jobs, o).empty());
+        n_more += counters.n_more_records;
+        for (size_t i = 0; i < jobs.size(); i++) {
+            const corpus_file& f = all[(size_t)run + 7 * i];
+            CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+            CHECK(jobs[i].canary);
+            CHECK_EQ(corpus_crc32c(jobs[i].out.data(), jobs[i].out.size()),
+                     number(f.row, "crc32c", 16));
+        }
+    }
+    CHECK(n_more > 1000);
+}
+
+// Tables that say that hardly a sequence has literals, where each has some.
+TEST(zstd_decodes_frames_whose_tables_are_no_measure)
+{
+    uint64_t seed = test_seed();
+    damacy__zstd_counters counters = {};
+
+    for (int run = 0; run < 6; run++) {
+        std::vector<bytes> contents;
+        std::vector<wave_job> jobs;
+        wave_options o;
+        for (uint32_t i = 0; i < 20; i++) {
+            const bytes frame =
+                i % 4 == 3 ? compressed(volume(9000, i + 1), 3, true)
+                           : unlikely_frame(60 + (uint32_t)test_random(&seed) % 700, &seed);
+            bytes content(20000);
+            const size_t size =
+                ZSTD_decompress(content.data(), content.size(), frame.data(), frame.size());
+            CHECK(!ZSTD_isError(size));
+            content.resize(size);
+            contents.push_back(content);
+            jobs.push_back(job_of(frame, size));
+        }
+        o.seed = (uint64_t)run + 30;
+        o.counters = &counters;
+        o.flags = DAMACY__ZSTD_EXECUTE_128X4 |
+                  (run % 2 ? DAMACY__ZSTD_FLAG_FSE_LATENCY : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT);
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.is_tight + counters.n_more_records, 0u);
+        const uint64_t most = records_placed(counters);
+        uint32_t n_refused = 0;
+        for (const uint64_t percent : {100u, 160u, 90u, 70u}) { // the last: less than is needed
+            o.max_records = (percent == 100 ? most - 16 : most * percent / 100) & ~15ull;
+            CHECK(wave_run(jobs, o).empty());
+            CHECK_EQ(counters.is_tight, percent > 100 ? 0u : 1u);
+            CHECK(percent > 100 || counters.n_more_records > 0);
+            n_refused += check_refused(jobs, contents);
+        }
+        CHECK(n_refused > 0);
+        for (wave_job& j : jobs) { // alone it has room, in what all records that there may be take
+            std::vector<wave_job> one(1, j);
+            if (j.result.status != DAMACY__JOB_NEED_SCRATCH) {
+                continue;
+            }
+            CHECK(wave_run(one, o).empty());
+            CHECK_EQ(one[0].result.status, DAMACY__JOB_OK);
+            CHECK(one[0].out == contents[(size_t)(&j - jobs.data())]);
+        }
+    }
+}
+
+TEST(zstd_reports_blocks_of_more_records_than_have_room)
+{
+    const bytes content = volume(60000, 61), frame = compressed(content, 3, true);
+    const std::vector<bytes> contents(12, content);
+    damacy__zstd_counters counters = {};
+    wave_options o;
+    uint32_t n_refused = 0;
+
+    o.counters = &counters;
+    for (int run = 0; run < 6; run++) {
+        std::vector<wave_job> jobs(12, job_of(frame, content.size()));
+        o.seed = (uint64_t)run + 90;
+        o.percent_short = 0;
+        o.max_records = 0;
+        CHECK(wave_run(jobs, o).empty());
+        o.max_records = records_placed(counters);
+        o.max_records += run % 2 ? counters.n_records / 24 & ~15ull : 0; // half of a job's
+        o.percent_short = 50;
+        CHECK(wave_run(jobs, o).empty());
+        n_refused += check_refused(jobs, contents);
+    }
+    CHECK(n_refused > 6 && n_refused < 6 * 12);
 }
 
 TEST(zstd_bounds_the_walk_over_headers)

@@ -191,9 +191,12 @@ static sequences reference_decode(const std::vector<damacy__zstd_block>& blocks,
         rep[0] = offset;
         if (offset == 0 || in.left < 0 || out + ll + ml > DAMACY__ZSTD_BLOCK_MAX)
             return r;
-        r.records.push_back(out | literals << 17 | (uint64_t)offset << 34);
-        out += ll + ml;
+        if (ll)
+            r.records.push_back(out | (ll - 1) << 17 | (DAMACY__ZSTD_D_LITERALS | literals) << 34);
+        out += ll;
         literals += ll;
+        r.records.push_back(out | (ml - 1) << 17 | (uint64_t)offset << 34);
+        out += ml;
         if (i + 1 < b.n_sequences) {
             state[0] = l.base + (uint32_t)in.take(l.width);
             state[2] = m.base + (uint32_t)in.take(m.width);
@@ -207,7 +210,8 @@ static sequences reference_decode(const std::vector<damacy__zstd_block>& blocks,
     if (in.left != 0 || literals > b.n_literals || out + b.n_literals - literals > b.max_size)
         return r;
     if (literals < b.n_literals)
-        r.records.push_back(out | literals << 17);
+        r.records.push_back(out | (b.n_literals - literals - 1) << 17 |
+                            (DAMACY__ZSTD_D_LITERALS | literals) << 34);
     r.good = true;
     r.size = (uint32_t)(out + b.n_literals - literals);
     std::copy(rep, rep + 3, r.repeat);
@@ -312,6 +316,7 @@ static void parse(const frame& f, uint32_t job, std::vector<damacy__zstd_block>*
         b.n_literals = n_literals;
         b.n_sequences = n;
         b.max_size = DAMACY__ZSTD_BLOCK_MAX;
+        b.record_capacity = std::min(2 * n, n + n_literals) + 1;
         b.modes = (uint8_t)((*p >> 6 & 3) | (*p >> 4 & 3) << 2 | (*p >> 2 & 3) << 4);
         p++;
         b.sequence_src = (uint64_t)(uintptr_t)p;
@@ -332,6 +337,7 @@ static void parse(const frame& f, uint32_t job, std::vector<damacy__zstd_block>*
 
 struct totals {
     uint64_t n_blocks, n_good, n_sequences;
+    uint64_t n_moved; // blocks that had less room than they needed
 };
 
 typedef void (*stage)(const damacy__zstd_wave& w);
@@ -400,9 +406,31 @@ static const stage stages[] = {run_shape<damacy__fse_shape<8, 6, 32>>,
                                run_stage};
 static const uint32_t n_stages = sizeof stages / sizeof stages[0];
 
-// Decodes the blocks with one variant and compares everything with the reference.
+// Gives a part of the blocks less room, as where they have more records than were likely.
+static void take_room(std::vector<damacy__zstd_block>* blocks, uint64_t* seed)
+{
+    for (damacy__zstd_block& b : *blocks) {
+        const uint64_t r = test_random(seed);
+        if (r % 4)
+            b.record_capacity = (uint32_t)((r >> 8) % (b.record_capacity + 1));
+    }
+}
+
+// A block that has moved has room for exactly its records, which is nobody else's.
+static void check_moved(const damacy__zstd_block& b, uint64_t n_spare, std::vector<bool>* is_taken)
+{
+    CHECK_EQ(b.record_capacity, b.n_records);
+    CHECK(b.first_record % 16 == 0 && b.first_record + b.n_records <= n_spare);
+    for (uint64_t k = b.first_record; k < b.first_record + b.n_records; k++) {
+        CHECK(!(*is_taken)[k]);
+        (*is_taken)[k] = true;
+    }
+}
+
+// Decodes the blocks with one variant and compares everything with the reference. n_spare: records
+// for which the wave has room beside those of the blocks.
 static void check_blocks(const std::vector<frame>& frames, std::vector<damacy__zstd_block> blocks,
-                         stage run, totals* sum)
+                         stage run, totals* sum, uint64_t n_spare = 0)
 {
     std::vector<damacy__job> jobs(frames.size());
     std::vector<damacy__zstd_frame> table(frames.size());
@@ -422,13 +450,14 @@ static void check_blocks(const std::vector<frame>& frames, std::vector<damacy__z
     }
     for (uint32_t i = 0; i < blocks.size(); i++) {
         order[i] = i;
-        blocks[i].first_record = n_records;
-        n_records += (blocks[i].n_sequences + 16) & ~15u;
+        blocks[i].first_record = n_spare + n_records;
+        n_records += (blocks[i].record_capacity + 15) & ~15u;
     }
     std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
         return blocks[a].n_sequences > blocks[b].n_sequences;
     });
-    std::vector<uint64_t> records(n_records, 0x5a5a5a5a5a5a5a5aull);
+    std::vector<uint64_t> records(n_spare + n_records, 0x5a5a5a5a5a5a5a5aull);
+    std::vector<bool> is_taken(n_spare);
     const std::vector<damacy__zstd_block> before = blocks;
     counters.n_sequence_blocks = (uint32_t)blocks.size();
     w.jobs = (uint64_t)(uintptr_t)jobs.data();
@@ -438,7 +467,7 @@ static void check_blocks(const std::vector<frame>& frames, std::vector<damacy__z
     w.blocks = (uint64_t)(uintptr_t)blocks.data();
     w.sequence_order = (uint64_t)(uintptr_t)order.data();
     w.records = (uint64_t)(uintptr_t)records.data();
-    w.max_records = n_records;
+    w.max_records = n_spare + n_records;
     counters.n_records = n_records;
     run(w);
 
@@ -446,10 +475,16 @@ static void check_blocks(const std::vector<frame>& frames, std::vector<damacy__z
     for (uint32_t i = 0; i < blocks.size(); i++) {
         const damacy__zstd_block& b = blocks[i];
         const sequences want = reference_decode(before, i);
-        const uint64_t* got = records.data() + b.first_record;
-        for (uint32_t k = b.n_sequences + 1; k < ((b.n_sequences + 16) & ~15u); k++)
-            CHECK(got[k] == 0x5a5a5a5a5a5a5a5aull);
+        const uint64_t *got = records.data() + b.first_record,
+                       *first = records.data() + before[i].first_record;
+        const uint32_t room = before[i].record_capacity;
+        for (uint32_t k = room; k < ((room + 15) & ~15u); k++)
+            CHECK(first[k] == 0x5a5a5a5a5a5a5a5aull);
         sum->n_blocks++;
+        if (b.first_record != before[i].first_record) {
+            check_moved(b, n_spare, &is_taken);
+            sum->n_moved++;
+        }
         if (!want.good) {
             CHECK_EQ(b.size, 0);
             CHECK_EQ(b.n_records, 0);
@@ -464,7 +499,7 @@ static void check_blocks(const std::vector<frame>& frames, std::vector<damacy__z
         for (uint32_t k = 0; k < b.n_records; k++) {
             CHECK_EQ(got[k], want.records[k]);
             const uint32_t d = (uint32_t)(got[k] >> 34);
-            if (k >= b.n_symbolic)
+            if (k >= b.n_symbolic && !(d & DAMACY__ZSTD_D_LITERALS))
                 CHECK(d < DAMACY__ZSTD_D_SYMBOLIC);
         }
         for (uint32_t k = 0; k < 3; k++)
@@ -539,7 +574,7 @@ TEST(sequences_of_real_frames_equal_the_reference)
 {
     uint64_t seed = test_seed();
     static const int levels[] = {1, 3, 9, 19};
-    totals sum = {0, 0, 0};
+    totals sum = {0, 0, 0, 0};
     for (uint32_t k = 0; k < n_stages; k++) {
         std::vector<frame> frames;
         std::vector<damacy__zstd_block> blocks;
@@ -558,7 +593,7 @@ TEST(sequences_of_real_frames_equal_the_reference)
 TEST(barriers_order_what_warps_hand_over_in_shared_memory)
 {
     uint64_t seed = test_seed();
-    totals sum = {0, 0, 0};
+    totals sum = {0, 0, 0, 0};
     for (uint32_t k = 0; k < n_stages; k++) {
         simt::races races(simt::SHARED_MAX);
         std::vector<frame> frames;
@@ -584,7 +619,7 @@ TEST(every_table_mode_of_generated_frames_is_decoded)
 {
     static const char* const names[] = {"B_cs17_s1", "C_cs14_s1001", "D_smallblk_s2001",
                                         "A_big_s1"};
-    totals sum = {0, 0, 0};
+    totals sum = {0, 0, 0, 0};
     uint32_t n_modes[3][4] = {{0}};
     for (uint32_t k = 0; k < 4; k++) {
         std::vector<frame> frames;
@@ -631,6 +666,7 @@ static damacy__zstd_block bare_block(const frame& f, uint32_t job, uint32_t mode
     b.n_sequences = n;
     b.n_literals = n_literals;
     b.max_size = DAMACY__ZSTD_BLOCK_MAX;
+    b.record_capacity = std::min(2 * n, n + n_literals) + 1;
     b.modes = (uint8_t)modes;
     b.sequence_src = (uint64_t)(uintptr_t)f.src;
     b.sequence_size = (uint32_t)f.size;
@@ -644,7 +680,7 @@ TEST(sequences_of_more_bits_than_a_window_are_decoded)
 {
     const uint32_t modes = DAMACY__ZSTD_MODE_RLE << 2 * DAMACY__ZSTD_OF; // lengths: predefined
     uint64_t seed = test_seed();
-    totals sum = {0, 0, 0};
+    totals sum = {0, 0, 0, 0};
     uint64_t widest = 0;
     for (uint32_t k = 0; k < n_stages; k++) {
         std::vector<frame> frames;
@@ -684,7 +720,7 @@ TEST(the_widest_next_states_of_all_tables_at_once_are_decoded)
 {
     const uint32_t modes = DAMACY__ZSTD_MODE_FSE * 0x15;
     uint64_t seed = test_seed();
-    totals sum = {0, 0, 0};
+    totals sum = {0, 0, 0, 0};
     bytes tables = one_cell_each(9, 0, 21, 0); // of literal lengths
     const bytes of = one_cell_each(8, 2, 27, 5), ml = one_cell_each(9, 0, 38, 1);
     tables.insert(tables.end(), of.begin(), of.end());
@@ -720,7 +756,7 @@ TEST(the_widest_next_states_of_all_tables_at_once_are_decoded)
 TEST(hostile_sequences_get_the_verdict_of_the_reference)
 {
     uint64_t seed = test_seed();
-    totals sum = {0, 0, 0};
+    totals sum = {0, 0, 0, 0};
     const std::vector<bytes> files = corpus("D_smallblk_s2001");
     for (uint32_t round = 0; round < 60; round++) {
         std::vector<frame> frames;
@@ -750,6 +786,7 @@ TEST(hostile_sequences_get_the_verdict_of_the_reference)
                 p[(r & 7) == 5 ? at % 16 % b.sequence_size : at] ^= (uint8_t)(1u << (r >> 40 & 7));
             if ((r >> 50 & 15) == 0)
                 b.modes = (uint8_t)((b.modes & 0x2a) | (r >> 32 & 0x15));
+            b.record_capacity = std::min(2 * b.n_sequences, b.n_sequences + b.n_literals) + 1;
         }
         for (damacy__zstd_block& b : blocks) {
             for (uint32_t t = 0; t < 3; t++) // RLE and predefined may have become REPEAT
@@ -764,6 +801,60 @@ TEST(hostile_sequences_get_the_verdict_of_the_reference)
     printf("# %llu blocks, %llu good\n", (unsigned long long)sum.n_blocks,
            (unsigned long long)sum.n_good);
     CHECK(sum.n_good > 100 && sum.n_good < sum.n_blocks * 3 / 4);
+}
+
+// Some blocks of a group have too little room for their records.
+TEST(blocks_of_more_records_than_were_likely_find_room)
+{
+    uint64_t seed = test_seed();
+    totals sum = {0, 0, 0, 0};
+    for (uint32_t round = 0; round < 5 * n_stages; round++) {
+        std::vector<frame> frames;
+        std::vector<damacy__zstd_block> blocks;
+        uint64_t n_spare = 0;
+        for (uint32_t i = 0; i < 40; i++) {
+            const size_t size = 200 + test_random(&seed) % 3000;
+            frames.emplace_back(compress(make_data(i % 4, size, &seed), 1 + (int)i % 19), i % 16);
+            parse(frames.back(), i, &blocks);
+        }
+        for (const damacy__zstd_block& b : blocks)
+            n_spare += (b.record_capacity + 15) & ~15u;
+        take_room(&blocks, &seed);
+        simt::g.seed = seed;
+        check_blocks(frames, blocks, stages[round % n_stages], &sum, n_spare);
+    }
+    printf("# %llu blocks, %llu moved\n", (unsigned long long)sum.n_blocks,
+           (unsigned long long)sum.n_moved);
+    CHECK_EQ(sum.n_good, sum.n_blocks);
+    CHECK(sum.n_moved > sum.n_blocks / 4 && sum.n_moved < sum.n_blocks);
+}
+
+// Description of a literal length table that begins with code 0 in `count` cells, or -1.
+static uint32_t table_of_code_0(uint32_t log, int count, uint64_t after)
+{
+    const uint32_t left = 1u << log, spare = (2u << log) - (left + 2), v = (uint32_t)(count + 1);
+    const uint32_t n = log + (v < spare ? 0 : 1);
+    return (log - 5) | (v + (v >= 1u << log ? spare : 0)) << 4 | (uint32_t)(after << (4 + n));
+}
+
+TEST(sequences_that_are_likely_to_have_literals_are_counted_by_the_table)
+{
+    const uint32_t n = 30000;
+    uint64_t seed = test_seed();
+    for (uint32_t log = 5; log <= 9; log++) {
+        for (int count = -1; count <= 1 << log; count++) {
+            const uint32_t table = table_of_code_0(log, count, test_random(&seed));
+            const uint32_t cells = (1u << log) - (uint32_t)std::max(count, 0) + DAMACY__ZSTD_MARGIN;
+            const uint32_t likely = damacy__zstd_likely_runs(DAMACY__ZSTD_MODE_FSE, table, n);
+            CHECK(likely <= n && likely + 1 >= std::min<uint64_t>(n, (uint64_t)n * cells >> log));
+            CHECK(likely <= ((uint64_t)n * cells >> log) + 1);
+        }
+    }
+    CHECK_EQ(damacy__zstd_likely_runs(DAMACY__ZSTD_MODE_FSE, 0xff5, n), n); // no such log
+    CHECK_EQ(damacy__zstd_likely_runs(DAMACY__ZSTD_MODE_RLE, 0xff00, n), 0);
+    CHECK_EQ(damacy__zstd_likely_runs(DAMACY__ZSTD_MODE_RLE, 0xff01, n), n);
+    CHECK_EQ(damacy__zstd_likely_runs(DAMACY__ZSTD_PREDEFINED, 0, n), n);
+    CHECK_EQ(damacy__zstd_likely_runs(DAMACY__ZSTD_MODE_REPEAT, 0, n), n);
 }
 
 // The plan of a device of n_ctas for blocks of these sizes, most sequences first; all agree on it.

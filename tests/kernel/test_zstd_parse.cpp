@@ -146,7 +146,7 @@ TEST(a_warp_finds_what_a_thread_finds_in_frames_of_many_blocks)
     }
 }
 
-TEST(blocks_get_room_for_a_record_a_sequence_and_one_more)
+TEST(blocks_get_room_for_likely_records_where_not_all_have_room)
 {
     uint64_t seed = test_seed();
     for (const size_t size : {5000u, 131072u, 4194305u}) {
@@ -154,12 +154,16 @@ TEST(blocks_get_room_for_a_record_a_sequence_and_one_more)
         const parsed most = parse(frame, true, 1024);
         const uint64_t n_records = most.counters.n_records;
         const uint64_t n_least = n_records + (most.counters.n_literal_bytes + 127) / 128 * 16;
-        const parsed just = parse(frame, true, 1024, n_least);
-        CHECK_EQ(just.counters.n_records, n_records);
-        CHECK(parse(frame, true, 1024, n_least - 16).counters.n_refused > 0);
-        uint64_t next = n_least - n_records;
-        std::vector<damacy__zstd_block> blocks(just.blocks.begin(),
-                                               just.blocks.begin() + just.counters.n_blocks);
+        CHECK_EQ(most.counters.is_tight, 0u);
+        CHECK_EQ(parse(frame, true, 1024, n_least).counters.n_records, n_records);
+        const parsed likely = parse(frame, true, 1024, n_least - 16);
+        CHECK_EQ(likely.counters.is_tight, 1u);
+        CHECK_EQ(likely.counters.n_refused, 0u);
+        CHECK_EQ(likely.counters.n_records, n_records - 3 * 16ull * most.spans[0].n_spared);
+        CHECK(likely.counters.n_records < n_records);
+        uint64_t next = n_least - 16 - likely.counters.n_records;
+        std::vector<damacy__zstd_block> blocks(likely.blocks.begin(),
+                                               likely.blocks.begin() + likely.counters.n_blocks);
         std::sort(blocks.begin(), blocks.end(),
                   [](const damacy__zstd_block& a, const damacy__zstd_block& b) {
                       return a.first_record < b.first_record;
@@ -168,10 +172,11 @@ TEST(blocks_get_room_for_a_record_a_sequence_and_one_more)
             if (b.type != DAMACY__ZSTD_SEQUENCES)
                 continue;
             CHECK_EQ(b.first_record, next);
-            next += (b.n_sequences + 16) & ~15u;
+            CHECK(b.record_capacity > b.n_sequences);
+            next += (b.record_capacity + 15) & ~15u;
         }
-        CHECK_EQ(next, n_least);
-        CHECK_EQ(check(frame, 1024, n_least), DAMACY__ZSTD_NO_ERROR);
+        CHECK_EQ(next, n_least - 16);
+        CHECK_EQ(check(frame, 1024, n_least - 16), DAMACY__ZSTD_NO_ERROR);
     }
 }
 
