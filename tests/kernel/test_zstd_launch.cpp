@@ -277,6 +277,22 @@ TEST(zstd_launch_takes_sequences_for_few_blocks_beside_other_waves_where_all_fin
     }
 }
 
+// A part of a block is one: the grid of sequences beside other waves has to hold them all at once.
+TEST(zstd_launch_counts_the_blocks_of_each_frame)
+{
+    const struct {
+        uint32_t n, size, n_blocks;
+    } cases[] = {{512, 167000, 1024}, {512, 262144, 1024}, {512, 262145, 1536},
+                 {300, 1000, 300},    {300, 0, 300},       {4, 9 << 20, 288}};
+    damacy__zstd_pass run = {};
+
+    for (const auto& c : cases) {
+        run.n_jobs = c.n;
+        run.size_each = c.size;
+        CHECK_EQ(damacy__zstd_likely_blocks(&run), c.n_blocks);
+    }
+}
+
 TEST(zstd_launch_works_with_the_shared_memory_of_small_devices)
 {
     for (const uint32_t size : {65536u, 101376u}) {
