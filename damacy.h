@@ -32574,7 +32574,7 @@ typedef struct damacy__zstd_call {
     const damacy__kernel* filtered;
     uint32_t n_concurrent; /* waves that run at the same time, with this one: of two or more each
                               takes no more of the device than helps; 0: 1 */
-    uint32_t n_held;  /* multiprocessors that hold other kernels' blocks for long */
+    uint32_t n_held;       /* multiprocessors that hold other kernels' blocks for long */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
                                    the last part */
     damacy__zstd_options options;
@@ -32605,6 +32605,7 @@ typedef struct damacy__zstd_pass {
     uint64_t size_each; /* likely, of a job's output */
     damacy__zstd_options options;
     uint32_t division; /* of what is launched next; 0: the driver's choice */
+    uint32_t also;     /* flags that the next launch alone has besides */
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
 
@@ -32621,9 +32622,11 @@ static uint64_t damacy__zstd_likely_blocks(const damacy__zstd_pass* run)
 }
 
 /* Multiprocessors whose shared memory is free. */
-static uint32_t damacy__zstd_n_free(const damacy__zstd_call* call, const damacy__device* device)
+static uint32_t damacy__zstd_n_free(const damacy__zstd_pass* run)
 {
-    return device->n_multiprocessors - DAMACY__MIN(call->n_held, device->n_multiprocessors / 2);
+    const uint32_t n = run->device->n_multiprocessors;
+
+    return n - DAMACY__MIN(run->call->n_held, n / 2);
 }
 
 /* The shape of sequences beside other waves. That for few blocks takes three fifths of the time and
@@ -32633,7 +32636,7 @@ static uint32_t damacy__zstd_choose_fse(const damacy__zstd_pass* run)
 {
     const uint64_t groups =
         damacy__div_up(damacy__zstd_likely_blocks(run), DAMACY__ZSTD_FSE_LATENCY_BLOCKS);
-    const uint64_t room = 8ull * damacy__zstd_n_free(run->call, run->device) / 7;
+    const uint64_t room = 8ull * damacy__zstd_n_free(run) / 7;
 
     return !run->call->blosc && groups <= room / run->call->n_concurrent
                ? DAMACY__ZSTD_FLAG_FSE_LATENCY
@@ -32841,6 +32844,7 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream
                                           const damacy__kernel* kernel, uint64_t n_blocks,
                                           uint32_t threads, uint32_t shared, damacy_error* err)
 {
+    damacy__zstd_wave wave = run->wave;
     void* parameters[1];
     /* every kernel goes round with any grid; more blocks than these only queue up */
     const uint64_t most = 64ull * run->device->n_multiprocessors;
@@ -32848,7 +32852,9 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream
         damacy__grid_of((uint32_t)DAMACY__MAX(DAMACY__MIN(n_blocks, most), 1), threads, shared);
 
     grid.division = run->division;
-    parameters[0] = &run->wave;
+    wave.flags |= run->also;
+    run->also = 0;
+    parameters[0] = &wave;
     return damacy__kernel_launch(kernel, run->device, &grid, stream, parameters, err);
 }
 
@@ -32943,14 +32949,10 @@ static bool damacy__zstd_has_one_list(const damacy__zstd_pass* run)
 static damacy_status damacy__zstd_launch_order(damacy__zstd_pass* run, damacy_error* err)
 {
     const bool is_one = damacy__zstd_has_one_list(run);
-    const uint32_t flags = run->wave.flags;
-    damacy_status status;
 
-    run->wave.flags |= is_one ? DAMACY__ZSTD_FLAG_ONE_LIST | run->options.early : 0;
-    status = damacy__zstd_step(run, &run->kernels->front.kernels[DAMACY__ZSTD_ORDER],
-                               is_one ? 3 : 2, 1024, 0, err);
-    run->wave.flags = flags;
-    return status;
+    run->also = is_one ? DAMACY__ZSTD_FLAG_ONE_LIST | run->options.early : 0;
+    return damacy__zstd_step(run, &run->kernels->front.kernels[DAMACY__ZSTD_ORDER], is_one ? 3 : 2,
+                             1024, 0, err);
 }
 
 /* To what the sequence stage needs; trees stay under way. */
@@ -32982,17 +32984,13 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
 static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
-    const uint32_t flags = run->wave.flags;
-    damacy_status status;
 
     DAMACY__TRY(damacy__zstd_follow(run, 0, err));
     if (damacy__zstd_has_one_list(run)) {
         return DAMACY_OK;
     }
-    run->wave.flags |= DAMACY__ZSTD_FLAG_LITERALS | run->options.early;
-    status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
-    run->wave.flags = flags;
-    return status;
+    run->also = DAMACY__ZSTD_FLAG_LITERALS | run->options.early;
+    return damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
 }
 
 /* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
@@ -33005,7 +33003,7 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
     const damacy__kernel* front = run->kernels->front.kernels;
     const uint64_t most = damacy__div_up(run->n_blocks, 8);
     const uint64_t per = 8ull * run->device->n_multiprocessors;
-    const uint64_t share = DAMACY__MAX(damacy__div_up(damacy__zstd_likely_blocks(run), per), 1);
+    const uint64_t share = damacy__div_up(damacy__zstd_likely_blocks(run), per);
     const bool is_one = share * (DAMACY__ZSTD_LANES10_SHARED + DAMACY__SYSTEM_SHARED) <=
                         run->device->shared_per_multiprocessor;
     const bool is_early = run->wave.flags & DAMACY__ZSTD_FLAG_EARLY;
@@ -33080,21 +33078,18 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_erro
     const bool is_few = flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full);
     const uint32_t each =
         is_few ? DAMACY__ZSTD_FSE_LATENCY_BLOCKS : damacy__zstd_fse_blocks(run->device);
-    uint64_t grid = damacy__zstd_n_free(run->call, run->device);
-    damacy_status status;
+    uint64_t grid = damacy__zstd_n_free(run);
 
     if (damacy__zstd_has_company(run) && (is_full || is_few)) {
         grid = DAMACY__MIN(grid, damacy__div_up(damacy__zstd_likely_blocks(run), each));
     }
     run->division = 0;
-    run->wave.flags |= run->options.early & DAMACY__ZSTD_FLAG_EARLY;
-    status =
-        damacy__zstd_step(run, &back[is_few ? DAMACY__ZSTD_FSE_FEW : DAMACY__ZSTD_FSE], grid, 256,
-                          is_few ? damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED)
-                                 : run->device->shared_per_block,
-                          err);
-    run->wave.flags = flags;
-    return status;
+    run->also = run->options.early & DAMACY__ZSTD_FLAG_EARLY;
+    return damacy__zstd_step(run, &back[is_few ? DAMACY__ZSTD_FSE_FEW : DAMACY__ZSTD_FSE], grid,
+                             256,
+                             is_few ? damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED)
+                                    : run->device->shared_per_block,
+                             err);
 }
 
 /* Blocks of threads of a shape of execution. Blocks of blosc may be many more than chunks, and then
@@ -33243,7 +33238,7 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
     run.n_blocks = (uint32_t)DAMACY__MIN(run.n_jobs + size / DAMACY__ZSTD_BLOCK_MAX,
                                          (uint64_t)layout->wave.max_blocks);
     run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
-                 (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_n_free(call, device);
+                 (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_n_free(&run);
     run.size_each = size / run.n_jobs;
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, err);

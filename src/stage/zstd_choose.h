@@ -37,7 +37,7 @@ typedef struct damacy__zstd_call {
     const damacy__kernel* filtered;
     uint32_t n_concurrent; /* waves that run at the same time, with this one: of two or more each
                               takes no more of the device than helps; 0: 1 */
-    uint32_t n_held;  /* multiprocessors that hold other kernels' blocks for long */
+    uint32_t n_held;       /* multiprocessors that hold other kernels' blocks for long */
     const damacy__event* marks; /* recorded after each stage if not NULL, DAMACY__ZSTD_STAGES; of
                                    the last part */
     damacy__zstd_options options;
@@ -68,6 +68,7 @@ typedef struct damacy__zstd_pass {
     uint64_t size_each; /* likely, of a job's output */
     damacy__zstd_options options;
     uint32_t division; /* of what is launched next; 0: the driver's choice */
+    uint32_t also;     /* flags that the next launch alone has besides */
     bool is_beside[3]; /* side streams that hold kernels of this wave, not yet waited for */
 } damacy__zstd_pass;
 
@@ -84,9 +85,11 @@ static uint64_t damacy__zstd_likely_blocks(const damacy__zstd_pass* run)
 }
 
 /* Multiprocessors whose shared memory is free. */
-static uint32_t damacy__zstd_n_free(const damacy__zstd_call* call, const damacy__device* device)
+static uint32_t damacy__zstd_n_free(const damacy__zstd_pass* run)
 {
-    return device->n_multiprocessors - DAMACY__MIN(call->n_held, device->n_multiprocessors / 2);
+    const uint32_t n = run->device->n_multiprocessors;
+
+    return n - DAMACY__MIN(run->call->n_held, n / 2);
 }
 
 /* The shape of sequences beside other waves. That for few blocks takes three fifths of the time and
@@ -96,7 +99,7 @@ static uint32_t damacy__zstd_choose_fse(const damacy__zstd_pass* run)
 {
     const uint64_t groups =
         damacy__div_up(damacy__zstd_likely_blocks(run), DAMACY__ZSTD_FSE_LATENCY_BLOCKS);
-    const uint64_t room = 8ull * damacy__zstd_n_free(run->call, run->device) / 7;
+    const uint64_t room = 8ull * damacy__zstd_n_free(run) / 7;
 
     return !run->call->blosc && groups <= room / run->call->n_concurrent
                ? DAMACY__ZSTD_FLAG_FSE_LATENCY

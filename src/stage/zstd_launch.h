@@ -51,6 +51,7 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream
                                           const damacy__kernel* kernel, uint64_t n_blocks,
                                           uint32_t threads, uint32_t shared, damacy_error* err)
 {
+    damacy__zstd_wave wave = run->wave;
     void* parameters[1];
     /* every kernel goes round with any grid; more blocks than these only queue up */
     const uint64_t most = 64ull * run->device->n_multiprocessors;
@@ -58,7 +59,9 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream
         damacy__grid_of((uint32_t)DAMACY__MAX(DAMACY__MIN(n_blocks, most), 1), threads, shared);
 
     grid.division = run->division;
-    parameters[0] = &run->wave;
+    wave.flags |= run->also;
+    run->also = 0;
+    parameters[0] = &wave;
     return damacy__kernel_launch(kernel, run->device, &grid, stream, parameters, err);
 }
 
@@ -153,14 +156,10 @@ static bool damacy__zstd_has_one_list(const damacy__zstd_pass* run)
 static damacy_status damacy__zstd_launch_order(damacy__zstd_pass* run, damacy_error* err)
 {
     const bool is_one = damacy__zstd_has_one_list(run);
-    const uint32_t flags = run->wave.flags;
-    damacy_status status;
 
-    run->wave.flags |= is_one ? DAMACY__ZSTD_FLAG_ONE_LIST | run->options.early : 0;
-    status = damacy__zstd_step(run, &run->kernels->front.kernels[DAMACY__ZSTD_ORDER],
-                               is_one ? 3 : 2, 1024, 0, err);
-    run->wave.flags = flags;
-    return status;
+    run->also = is_one ? DAMACY__ZSTD_FLAG_ONE_LIST | run->options.early : 0;
+    return damacy__zstd_step(run, &run->kernels->front.kernels[DAMACY__ZSTD_ORDER], is_one ? 3 : 2,
+                             1024, 0, err);
 }
 
 /* To what the sequence stage needs; trees stay under way. */
@@ -192,17 +191,13 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
 static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
-    const uint32_t flags = run->wave.flags;
-    damacy_status status;
 
     DAMACY__TRY(damacy__zstd_follow(run, 0, err));
     if (damacy__zstd_has_one_list(run)) {
         return DAMACY_OK;
     }
-    run->wave.flags |= DAMACY__ZSTD_FLAG_LITERALS | run->options.early;
-    status = damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
-    run->wave.flags = flags;
-    return status;
+    run->also = DAMACY__ZSTD_FLAG_LITERALS | run->options.early;
+    return damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
 }
 
 /* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
@@ -215,7 +210,7 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
     const damacy__kernel* front = run->kernels->front.kernels;
     const uint64_t most = damacy__div_up(run->n_blocks, 8);
     const uint64_t per = 8ull * run->device->n_multiprocessors;
-    const uint64_t share = DAMACY__MAX(damacy__div_up(damacy__zstd_likely_blocks(run), per), 1);
+    const uint64_t share = damacy__div_up(damacy__zstd_likely_blocks(run), per);
     const bool is_one = share * (DAMACY__ZSTD_LANES10_SHARED + DAMACY__SYSTEM_SHARED) <=
                         run->device->shared_per_multiprocessor;
     const bool is_early = run->wave.flags & DAMACY__ZSTD_FLAG_EARLY;
@@ -290,21 +285,18 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_erro
     const bool is_few = flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full);
     const uint32_t each =
         is_few ? DAMACY__ZSTD_FSE_LATENCY_BLOCKS : damacy__zstd_fse_blocks(run->device);
-    uint64_t grid = damacy__zstd_n_free(run->call, run->device);
-    damacy_status status;
+    uint64_t grid = damacy__zstd_n_free(run);
 
     if (damacy__zstd_has_company(run) && (is_full || is_few)) {
         grid = DAMACY__MIN(grid, damacy__div_up(damacy__zstd_likely_blocks(run), each));
     }
     run->division = 0;
-    run->wave.flags |= run->options.early & DAMACY__ZSTD_FLAG_EARLY;
-    status =
-        damacy__zstd_step(run, &back[is_few ? DAMACY__ZSTD_FSE_FEW : DAMACY__ZSTD_FSE], grid, 256,
-                          is_few ? damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED)
-                                 : run->device->shared_per_block,
-                          err);
-    run->wave.flags = flags;
-    return status;
+    run->also = run->options.early & DAMACY__ZSTD_FLAG_EARLY;
+    return damacy__zstd_step(run, &back[is_few ? DAMACY__ZSTD_FSE_FEW : DAMACY__ZSTD_FSE], grid,
+                             256,
+                             is_few ? damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED)
+                                    : run->device->shared_per_block,
+                             err);
 }
 
 /* Blocks of threads of a shape of execution. Blocks of blosc may be many more than chunks, and then
@@ -453,7 +445,7 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
     run.n_blocks = (uint32_t)DAMACY__MIN(run.n_jobs + size / DAMACY__ZSTD_BLOCK_MAX,
                                          (uint64_t)layout->wave.max_blocks);
     run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
-                 (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_n_free(call, device);
+                 (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_n_free(&run);
     run.size_each = size / run.n_jobs;
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, err);

@@ -192,8 +192,8 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
     close_all();
 }
 
-// What is chosen for n jobs of `size` bytes beside other waves: shapes, one of execution for frames
-// at least.
+// What is chosen for n jobs of `size` bytes in one of n_concurrent waves: shapes, one of execution
+// for frames at least.
 static uint32_t chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
                            const damacy__blosc_wave* blosc)
 {
