@@ -9895,10 +9895,12 @@ typedef struct damacy__zstd_counters {
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
     uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
     uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
+    uint32_t most_dense; /* place: of the one with the most records */
     uint32_t is_tight;  /* allocate: not all records that there may be have room */
     uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
+    uint32_t zero;
 } damacy__zstd_counters;
-static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
+static_assert(sizeof(damacy__zstd_counters) == 112, "ABI");
 
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
@@ -9907,11 +9909,11 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 #define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */
 #define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */
 #define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */
-#define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */
+#define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* from 600 frames on */
 #define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */
 #define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
 #define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
-#define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* hundreds of few long segments */
+#define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* the same of few long segments */
 /* Of blosc chunks alone, if their segments are not many: hundreds of blocks, about a thousand, and
  * thousands. */
 #define DAMACY__ZSTD_EXECUTE_256X2_SERIAL 0x1000000u
@@ -15207,10 +15209,12 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */\n"
     "    uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */\n"
     "    uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */\n"
+    "    uint32_t most_dense; /* place: of the one with the most records */\n"
     "    uint32_t is_tight;  /* allocate: not all records that there may be have room */\n"
     "    uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */\n"
+    "    uint32_t zero;\n"
     "} damacy__zstd_counters;\n"
-    "static_assert(sizeof(damacy__zstd_counters) == 104, \"ABI\");\n"
+    "static_assert(sizeof(damacy__zstd_counters) == 112, \"ABI\");\n"
     "\n"
     "/* ---- Flags of a wave, and what the host has to know of shapes. */\n"
     "\n"
@@ -15219,11 +15223,11 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */\n"
     "#define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */\n"
     "#define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */\n"
-    "#define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */\n"
+    "#define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* from 600 frames on */\n"
     "#define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */\n"
     "#define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */\n"
     "#define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */\n"
-    "#define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* hundreds of few long segments */\n"
+    "#define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* the same of few long segments */\n"
     "/* Of blosc chunks alone, if their segments are not many: hundreds of blocks, about a thousand, and\n"
     " * thousands. */\n"
     "#define DAMACY__ZSTD_EXECUTE_256X2_SERIAL 0x1000000u\n"
@@ -16466,7 +16470,8 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "                                            uint8_t* shared)\n"
     "{\n"
     "    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL> shape;\n"
-    "    const uint32_t n = damacy__zstd_counts(w)->n_execute, base = DAMACY__EXEC_BASE(shared);\n"
+    "    const uint32_t base = DAMACY__EXEC_BASE(shared);\n"
+    "    const uint32_t n = damacy__exec_is_idle(w, variant) ? 0 : damacy__zstd_counts(w)->n_execute;\n"
     "\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
     "        const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
@@ -16735,41 +16740,72 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    return hundreds ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "}\n"
     "\n"
+    "// The variant for hundreds of frames: one that the device holds all of at once up to 600, above by\n"
+    "// density, where more than 170 mean short segments, and up to 90 long ones: that of the wave, not\n"
+    "// of each frame, as shapes with a part of the frames have a tail each; but up to 1,000, which are\n"
+    "// all under way at once, it is the largest that they end with.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* counts)\n"
+    "{\n"
+    "    const uint32_t n = counts->n_execute;\n"
+    "\n"
+    "    if (n > 1000 && counts->density > 170)\n"
+    "        return DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
+    "    if (n <= 600 || (n <= 1000 && counts->most_dense > 170))\n"
+    "        return DAMACY__ZSTD_EXECUTE_256X4;\n"
+    "    return counts->density <= 90 ? DAMACY__ZSTD_EXECUTE_128X2 : DAMACY__ZSTD_EXECUTE_128X4;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__exec_launched(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return (w.flags &\n"
+    "            (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |\n"
+    "             DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2 |\n"
+    "             DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_BLOSC)) |\n"
+    "           (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);\n"
+    "}\n"
+    "\n"
+    "// The variant for all frames of the wave, LINKS if it depends on the frame.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    const damacy__zstd_counters* const counts = damacy__zstd_counts(w);\n"
+    "    const uint32_t launched = damacy__exec_launched(w);\n"
+    "    uint32_t best = 0;\n"
+    "\n"
+    "    if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)\n"
+    "        best = damacy__exec_blosc_variant(counts, launched);\n"
+    "    else if (counts->n_execute > 200)\n"
+    "        best = damacy__exec_many_variant(counts);\n"
+    "    else\n"
+    "        return DAMACY__ZSTD_EXECUTE_LINKS;\n"
+    "    return best & launched ? best : launched & (0u - launched); // the first that there is\n"
+    "}\n"
+    "\n"
     "// The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points\n"
     "// measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each\n"
-    "// unless more than 200 records per KB of output keep them waiting, then one that the device holds\n"
-    "// all of at once; above, by the density of the wave, where more than 170 mean short segments, and\n"
-    "// up to 64 long ones: not of the frame, as shapes with a part of the frames have a tail each.\n"
+    "// unless more than 200 records per KB of output keep them waiting.\n"
     "DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)\n"
     "{\n"
     "    const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
-    "    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
-    "    const uint32_t n = damacy__zstd_counts(w)->n_execute;\n"
-    "    const uint32_t launched =\n"
-    "        (w.flags &\n"
-    "         (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |\n"
-    "          DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY |\n"
-    "          DAMACY__ZSTD_EXECUTE_BLOSC)) |\n"
-    "        (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);\n"
-    "    const uint32_t density = damacy__exec_density(f), whole = damacy__zstd_counts(w)->density;\n"
-    "    uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;\n"
+    "    const uint32_t density = damacy__exec_density(damacy__zstd_frames(w)[frame]);\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_execute, launched = damacy__exec_launched(w);\n"
+    "    uint32_t best = damacy__exec_wave_variant(w);\n"
     "\n"
     "    if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))\n"
     "        return DAMACY__ZSTD_EXECUTE_LINKS;\n"
-    "    if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)\n"
-    "        best = damacy__exec_blosc_variant(damacy__zstd_counts(w), launched);\n"
-    "    else if (n <= 200)\n"
-    "        best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&\n"
-    "                       (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))\n"
-    "                   ? DAMACY__ZSTD_EXECUTE_RELAY\n"
-    "                   : DAMACY__ZSTD_EXECUTE_1024X3;\n"
-    "    else if (n > 1000 && whole > 170)\n"
-    "        best = DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
-    "    else if (n > 600 && whole <= 170)\n"
-    "        best = n <= 1000 && whole <= 64 ? DAMACY__ZSTD_EXECUTE_128X2 : DAMACY__ZSTD_EXECUTE_128X4;\n"
-    "    if (!(best & launched))\n"
-    "        best = launched & (0u - launched); // the first that there is\n"
-    "    return best;\n"
+    "    if (best != DAMACY__ZSTD_EXECUTE_LINKS)\n"
+    "        return best;\n"
+    "    best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&\n"
+    "                   (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))\n"
+    "               ? DAMACY__ZSTD_EXECUTE_RELAY\n"
+    "               : DAMACY__ZSTD_EXECUTE_1024X3;\n"
+    "    return best & launched ? best : launched & (0u - launched); // the first that there is\n"
+    "}\n"
+    "\n"
+    "// Whether a variant has no frame of the wave, as all CTAs of it see at once.\n"
+    "DAMACY__INLINE bool damacy__exec_is_idle(const damacy__zstd_wave& w, uint32_t variant)\n"
+    "{\n"
+    "    const uint32_t whole = damacy__exec_wave_variant(w);\n"
+    "    return whole != variant && whole != DAMACY__ZSTD_EXECUTE_LINKS;\n"
     "}\n"
     "\n"
     "// A frame that has no place or whose job has failed already. Of a job with several frames all are\n"
@@ -22284,7 +22320,8 @@ __extension__ static const char damacy__source_zstd_place_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// Records per KB of the frames to execute, from up to 32 of them; a warp does.\n"
+    "// Records per KB of the frames to execute, from up to 32 of them, and of the first, which has most;\n"
+    "// a warp does.\n"
     "static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)\n"
     "{\n"
     "    damacy__zstd_counters* const counts = damacy__zstd_counts(w);\n"
@@ -22298,10 +22335,11 @@ __extension__ static const char damacy__source_zstd_place_cuh[] =
     "        size = f.size / 16; // so that 32 bits hold the sum\n"
     "        n_records = f.size ? f.n_records / 16 : 0;\n"
     "    }\n"
-    "    size = damacy__warp_sum(size);\n"
-    "    n_records = damacy__warp_sum(n_records);\n"
-    "    if (damacy__lane() == 0)\n"
-    "        counts->density = damacy__zstd_density(n_records, size);\n"
+    "    const uint32_t all_size = damacy__warp_sum(size), all_records = damacy__warp_sum(n_records);\n"
+    "    if (damacy__lane() == 0) {\n"
+    "        counts->density = damacy__zstd_density(all_records, all_size);\n"
+    "        counts->most_dense = damacy__zstd_density(n_records, size);\n"
+    "    }\n"
     "}\n"
     "\n"
     "static __device__ void damacy__zstd_place(const damacy__zstd_wave& w)\n"
@@ -32710,9 +32748,8 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
         return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;
     }
-    return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K
-                    : DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
-                          DAMACY__ZSTD_EXECUTE_128X2;
+    return (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4) |
+           DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */

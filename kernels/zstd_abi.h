@@ -196,10 +196,12 @@ typedef struct damacy__zstd_counters {
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
     uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
     uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
+    uint32_t most_dense; /* place: of the one with the most records */
     uint32_t is_tight;  /* allocate: not all records that there may be have room */
     uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
+    uint32_t zero;
 } damacy__zstd_counters;
-static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
+static_assert(sizeof(damacy__zstd_counters) == 112, "ABI");
 
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
@@ -208,11 +210,11 @@ static_assert(sizeof(damacy__zstd_counters) == 104, "ABI");
 #define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */
 #define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */
 #define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */
-#define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* thousands, or mostly literals */
+#define DAMACY__ZSTD_EXECUTE_128X4    0x80000u  /* from 600 frames on */
 #define DAMACY__ZSTD_EXECUTE_128X4_3K 0x100000u /* thousands of many short segments */
 #define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
 #define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
-#define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* hundreds of few long segments */
+#define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* the same of few long segments */
 /* Of blosc chunks alone, if their segments are not many: hundreds of blocks, about a thousand, and
  * thousands. */
 #define DAMACY__ZSTD_EXECUTE_256X2_SERIAL 0x1000000u

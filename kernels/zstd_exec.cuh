@@ -575,7 +575,8 @@ static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t
                                             uint8_t* shared)
 {
     typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL> shape;
-    const uint32_t n = damacy__zstd_counts(w)->n_execute, base = DAMACY__EXEC_BASE(shared);
+    const uint32_t base = DAMACY__EXEC_BASE(shared);
+    const uint32_t n = damacy__exec_is_idle(w, variant) ? 0 : damacy__zstd_counts(w)->n_execute;
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];

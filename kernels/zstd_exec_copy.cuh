@@ -244,41 +244,72 @@ DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* 
     return hundreds ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;
 }
 
+// The variant for hundreds of frames: one that the device holds all of at once up to 600, above by
+// density, where more than 170 mean short segments, and up to 90 long ones: that of the wave, not
+// of each frame, as shapes with a part of the frames have a tail each; but up to 1,000, which are
+// all under way at once, it is the largest that they end with.
+DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* counts)
+{
+    const uint32_t n = counts->n_execute;
+
+    if (n > 1000 && counts->density > 170)
+        return DAMACY__ZSTD_EXECUTE_128X4_3K;
+    if (n <= 600 || (n <= 1000 && counts->most_dense > 170))
+        return DAMACY__ZSTD_EXECUTE_256X4;
+    return counts->density <= 90 ? DAMACY__ZSTD_EXECUTE_128X2 : DAMACY__ZSTD_EXECUTE_128X4;
+}
+
+DAMACY__INLINE uint32_t damacy__exec_launched(const damacy__zstd_wave& w)
+{
+    return (w.flags &
+            (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
+             DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2 |
+             DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_BLOSC)) |
+           (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
+}
+
+// The variant for all frames of the wave, LINKS if it depends on the frame.
+DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)
+{
+    const damacy__zstd_counters* const counts = damacy__zstd_counts(w);
+    const uint32_t launched = damacy__exec_launched(w);
+    uint32_t best = 0;
+
+    if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)
+        best = damacy__exec_blosc_variant(counts, launched);
+    else if (counts->n_execute > 200)
+        best = damacy__exec_many_variant(counts);
+    else
+        return DAMACY__ZSTD_EXECUTE_LINKS;
+    return best & launched ? best : launched & (0u - launched); // the first that there is
+}
+
 // The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points
 // measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each
-// unless more than 200 records per KB of output keep them waiting, then one that the device holds
-// all of at once; above, by the density of the wave, where more than 170 mean short segments, and
-// up to 64 long ones: not of the frame, as shapes with a part of the frames have a tail each.
+// unless more than 200 records per KB of output keep them waiting.
 DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)
 {
     const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
-    const damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
-    const uint32_t n = damacy__zstd_counts(w)->n_execute;
-    const uint32_t launched =
-        (w.flags &
-         (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
-          DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY |
-          DAMACY__ZSTD_EXECUTE_BLOSC)) |
-        (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
-    const uint32_t density = damacy__exec_density(f), whole = damacy__zstd_counts(w)->density;
-    uint32_t best = DAMACY__ZSTD_EXECUTE_256X4;
+    const uint32_t density = damacy__exec_density(damacy__zstd_frames(w)[frame]);
+    const uint32_t n = damacy__zstd_counts(w)->n_execute, launched = damacy__exec_launched(w);
+    uint32_t best = damacy__exec_wave_variant(w);
 
     if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))
         return DAMACY__ZSTD_EXECUTE_LINKS;
-    if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)
-        best = damacy__exec_blosc_variant(damacy__zstd_counts(w), launched);
-    else if (n <= 200)
-        best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&
-                       (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))
-                   ? DAMACY__ZSTD_EXECUTE_RELAY
-                   : DAMACY__ZSTD_EXECUTE_1024X3;
-    else if (n > 1000 && whole > 170)
-        best = DAMACY__ZSTD_EXECUTE_128X4_3K;
-    else if (n > 600 && whole <= 170)
-        best = n <= 1000 && whole <= 64 ? DAMACY__ZSTD_EXECUTE_128X2 : DAMACY__ZSTD_EXECUTE_128X4;
-    if (!(best & launched))
-        best = launched & (0u - launched); // the first that there is
-    return best;
+    if (best != DAMACY__ZSTD_EXECUTE_LINKS)
+        return best;
+    best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&
+                   (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))
+               ? DAMACY__ZSTD_EXECUTE_RELAY
+               : DAMACY__ZSTD_EXECUTE_1024X3;
+    return best & launched ? best : launched & (0u - launched); // the first that there is
+}
+
+// Whether a variant has no frame of the wave, as all CTAs of it see at once.
+DAMACY__INLINE bool damacy__exec_is_idle(const damacy__zstd_wave& w, uint32_t variant)
+{
+    const uint32_t whole = damacy__exec_wave_variant(w);
+    return whole != variant && whole != DAMACY__ZSTD_EXECUTE_LINKS;
 }
 
 // A frame that has no place or whose job has failed already. Of a job with several frames all are

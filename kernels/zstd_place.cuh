@@ -78,7 +78,8 @@ static __device__ void damacy__zstd_place_offsets(const damacy__zstd_wave& w,
     }
 }
 
-// Records per KB of the frames to execute, from up to 32 of them; a warp does.
+// Records per KB of the frames to execute, from up to 32 of them, and of the first, which has most;
+// a warp does.
 static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)
 {
     damacy__zstd_counters* const counts = damacy__zstd_counts(w);
@@ -92,10 +93,11 @@ static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)
         size = f.size / 16; // so that 32 bits hold the sum
         n_records = f.size ? f.n_records / 16 : 0;
     }
-    size = damacy__warp_sum(size);
-    n_records = damacy__warp_sum(n_records);
-    if (damacy__lane() == 0)
-        counts->density = damacy__zstd_density(n_records, size);
+    const uint32_t all_size = damacy__warp_sum(size), all_records = damacy__warp_sum(n_records);
+    if (damacy__lane() == 0) {
+        counts->density = damacy__zstd_density(all_records, all_size);
+        counts->most_dense = damacy__zstd_density(n_records, size);
+    }
 }
 
 static __device__ void damacy__zstd_place(const damacy__zstd_wave& w)

@@ -173,9 +173,8 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
         return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;
     }
-    return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K
-                    : DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
-                          DAMACY__ZSTD_EXECUTE_128X2;
+    return (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4) |
+           DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */

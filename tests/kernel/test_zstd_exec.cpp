@@ -453,7 +453,7 @@ TEST(matches_that_go_on_over_tiles_repeat)
 }
 
 // Of frames of 4 KB, half with 100 and half with 300 records per KB.
-TEST(the_density_of_a_wave_is_the_mean_of_its_frames)
+TEST(densities_of_a_wave_are_the_mean_of_its_frames_and_that_of_the_first)
 {
     for (uint32_t n : {0u, 1u, 2u, 31u, 32u, 640u, 6400u}) {
         std::vector<damacy__zstd_frame> frames(n); // zero
@@ -474,7 +474,63 @@ TEST(the_density_of_a_wave_is_the_mean_of_its_frames)
         simt::launch(dim3(1), dim3(32), [&] { damacy__zstd_place_density(w); });
         const uint32_t all = std::min(n, 32u), few = all / 2;
         CHECK_EQ(counters.density, all ? (100 * few + 300 * (all - few)) / all : 0);
+        CHECK_EQ(counters.most_dense, all ? 300 : 0);
     }
+}
+
+// Of n frames of a wave with these flags and densities.
+static void check_variant(uint32_t flags, uint32_t n, uint32_t density, uint32_t most_dense,
+                          uint32_t expected)
+{
+    static const uint32_t shapes[] = {DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_EXECUTE_256X4,
+                                      DAMACY__ZSTD_EXECUTE_128X4, DAMACY__ZSTD_EXECUTE_128X4_3K,
+                                      DAMACY__ZSTD_EXECUTE_128X2};
+    std::vector<damacy__zstd_frame> frames(1);
+    std::vector<uint32_t> list(n); // zero
+    damacy__zstd_counters counters;
+    damacy__zstd_wave w;
+    memset(&counters, 0, sizeof counters);
+    memset(&w, 0, sizeof w);
+    counters.n_execute = n;
+    counters.density = density;
+    counters.most_dense = most_dense;
+    w.flags = flags;
+    w.counters = (uint64_t)(uintptr_t)&counters;
+    w.frames = (uint64_t)(uintptr_t)frames.data();
+    w.execute_list = (uint64_t)(uintptr_t)list.data();
+    for (uint32_t i : {0u, n / 2, n - 1})
+        CHECK_EQ(damacy__exec_variant(w, i), expected);
+    for (uint32_t shape : shapes) // of few frames each may have some
+        CHECK_EQ(damacy__exec_is_idle(w, shape),
+                 (n > 200 || flags & DAMACY__ZSTD_EXECUTE_BLOSC) && shape != expected);
+    CHECK(!damacy__exec_is_idle(w, expected));
+}
+
+// By how many frames they are and how dense, if that shape is launched.
+TEST(hundreds_of_frames_go_by_one_shape)
+{
+    static const uint32_t hundreds =
+        DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
+    static const uint32_t thousands =
+        DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2;
+    static const struct {
+        uint32_t flags, n, density, most_dense, variant;
+    } cases[] = {{hundreds, 600, 20, 20, DAMACY__ZSTD_EXECUTE_256X4},
+                 {hundreds, 601, 90, 170, DAMACY__ZSTD_EXECUTE_128X2},
+                 {hundreds, 601, 91, 170, DAMACY__ZSTD_EXECUTE_128X4},
+                 {hundreds, 601, 20, 171, DAMACY__ZSTD_EXECUTE_256X4},
+                 {hundreds, 1000, 170, 171, DAMACY__ZSTD_EXECUTE_256X4},
+                 {hundreds, 1000, 300, 170, DAMACY__ZSTD_EXECUTE_128X4},
+                 {thousands, 1001, 90, 400, DAMACY__ZSTD_EXECUTE_128X2},
+                 {thousands, 1001, 91, 400, DAMACY__ZSTD_EXECUTE_128X4},
+                 {thousands, 50000, 170, 400, DAMACY__ZSTD_EXECUTE_128X4},
+                 {thousands, 50000, 171, 171, DAMACY__ZSTD_EXECUTE_128X4_3K},
+                 {DAMACY__ZSTD_EXECUTE_128X4, 512, 300, 300, DAMACY__ZSTD_EXECUTE_128X4},
+                 {DAMACY__ZSTD_EXECUTE_256X4, 800, 20, 20, DAMACY__ZSTD_EXECUTE_256X4},
+                 {DAMACY__ZSTD_EXECUTE_1024X3, 200, 20, 20, DAMACY__ZSTD_EXECUTE_1024X3}};
+
+    for (const auto& c : cases)
+        check_variant(c.flags, c.n, c.density, c.most_dense, c.variant);
 }
 
 // Of blosc chunks: by how many frames they are and how dense, if that shape is launched.
@@ -506,22 +562,8 @@ TEST(frames_of_blosc_chunks_go_by_one_shape)
                  {least, 3000, 20, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
                  {least, 3000, 171, DAMACY__ZSTD_EXECUTE_256X4}};
 
-    for (const auto& c : cases) {
-        std::vector<damacy__zstd_frame> frames(1);
-        std::vector<uint32_t> list(c.n); // zero
-        damacy__zstd_counters counters;
-        damacy__zstd_wave w;
-        memset(&counters, 0, sizeof counters);
-        memset(&w, 0, sizeof w);
-        counters.n_execute = c.n;
-        counters.density = c.density;
-        w.flags = c.flags;
-        w.counters = (uint64_t)(uintptr_t)&counters;
-        w.frames = (uint64_t)(uintptr_t)frames.data();
-        w.execute_list = (uint64_t)(uintptr_t)list.data();
-        for (uint32_t i : {0u, c.n / 2, c.n - 1})
-            CHECK_EQ(damacy__exec_variant(w, i), c.variant);
-    }
+    for (const auto& c : cases)
+        check_variant(c.flags, c.n, c.density, 0, c.variant);
 }
 
 TEST(waves_of_many_frames_of_all_kinds_execute)

@@ -252,7 +252,9 @@ TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
     CHECK(chosen_for(76, 262144, 4, nullptr) & DAMACY__ZSTD_EXECUTE_256X4);
     CHECK(chosen_for(2, 262144, UINT32_MAX, nullptr) & DAMACY__ZSTD_EXECUTE_256X4);
     CHECK(shapes_of(113, 9 << 20, true, nullptr) & DAMACY__ZSTD_EXECUTE_RELAY);
-    CHECK(shapes_of(2000, 262144, true, nullptr) & DAMACY__ZSTD_EXECUTE_128X4_3K);
+    CHECK_EQ(shapes_of(2000, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_128X4 |
+                                                         DAMACY__ZSTD_EXECUTE_128X4_3K |
+                                                         DAMACY__ZSTD_EXECUTE_128X2);
     CHECK(shapes_of(128, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_1024X3);
     CHECK(shapes_of(512, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
 }
