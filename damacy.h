@@ -9905,7 +9905,7 @@ static_assert(sizeof(damacy__zstd_counters) == 112, "ABI");
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
 /* Variants of execution that are launched. Each takes the frames for which it is the best of them;
- * with one bit set, or if frames are more than 600, one takes all. */
+ * with one bit set, or if frames are more than 200, one takes all. */
 #define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */
 #define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */
 #define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */
@@ -15219,7 +15219,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* ---- Flags of a wave, and what the host has to know of shapes. */\n"
     "\n"
     "/* Variants of execution that are launched. Each takes the frames for which it is the best of them;\n"
-    " * with one bit set, or if frames are more than 600, one takes all. */\n"
+    " * with one bit set, or if frames are more than 200, one takes all. */\n"
     "#define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */\n"
     "#define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */\n"
     "#define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */\n"
@@ -16764,6 +16764,12 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "           (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);\n"
     "}\n"
     "\n"
+    "// A variant if it is launched, else the first that is.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_among(uint32_t launched, uint32_t best)\n"
+    "{\n"
+    "    return best & launched ? best : launched & (0u - launched);\n"
+    "}\n"
+    "\n"
     "// The variant for all frames of the wave, LINKS if it depends on the frame.\n"
     "DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)\n"
     "{\n"
@@ -16777,7 +16783,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "        best = damacy__exec_many_variant(counts);\n"
     "    else\n"
     "        return DAMACY__ZSTD_EXECUTE_LINKS;\n"
-    "    return best & launched ? best : launched & (0u - launched); // the first that there is\n"
+    "    return damacy__exec_among(launched, best);\n"
     "}\n"
     "\n"
     "// The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points\n"
@@ -16798,7 +16804,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "                   (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))\n"
     "               ? DAMACY__ZSTD_EXECUTE_RELAY\n"
     "               : DAMACY__ZSTD_EXECUTE_1024X3;\n"
-    "    return best & launched ? best : launched & (0u - launched); // the first that there is\n"
+    "    return damacy__exec_among(launched, best);\n"
     "}\n"
     "\n"
     "// Whether a variant has no frame of the wave, as all CTAs of it see at once.\n"

@@ -268,6 +268,12 @@ DAMACY__INLINE uint32_t damacy__exec_launched(const damacy__zstd_wave& w)
            (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
 }
 
+// A variant if it is launched, else the first that is.
+DAMACY__INLINE uint32_t damacy__exec_among(uint32_t launched, uint32_t best)
+{
+    return best & launched ? best : launched & (0u - launched);
+}
+
 // The variant for all frames of the wave, LINKS if it depends on the frame.
 DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)
 {
@@ -281,7 +287,7 @@ DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)
         best = damacy__exec_many_variant(counts);
     else
         return DAMACY__ZSTD_EXECUTE_LINKS;
-    return best & launched ? best : launched & (0u - launched); // the first that there is
+    return damacy__exec_among(launched, best);
 }
 
 // The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points
@@ -302,7 +308,7 @@ DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_
                    (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))
                ? DAMACY__ZSTD_EXECUTE_RELAY
                : DAMACY__ZSTD_EXECUTE_1024X3;
-    return best & launched ? best : launched & (0u - launched); // the first that there is
+    return damacy__exec_among(launched, best);
 }
 
 // Whether a variant has no frame of the wave, as all CTAs of it see at once.
