@@ -12,33 +12,44 @@
 #endif
 #endif
 
-// Grid: a CTA, one warp, per entry of the job table, or fewer. Shared memory: 7.4 KiB.
+// Where dynamic shared memory begins. On compute capability 9.0 it is known, if the kernel has no
+// other, and as a constant it is part of every address.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#define DAMACY__LZ4_BASE(shared) 1024u
+#else
+#define DAMACY__LZ4_BASE(shared) damacy__shared_address(shared)
+#endif
+
+// Grid: a CTA, one warp, per entry of the job table, or fewer. Shared memory: LZ4_SHARED.
 extern "C" __global__ __launch_bounds__(32,
                                         DAMACY__LZ4_WARPS) void damacy_lz4(damacy__lz4_wave wave)
 {
-    DAMACY__SHARED(damacy__lz4_shared, shared);
+    DAMACY__DYNAMIC_SHARED(shared);
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
+    const bool is_there = DAMACY__LZ4_BASE(shared) == damacy__shared_address(shared);
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        damacy__lz4_job(&wave, &shared, i, threadIdx.x);
+        if (is_there)
+            damacy__lz4_job(&wave, DAMACY__LZ4_BASE(shared), i, threadIdx.x);
+        else if (threadIdx.x == 0) // the constant is wrong: better no result
+            damacy__lz4_give_up(&wave, i);
         damacy__sync_warp(); // before shared memory is used again
     }
 }
 
 // The same with four warps a CTA, for where there often is nothing to do: the device is done sooner
-// with fewer CTAs. Grid: one per four entries of the job table, or fewer. Shared memory: 29.6 KiB.
-typedef struct damacy__lz4_four {
-    damacy__lz4_shared warps[4];
-} damacy__lz4_four;
+// with fewer CTAs. Grid: one per four entries of the job table, or fewer. Shared memory: four times
+// LZ4_SHARED.
 #define DAMACY__LZ4_FOURS_HELD (DAMACY__LZ4_WARPS / 4) // that one multiprocessor should hold
 
 extern "C" __global__
     __launch_bounds__(128, DAMACY__LZ4_FOURS_HELD) void damacy_lz4_fours(damacy__lz4_wave wave)
 {
-    DAMACY__SHARED(damacy__lz4_four, four);
+    DAMACY__DYNAMIC_SHARED(shared);
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
     const uint32_t member = threadIdx.x >> 5;
+    const uint32_t memory = damacy__shared_address(shared) + DAMACY__LZ4_SHARED * member;
     for (uint32_t i = 4 * blockIdx.x + member; i < n; i += 4 * gridDim.x) {
-        damacy__lz4_job(&wave, &four.warps[member], i, damacy__lane());
+        damacy__lz4_job(&wave, memory, i, damacy__lane());
         damacy__sync_warp(); // before shared memory is used again
     }
 }
@@ -53,13 +64,17 @@ extern "C" __global__
 #endif
 #endif
 
-// Grid: a CTA, two warps, per two entries of the job table, or fewer. Shared memory: 9.9 KiB.
+static_assert(sizeof(damacy__lz4_pair) == DAMACY__LZ4_SPARSE_SHARED, "host's view");
+
+// Grid: a CTA, two warps, per two entries of the job table, or fewer. Shared memory:
+// LZ4_SPARSE_SHARED.
 extern "C" __global__
     __launch_bounds__(64, DAMACY__LZ4_PAIRS) void damacy_lz4_sparse(damacy__lz4_wave wave)
 {
-    DAMACY__SHARED(damacy__lz4_pair, pair);
+    DAMACY__DYNAMIC_SHARED(shared);
+    damacy__lz4_pair* const pair = (damacy__lz4_pair*)(void*)shared;
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
     const uint32_t member = threadIdx.x >> 5;
     for (uint32_t i = 2 * blockIdx.x + member; i < n; i += 2 * gridDim.x)
-        damacy__lz4_sparse_job(&wave, &pair.stages[member], i, damacy__lane());
+        damacy__lz4_sparse_job(&wave, &pair->stages[member], i, damacy__lane());
 }

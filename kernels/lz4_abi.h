@@ -19,6 +19,11 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
  * holds at once, as some are done sooner. */
 #define DAMACY__LZ4_FOURS_PER 28u
 
+/* Dynamic shared memory of a warp of damacy_lz4 and damacy_lz4_fours, and of a block of threads of
+ * damacy_lz4_sparse. */
+#define DAMACY__LZ4_SHARED        7600u
+#define DAMACY__LZ4_SPARSE_SHARED 9920u
+
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
     uint64_t jobs;    /* const damacy__job[max_jobs] */

@@ -1,6 +1,6 @@
 // Decodes LZ4 blocks, a warp each, in one pass without scratch. A part of the source is brought
-// into shared memory and its tokens are found; 32 sequences at a time become a map of output bytes
-// to source bytes; then each lane copies one byte of 32 neighbours, window by window.
+// into shared memory and its tokens are found; 64 sequences at a time, two a lane, become a map of
+// output bytes to source bytes; then each lane copies one byte of 32 neighbours, window by window.
 //
 // The surprising rule: a window is copied in one step, so a byte whose source lies in its own
 // window takes the source of that one instead, until it has left the window.
@@ -10,9 +10,6 @@
 #include "kernels/lz4_tokens.cuh"
 
 #define DAMACY__LZ4_FLUSH 512u // bytes of the tile that go out before the next batch
-#ifndef DAMACY__LZ4_GROUP
-#define DAMACY__LZ4_GROUP 4u // windows at a time, for loads to overlap
-#endif
 
 typedef struct damacy__lz4_sequence {
     uint32_t literals;
@@ -22,18 +19,24 @@ typedef struct damacy__lz4_sequence {
     uint32_t next; // where the next token would be
 } damacy__lz4_sequence;
 
+// Two bytes at `at`, an offset.
+DAMACY__INLINE uint32_t damacy__lz4_peek_offset(uint32_t memory, uint32_t at)
+{
+    return damacy__lz4_peek(memory, at) | damacy__lz4_peek(memory, at + 1) << 8;
+}
+
 // Reads the sequence of the token at `at`. False if it does not end in the part, which ends the
 // block if is_last.
-DAMACY__INLINE bool damacy__lz4_read(const damacy__lz4_shared* shared, uint32_t at, uint32_t end,
-                                     bool is_last, damacy__lz4_sequence* q)
+DAMACY__INLINE bool damacy__lz4_read(uint32_t memory, uint32_t at, uint32_t end, bool is_last,
+                                     damacy__lz4_sequence* q)
 {
-    const uint32_t token = shared->bytes[at++];
+    const uint32_t token = damacy__lz4_peek(memory, at++);
     uint32_t n = token >> 4;
     if (n == 15) {
-        const uint32_t byte = shared->bytes[at++];
+        const uint32_t byte = damacy__lz4_peek(memory, at++);
         n += byte;
         if (byte == 255)
-            n += damacy__lz4_more(shared, &at, end);
+            n += damacy__lz4_more(memory, &at, end);
     }
     q->literals = at;
     q->n_literals = n;
@@ -42,238 +45,349 @@ DAMACY__INLINE bool damacy__lz4_read(const damacy__lz4_shared* shared, uint32_t 
     q->next = at;
     if (at >= end)
         return at == end && is_last;
-    q->offset = (uint32_t)shared->bytes[at] | (uint32_t)shared->bytes[at + 1] << 8;
+    q->offset = damacy__lz4_peek_offset(memory, at);
     at += 2;
     n = (token & 15) + 4;
     if (n == 19) {
-        const uint32_t byte = shared->bytes[at++];
+        const uint32_t byte = damacy__lz4_peek(memory, at++);
         n += byte;
         if (byte == 255)
-            n += damacy__lz4_more(shared, &at, end);
+            n += damacy__lz4_more(memory, &at, end);
     }
     q->n_match = n;
     q->next = at;
     return at <= end;
 }
 
+// The same if it is quick: with one more byte of a length at most, and an end inside the part.
+// False if it is not that; q says nothing then.
+DAMACY__INLINE bool damacy__lz4_read_quickly(uint32_t memory, uint32_t at, uint32_t end,
+                                             damacy__lz4_sequence* q)
+{
+    const uint32_t token = damacy__lz4_peek(memory, at), byte = damacy__lz4_peek(memory, at + 1);
+    const bool is_longer = token >= 0xf0, goes_on = (token & 15) == 15;
+    q->literals = at + (is_longer ? 2 : 1);
+    q->n_literals = (token >> 4) + (is_longer ? byte : 0);
+    const uint32_t to = damacy__min(q->literals + q->n_literals, end);
+    const uint32_t more = damacy__lz4_peek(memory, to + 2);
+    q->offset = damacy__lz4_peek_offset(memory, to);
+    q->n_match = (token & 15) + 4 + (goes_on ? more : 0);
+    q->next = to + (goes_on ? 3 : 2);
+    return q->next < end && !(is_longer && byte == 255) && !(goes_on && more == 255);
+}
+
 // Writes whole units of the tile to global memory and moves the tile on.
-DAMACY__INLINE void damacy__lz4_flush(damacy__lz4_state* s, damacy__lz4_shared* shared,
-                                      uint32_t lane)
+DAMACY__INLINE void damacy__lz4_flush(damacy__lz4_state* s, uint32_t memory, uint32_t lane)
 {
     const uint32_t whole = s->end & ~15u, begin = s->end & ~31u;
+    const uint32_t bytes = memory + DAMACY__LZ4_BYTES;
     for (uint32_t x = s->flushed + 16 * lane; x < whole; x += 16 * 32) {
-        const uint8_t* const from = shared->bytes + (x - s->begin);
+        const uint32_t from = bytes + (x - s->begin);
         if (x >= s->first)
-            *(damacy__u32x4*)(s->origin + x) = *(const damacy__u32x4*)from;
+            *(damacy__u32x4*)(s->origin + x) = damacy__lds128(from);
         else
             for (uint32_t i = s->first; i < 16; i++)
-                s->origin[i] = from[i];
+                s->origin[i] = (uint8_t)damacy__lds8(from + i);
     }
-    const uint8_t rest = shared->bytes[begin - s->begin + lane];
+    const uint32_t rest = damacy__lds8(bytes + (begin - s->begin) + lane);
     damacy__sync_warp();
-    shared->bytes[lane] = rest;
+    damacy__sts8(bytes + lane, rest);
     s->flushed = whole;
     s->begin = begin;
     damacy__sync_warp();
 }
 
 // The same to the last byte.
-DAMACY__INLINE void damacy__lz4_flush_all(damacy__lz4_state* s, damacy__lz4_shared* shared,
-                                          uint32_t lane)
+DAMACY__INLINE void damacy__lz4_flush_all(damacy__lz4_state* s, uint32_t memory, uint32_t lane)
 {
-    damacy__lz4_flush(s, shared, lane);
+    damacy__lz4_flush(s, memory, lane);
     const uint32_t x = s->flushed + lane;
     if (x < s->end && x >= s->first)
-        s->origin[x] = shared->bytes[x - s->begin];
+        s->origin[x] = (uint8_t)damacy__lz4_peek(memory, x - s->begin);
 }
 
-// Fills the table of runs from the sequences of n lanes: x is where a lane's output starts.
-DAMACY__INLINE void damacy__lz4_map(const damacy__lz4_state* s, damacy__lz4_shared* shared,
-                                    const damacy__lz4_sequence* q, uint32_t x, uint32_t n,
-                                    uint32_t lane)
+// Marks where a run of the tile begins, at byte y, and says where its bytes come from.
+DAMACY__INLINE void damacy__lz4_run_at(uint32_t memory, uint32_t y, uint32_t run, uint32_t delta)
 {
-    const uint32_t y = x - s->begin, to = y + q->n_literals;
-    const uint32_t empties = damacy__ballot(q->n_literals == 0);
-    uint32_t run = 1 + 2 * lane - damacy__popc(empties & ((1u << lane) - 1));
-    shared->windows[lane].x = 0;
+    damacy__shared_or(memory + DAMACY__LZ4_WINDOWS + y / 32 * 8, 1u << (y % 32));
+    damacy__sts32(memory + DAMACY__LZ4_DELTA + 4 * run, delta);
+}
+
+// Fills the table of runs from the first n sequences of the warp: a lane's begin at byte y.
+DAMACY__INLINE void damacy__lz4_map(uint32_t memory, const damacy__lz4_sequence* q, uint32_t y,
+                                    uint32_t n, uint32_t lane)
+{
+    const uint32_t windows = memory + DAMACY__LZ4_WINDOWS + 8 * lane;
+    uint32_t run = 1 + 2 * DAMACY__LZ4_EACH * lane;
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__LZ4_EACH; k++)
+        run -= damacy__popc(damacy__ballot(q[k].n_literals == 0) & ((1u << lane) - 1));
+    damacy__sts32(windows, 0);
     damacy__sync_warp();
-    if (lane < n) {
-        if (q->n_literals != 0) {
-            (void)damacy__atomic_or(&shared->windows[y / 32].x, 1u << (y % 32));
-            shared->delta[run] = (int32_t)(q->literals - y);
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__LZ4_EACH; k++) {
+        if (DAMACY__LZ4_EACH * lane + k >= n)
+            break;
+        if (q[k].n_literals != 0) {
+            damacy__lz4_run_at(memory, y, run, q[k].literals - y + DAMACY__LZ4_BIAS);
+            y += q[k].n_literals;
             run++;
         }
-        if (q->n_match != 0) {
-            (void)damacy__atomic_or(&shared->windows[to / 32].x, 1u << (to % 32));
-            shared->delta[run] = -(int32_t)q->offset;
+        if (q[k].n_match != 0) {
+            damacy__lz4_run_at(memory, y, run, DAMACY__LZ4_BIAS - q[k].offset);
+            y += q[k].n_match;
+            run++;
         }
     }
     damacy__sync_warp();
-    damacy__u32x2 window;
-    window.x = shared->windows[lane].x;
-    const uint32_t runs = damacy__sum_upto(damacy__popc(window.x), lane);
-    window.y = runs - damacy__popc(window.x);
-    shared->windows[lane] = window;
-    if (lane == 31) {
-        window.x = 0;
-        window.y = runs;
-#pragma unroll
-        for (uint32_t w = 32; w < 36; w++)
-            shared->windows[w] = window;
-    }
+    const uint32_t bits = damacy__lds32(windows);
+    const uint32_t runs = damacy__sum_upto(damacy__popc(bits), lane);
+    const uint32_t all = damacy__shfl(runs, 31);
+    damacy__sts32(windows + 4, 4 * (runs - damacy__popc(bits)));
+    if (lane < DAMACY__LZ4_N_WINDOWS - 32)
+        damacy__sts64(windows + 8 * 32, 0, 4 * all);
     damacy__sync_warp();
 }
 
-// Where bytes of the windows from `first` on come from: lane's byte of each. Bytes below `low` are
-// complete.
-DAMACY__INLINE void damacy__lz4_sources(const damacy__lz4_shared* shared, uint32_t first,
-                                        uint32_t low, uint32_t lane, int32_t* q)
+// Where bytes of N windows from `first` on come from, plus BIAS: lane's byte of each. Bytes below
+// `low` are complete.
+template <uint32_t N>
+DAMACY__INLINE void damacy__lz4_sources(uint32_t memory, uint32_t first, uint32_t low,
+                                        uint32_t lane, uint32_t* q)
 {
     const uint32_t here = (2u << lane) - 1;
-    int32_t lows[DAMACY__LZ4_GROUP];
+    uint32_t lows[N];
     bool is_inside = false;
 #pragma unroll
-    for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
-        const damacy__u32x2 window = shared->windows[first / 32 + k];
-        lows[k] = (int32_t)(k == 0 ? low : first + 32 * k);
-        q[k] = (int32_t)(first + 32 * k + lane) +
-               shared->delta[damacy__popc(window.x & here) + window.y];
-        is_inside = is_inside || (uint32_t)(q[k] - lows[k]) < 32;
+    for (uint32_t k = 0; k < N; k++) {
+        const damacy__u32x2 window =
+            damacy__lds64(memory + DAMACY__LZ4_WINDOWS + first / 32 * 8 + 8 * k);
+        const uint32_t run = 4 * damacy__popc(window.x & here) + window.y;
+        lows[k] = (k == 0 ? low : first + 32 * k) + DAMACY__LZ4_BIAS;
+        q[k] = first + 32 * k + lane + damacy__lds32(memory + DAMACY__LZ4_DELTA + run);
+        is_inside = is_inside || q[k] - lows[k] < 32;
     }
     // each step takes the source of the source, so that ways of up to 32 are gone in 5
     for (uint32_t step = 0; step < 5 && damacy__any(is_inside); step++) {
         is_inside = false;
 #pragma unroll
-        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
-            const int32_t other = damacy__shfl(q[k], (uint32_t)q[k] & 31);
-            if ((uint32_t)(q[k] - lows[k]) < 32)
+        for (uint32_t k = 0; k < N; k++) {
+            const uint32_t other = damacy__shfl(q[k], q[k] & 31);
+            if (q[k] - lows[k] < 32)
                 q[k] = other;
-            is_inside = is_inside || (uint32_t)(q[k] - lows[k]) < 32;
+            is_inside = is_inside || q[k] - lows[k] < 32;
         }
+    }
+}
+
+// Loads v, a byte that lies before the tile, if q, its place in the tile plus BIAS, is below BIAS.
+// `base`: the address of q = 0 in the output.
+DAMACY__INLINE void damacy__lz4_far(uint32_t* v, uint64_t base, uint32_t q)
+{
+#ifdef __CUDACC__
+    asm volatile("{.reg .pred p; setp.lt.u32 p,%1,65536; @p ld.global.u8 %0,[%2];}"
+                 : "+r"(*v)
+                 : "r"(q), "l"(base + q));
+#else
+    if (q < DAMACY__LZ4_BIAS)
+        *v = *(const uint8_t*)(uintptr_t)(base + q);
+#endif
+}
+
+// The same of a byte of the tile or the part, if q is not below BIAS.
+DAMACY__INLINE void damacy__lz4_near(uint32_t* v, uint32_t memory, uint32_t q)
+{
+#ifdef __CUDACC__
+    asm volatile("{.reg .pred p; setp.ge.u32 p,%1,65536; @p ld.shared.u8 %0,[%2];}"
+                 : "+r"(*v)
+                 : "r"(q), "r"(memory + DAMACY__LZ4_BYTES - DAMACY__LZ4_BIAS + q));
+#else
+    if (q >= DAMACY__LZ4_BIAS)
+        *v = damacy__lz4_peek(memory, q - DAMACY__LZ4_BIAS);
+#endif
+}
+static_assert(DAMACY__LZ4_BIAS == 65536, "as the assembler has it");
+
+// Makes N windows of the tile from `first` on, of which bytes below `low` are complete. `base`: the
+// address of the tile's first byte in the output, less BIAS.
+template <uint32_t N>
+DAMACY__INLINE void damacy__lz4_make(uint32_t memory, uint64_t base, uint32_t first, uint32_t low,
+                                     uint32_t lane)
+{
+    const uint32_t to = memory + DAMACY__LZ4_BYTES + first + lane;
+    uint32_t q[N], v[N];
+    damacy__lz4_sources<N>(memory, first, low, lane, q);
+#pragma unroll
+    for (uint32_t k = 0; k < N; k++) {
+        v[k] = 0;
+        damacy__lz4_far(&v[k], base, q[k]);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < N; k++) {
+        damacy__lz4_near(&v[k], memory, q[k]);
+        if (k != 0 || first + lane >= low) // bytes that are complete may be read now
+            damacy__sts8(to + 32 * k, v[k]);
+        damacy__sync_warp();
     }
 }
 
 // Makes bytes [from, to) of the tile, which the table of runs describes, in groups of windows. What
 // is above `to` in the last group gets any bytes.
-DAMACY__INLINE void damacy__lz4_copy(const damacy__lz4_state* s, damacy__lz4_shared* shared,
-                                     uint32_t from, uint32_t to, uint32_t lane)
+DAMACY__INLINE void damacy__lz4_copy(const damacy__lz4_state* s, uint32_t memory, uint32_t from,
+                                     uint32_t to, uint32_t lane)
 {
-    const uint8_t* const base = s->origin + s->begin;
-    uint32_t low = from;
+    const uint64_t base = (uint64_t)(uintptr_t)s->origin + s->begin - DAMACY__LZ4_BIAS;
+    uint32_t low = from, first = from & ~31u;
     if (from == to) // a last sequence without literals
         return;
-    for (uint32_t first = from & ~31u; first < to; first += 32 * DAMACY__LZ4_GROUP) {
-        int32_t q[DAMACY__LZ4_GROUP];
-        uint8_t v[DAMACY__LZ4_GROUP];
-        damacy__lz4_sources(shared, first, low, lane, q);
-#pragma unroll
-        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
-            v[k] = 0;
-            if (q[k] < 0)
-                v[k] = *(base + q[k]);
-        }
-#pragma unroll
-        for (uint32_t k = 0; k < DAMACY__LZ4_GROUP; k++) {
-            if (q[k] >= 0)
-                v[k] = shared->bytes[q[k]];
-            if (k != 0 || first + lane >= low) // bytes that are complete may be read now
-                shared->bytes[first + 32 * k + lane] = v[k];
-            damacy__sync_warp();
-        }
-        low = first + 32 * DAMACY__LZ4_GROUP;
+    for (; first + 64 < to; first += 128) {
+        damacy__lz4_make<4>(memory, base, first, low, lane);
+        low = first + 128;
     }
+    if (first < to)
+        damacy__lz4_make<2>(memory, base, first, low, lane);
 }
 
-// Up to 32 sequences, of the tokens from `i` on in a list of n. Returns how many were executed: 0
-// if the next does not end in the part or is too long for the tile, or if the status says why.
-DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, damacy__lz4_shared* shared,
-                                          uint32_t i, uint32_t n, uint32_t end, bool is_last,
-                                          uint32_t* next, uint32_t lane)
+// Ends the job if one of a lane's first n sequences, which begin at byte y of the tile, is wrong.
+// Of the last part of the block, `end` is where that ends.
+DAMACY__INLINE bool damacy__lz4_refuse(damacy__lz4_state* s, const damacy__lz4_sequence* q,
+                                       const uint32_t* tokens, uint32_t y, uint32_t n, uint32_t end,
+                                       bool is_last)
 {
-    damacy__lz4_sequence q = {0, 0, 0, 0, 0};
-    if (s->end - s->begin >= DAMACY__LZ4_FLUSH)
-        damacy__lz4_flush(s, shared, lane);
-    const uint32_t token = shared->tokens[damacy__min(i + lane, n - 1)];
-    const bool is_whole = lane < n - i && damacy__lz4_read(shared, token, end, is_last, &q);
-    const uint32_t size = is_whole ? q.n_literals + q.n_match : 0;
-    const uint32_t sum = damacy__sum_upto(size, lane), x = s->end + sum - size;
-    const uint32_t takens = damacy__ballot(is_whole && s->end + sum - s->begin <= DAMACY__LZ4_TILE);
-    const uint32_t n_taken = damacy__ctz(~takens) & 63; // the first lanes; of all 32: ctz is ~0
-    const uint32_t count = n_taken == 63 ? 32 : n_taken;
-    const bool is_taken = lane < count;
-    const bool is_over = x + size > s->limit;
-    const bool is_cut = is_last && q.n_match != 0 && q.next == end;
-    const bool is_bad = q.n_match != 0 && q.offset - 1 >= x + q.n_literals - s->first;
-    const uint32_t bads = damacy__ballot(is_taken && (is_over || is_cut || is_bad));
-    if (bads) {
-        const uint32_t status = is_over  ? (uint32_t)DAMACY__JOB_NO_SPACE
-                                : is_bad ? (uint32_t)DAMACY__JOB_BAD_OFFSET
-                                         : (uint32_t)DAMACY__JOB_TRUNCATED;
-        const uint32_t first = damacy__ctz(bads);
-        const uint32_t at = damacy__shfl(token - s->part, first);
-        (void)damacy__lz4_fail(s, damacy__shfl(status, first), at);
-        return 0;
+    uint32_t status = DAMACY__JOB_OK, at = 0, x = s->begin + y;
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__LZ4_EACH; k++) {
+        const uint32_t to = x + q[k].n_literals;
+        const bool has_match = q[k].n_match != 0;
+        const bool is_over = to + q[k].n_match > s->limit;
+        const bool is_cut = is_last && has_match && q[k].next == end;
+        const bool is_bad = has_match && q[k].offset - 1 >= to - s->first;
+        if (k < n && status == DAMACY__JOB_OK && (is_over || is_cut || is_bad)) {
+            status = is_over  ? (uint32_t)DAMACY__JOB_NO_SPACE
+                     : is_bad ? (uint32_t)DAMACY__JOB_BAD_OFFSET
+                              : (uint32_t)DAMACY__JOB_TRUNCATED;
+            at = tokens[k] - s->part;
+        }
+        x = to + q[k].n_match;
     }
-    if (count == 0)
-        return 0;
-    const uint32_t source = x + q.n_literals - q.offset;
-    if (is_taken && q.n_match != 0 && source < s->begin)
-        damacy__prefetch_l2(s->origin + source);
-    if (!is_taken)
-        q.n_literals = q.n_match = q.offset = 0;
-    damacy__lz4_map(s, shared, &q, x, count, lane);
-    const uint32_t from = s->end - s->begin;
-    s->end += damacy__shfl(sum, count - 1);
-    *next = damacy__shfl(q.next, count - 1);
-    damacy__lz4_copy(s, shared, from, s->end - s->begin, lane);
+    const uint32_t bads = damacy__ballot(status != DAMACY__JOB_OK);
+    if (bads) {
+        const uint32_t first = damacy__ctz(bads);
+        at = damacy__shfl(at, first);
+        (void)damacy__lz4_fail(s, damacy__shfl(status, first), at);
+    }
+    return bads != 0;
+}
+
+// Reads a lane's sequences, of the tokens from `i` on in a list of n: those of the part that are
+// whole, up to the first that is not. Returns how many; the others are empty.
+DAMACY__INLINE uint32_t damacy__lz4_read_each(uint32_t memory, damacy__lz4_sequence* q,
+                                              uint32_t* tokens, uint32_t i, uint32_t n,
+                                              uint32_t end, bool is_last)
+{
+    bool is_whole[DAMACY__LZ4_EACH];
+    uint32_t count = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__LZ4_EACH; k++) {
+        tokens[k] = damacy__lds16(memory + DAMACY__LZ4_TOKENS + 2 * damacy__min(i + k, n - 1));
+        is_whole[k] = damacy__lz4_read_quickly(memory, tokens[k], end, &q[k]);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__LZ4_EACH; k++) {
+        if (!is_whole[k])
+            is_whole[k] = damacy__lz4_read(memory, tokens[k], end, is_last, &q[k]);
+        if (i + k < n && is_whole[k] && count == k)
+            count++;
+        else
+            q[k].n_literals = q[k].n_match = 0;
+    }
     return count;
 }
 
-// Brings the part of the block from `at` on into shared memory; returns its first place there.
-DAMACY__INLINE uint32_t damacy__lz4_load(damacy__lz4_state* s, damacy__lz4_shared* shared,
-                                         uint32_t at, uint32_t size, uint32_t lane)
+// A batch of up to 64 sequences, of the tokens from `i` on in a list of n. Returns how many were
+// executed: 0 if the next does not end in the part or is too long for the tile, or if the status
+// says why.
+DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, uint32_t memory, uint32_t i,
+                                          uint32_t n, uint32_t end, bool is_last, uint32_t* next,
+                                          uint32_t lane)
 {
-    const uint64_t low = (uint64_t)(uintptr_t)s->src, high = low + s->size;
-    const uint64_t base = (low + at) & ~15ull;
-    const uint32_t skew = (uint32_t)(low + at - base), n_units = (skew + size + 15) / 16;
-    damacy__u32x4* const units =
-        (damacy__u32x4*)(shared->bytes + DAMACY__LZ4_TILE + DAMACY__LZ4_GAP);
-    const damacy__u32x2 inside = damacy__lz4_edges(units, base, n_units, low, high, lane);
-    const uint32_t from = inside.x, to = inside.y;
-    const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)base;
-#pragma unroll 8
-    for (uint32_t i = from + lane; i < to; i += 32)
-        units[i] = whole[i];
-    if (at + size < s->size)
-        damacy__prefetch_l2(s->src + damacy__min(at + size + 128 * lane, s->size - 1));
-    damacy__sync_warp();
-    return DAMACY__LZ4_TILE + DAMACY__LZ4_GAP + skew;
+    damacy__lz4_sequence q[DAMACY__LZ4_EACH];
+    uint32_t tokens[DAMACY__LZ4_EACH], size = 0;
+    if (s->end - s->begin >= DAMACY__LZ4_FLUSH)
+        damacy__lz4_flush(s, memory, lane);
+    const uint64_t base = (uint64_t)(uintptr_t)s->origin + s->begin;
+    const uint32_t from = s->end - s->begin, ahead = s->begin - s->first;
+    const uint32_t n_whole =
+        damacy__lz4_read_each(memory, q, tokens, i + DAMACY__LZ4_EACH * lane, n, end, is_last);
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__LZ4_EACH; k++)
+        size += q[k].n_literals + q[k].n_match;
+    const uint32_t y = from + damacy__sum_upto(size, lane) - size;
+    uint32_t to = y, n_mine = 0, after = 0; // of those that find room in the tile
+    bool is_odd = false;                    // one may be wrong
+#pragma unroll
+    for (uint32_t k = 0; k < DAMACY__LZ4_EACH; k++) {
+        const uint32_t match = to + q[k].n_literals, past = match + q[k].n_match;
+        if (n_mine == k && k < n_whole && past <= DAMACY__LZ4_TILE) {
+            to = past;
+            after = q[k].next;
+            n_mine = k + 1;
+            is_odd = is_odd || q[k].offset - 1 >= match + ahead;
+            if (match < q[k].offset)
+                damacy__prefetch_l2((const void*)(uintptr_t)(base + match - q[k].offset));
+        }
+    }
+    is_odd = is_odd || to > s->limit - s->begin || (is_last && after == end);
+    const uint32_t shorts = damacy__ballot(n_mine < DAMACY__LZ4_EACH);
+    const uint32_t last_lane = shorts ? damacy__ctz(shorts) : 31;
+    const uint32_t count = DAMACY__LZ4_EACH * last_lane + damacy__shfl(n_mine, last_lane);
+    if (damacy__any(is_odd) &&
+        damacy__lz4_refuse(s, q, tokens, y, lane <= last_lane ? n_mine : 0, end, is_last))
+        return 0;
+    if (count == 0)
+        return 0;
+    damacy__lz4_map(memory, q, y, count, lane);
+    const uint32_t last = (count - 1) / DAMACY__LZ4_EACH, until = damacy__shfl(to, last);
+    s->end = s->begin + until;
+    *next = damacy__shfl(after, last);
+    damacy__lz4_copy(s, memory, from, until, lane);
+    return count;
 }
 
 // Executes the sequences of a part as far as they end in it. *at: from its first token to the first
 // that is not done. Returns how many were done.
-DAMACY__INLINE uint32_t damacy__lz4_part(damacy__lz4_state* s, damacy__lz4_shared* shared,
-                                         uint32_t* at, uint32_t lane)
+DAMACY__INLINE uint32_t damacy__lz4_part(damacy__lz4_state* s, uint32_t memory, uint32_t* at,
+                                         uint32_t lane)
 {
     const uint32_t size = damacy__min(s->size - *at, DAMACY__LZ4_PART);
-    const uint32_t begin = damacy__lz4_load(s, shared, *at, size, lane), end = begin + size;
+    const uint32_t room = DAMACY__LZ4_TILE + DAMACY__LZ4_GAP;
+    const uint32_t begin =
+        room + damacy__lz4_fetch(s, memory + DAMACY__LZ4_BYTES + room, *at, size, lane);
+    const uint32_t end = begin + size;
     const bool is_last = *at + size == s->size;
+    const uint32_t tokens = memory + DAMACY__LZ4_TOKENS;
     uint32_t n = 0, n_done = 0, next = begin;
     bool is_stuck = false;
     s->part = begin - *at;
-    damacy__lz4_mark(shared, begin, end, lane);
+    damacy__lz4_mark(memory, begin, end, lane);
     for (uint32_t first = 0; first < size && !is_stuck; first += 1024) {
         uint32_t i = 0;
-        n = damacy__lz4_list(shared, begin, first, n, lane);
-        while (!is_stuck && (n - i >= 32 || (first + 1024 >= size && i < n))) {
-            const uint32_t count = damacy__lz4_batch(s, shared, i, n, end, is_last, &next, lane);
+        n = damacy__lz4_list(memory, begin, first, n, lane);
+        while (!is_stuck && (n - i >= DAMACY__LZ4_BATCH || (first + 1024 >= size && i < n))) {
+            const uint32_t count = damacy__lz4_batch(s, memory, i, n, end, is_last, &next, lane);
             is_stuck = count == 0;
             i += count;
             n_done += count;
         }
-        const uint16_t rest = shared->tokens[damacy__min(i + lane, 375)];
+        uint32_t rest[DAMACY__LZ4_EACH];
+#pragma unroll
+        for (uint32_t k = 0; k < DAMACY__LZ4_EACH; k++)
+            rest[k] =
+                damacy__lds16(tokens + 2 * damacy__min(i + 32 * k + lane, DAMACY__LZ4_LIST - 1));
         damacy__sync_warp();
-        shared->tokens[lane] = rest;
+#pragma unroll
+        for (uint32_t k = 0; k < DAMACY__LZ4_EACH; k++)
+            damacy__sts16(tokens + 2 * (32 * k + lane), rest[k]);
         n -= i;
         damacy__sync_warp();
     }
@@ -282,50 +396,49 @@ DAMACY__INLINE uint32_t damacy__lz4_part(damacy__lz4_state* s, damacy__lz4_share
 }
 
 // Continues the tile where the output in global memory ends.
-DAMACY__INLINE void damacy__lz4_retile(damacy__lz4_state* s, damacy__lz4_shared* shared,
-                                       uint32_t lane)
+DAMACY__INLINE void damacy__lz4_retile(damacy__lz4_state* s, uint32_t memory, uint32_t lane)
 {
     s->begin = s->end & ~31u;
     s->flushed = s->end & ~15u;
     damacy__sync_warp();
     const uint32_t x = s->begin + lane;
     if (x < s->end && x >= s->first)
-        shared->bytes[lane] = s->origin[x];
+        damacy__sts8(memory + DAMACY__LZ4_BYTES + lane, s->origin[x]);
     damacy__sync_warp();
 }
 
 // All sequences of a block from `at` on: parts where tokens are close, one by one where they are
 // far apart.
-DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, damacy__lz4_shared* shared, uint32_t at,
+DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, uint32_t memory, uint32_t at,
                                     uint32_t lane)
 {
     // at first one sequence is taken alone, unless it is known already that they are close
     int32_t credit = at == 0 ? (int32_t)DAMACY__LZ4_SPARSE : 0;
     if (lane == 0)
-        shared->delta[0] = 0; // bytes of batches before are their own source
-    damacy__lz4_retile(s, shared, lane);
+        damacy__sts32(memory + DAMACY__LZ4_DELTA, DAMACY__LZ4_BIAS); // of batches before: itself
+    damacy__lz4_retile(s, memory, lane);
     while (at < s->size && s->status == DAMACY__JOB_OK) {
         const uint32_t before = at;
         if (credit > 0) {
-            damacy__lz4_flush_all(s, shared, lane);
+            damacy__lz4_flush_all(s, memory, lane);
             damacy__lz4_long(s, &at, &credit, lane);
             if (credit > 0 && !damacy__lz4_one(s, &at, lane))
                 return;
-            damacy__lz4_retile(s, shared, lane);
+            damacy__lz4_retile(s, memory, lane);
         } else {
-            const uint32_t n_done = damacy__lz4_part(s, shared, &at, lane);
+            const uint32_t n_done = damacy__lz4_part(s, memory, &at, lane);
             if (at == before)
                 credit = 1;
             else if (n_done < (at - before) / DAMACY__LZ4_SPARSE)
                 credit = 4 * DAMACY__LZ4_SPARSE;
         }
     }
-    damacy__lz4_flush_all(s, shared, lane);
+    damacy__lz4_flush_all(s, memory, lane);
 }
 
 // One job, by one warp, or the rest of it.
-DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, damacy__lz4_shared* shared,
-                                    uint32_t index, uint32_t lane)
+DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memory, uint32_t index,
+                                    uint32_t lane)
 {
     const damacy__job_result* const result =
         (const damacy__job_result*)(uintptr_t)wave->results + index;
@@ -340,6 +453,16 @@ DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, damacy__lz4_sh
         s.end = (uint32_t)result->size;
     }
     if (s.status == DAMACY__JOB_OK)
-        damacy__lz4_run(&s, shared, at, lane);
+        damacy__lz4_run(&s, memory, at, lane);
     damacy__lz4_finish(wave, index, &s, lane);
+}
+
+// The result of a job that is not begun.
+DAMACY__INLINE void damacy__lz4_give_up(const damacy__lz4_wave* wave, uint32_t index)
+{
+    damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
+    result->size = 0;
+    result->error_offset = 0;
+    result->zero = 0;
+    result->status = DAMACY__JOB_UNSUPPORTED;
 }

@@ -13,6 +13,7 @@
 #define DAMACY__LZ4_SPARSE 64u // bytes of the source from token to token, or more
 #endif
 #define DAMACY__LZ4_CREDIT 1024 // at most; see damacy__lz4_long
+#define DAMACY__LZ4_UNITS  4u   // loads of 16 bytes that a lane has under way
 
 #ifndef DAMACY__LZ4_RATIO
 #define DAMACY__LZ4_RATIO \
@@ -30,7 +31,7 @@ typedef struct damacy__lz4_state {
     uint32_t begin; // of the tile, a multiple of 32
     uint32_t end;
     uint32_t flushed; // all below is in global memory, a multiple of 16
-    uint32_t part;    // place in shared->bytes of byte 0 of the block, were it there
+    uint32_t part;    // place in BYTES of byte 0 of the block, were it there
     uint32_t status;
     uint32_t error_at; // byte of the block
 } damacy__lz4_state;
@@ -242,18 +243,44 @@ DAMACY__INLINE void damacy__lz4_long(damacy__lz4_state* s, uint32_t* at, int32_t
 }
 
 // Of n_units units of 16 bytes from `base` on, those at either end may reach out of [low, high):
-// copies only their bytes inside, and returns the first of the others and the one behind the last.
-DAMACY__INLINE damacy__u32x2 damacy__lz4_edges(damacy__u32x4* units, uint64_t base,
-                                               uint32_t n_units, uint64_t low, uint64_t high,
-                                               uint32_t lane)
+// copies only their bytes inside, to shared address `units`, and returns the first of the others
+// and the one behind the last.
+DAMACY__INLINE damacy__u32x2 damacy__lz4_edges(uint32_t units, uint64_t base, uint32_t n_units,
+                                               uint64_t low, uint64_t high, uint32_t lane)
 {
     damacy__u32x2 inside;
     inside.x = base < low ? 1 : 0;
     inside.y = n_units - (base + 16ull * n_units > high ? 1 : 0);
     const uint32_t i = lane < 16 ? lane : 16 * (n_units - 1) + lane - 16;
     if ((lane < 16 ? inside.x != 0 : inside.y != n_units) && base + i >= low && base + i < high)
-        ((uint8_t*)units)[i] = *(const uint8_t*)(uintptr_t)(base + i);
+        damacy__sts8(units + i, *(const uint8_t*)(uintptr_t)(base + i));
     return inside;
+}
+
+// Brings `size` bytes of the block from `at` on to shared address `units`, 16 at a time; returns
+// how far from it the first is. There is room for 15 bytes before them and behind them.
+DAMACY__INLINE uint32_t damacy__lz4_fetch(const damacy__lz4_state* s, uint32_t units, uint32_t at,
+                                          uint32_t size, uint32_t lane)
+{
+    const uint64_t low = (uint64_t)(uintptr_t)s->src, high = low + s->size;
+    const uint64_t base = (low + at) & ~15ull;
+    const uint32_t skew = (uint32_t)(low + at - base), n_units = (skew + size + 15) / 16;
+    const damacy__u32x2 inside = damacy__lz4_edges(units, base, n_units, low, high, lane);
+    const uint32_t from = inside.x, to = inside.y;
+    const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)base;
+    for (uint32_t first = from; first < to; first += 32 * DAMACY__LZ4_UNITS) {
+        damacy__u32x4 v[DAMACY__LZ4_UNITS];
+#pragma unroll
+        for (uint32_t k = 0; k < DAMACY__LZ4_UNITS; k++)
+            v[k] = damacy__load_u32x4_once(whole + damacy__min(first + 32 * k + lane, to - 1));
+#pragma unroll
+        for (uint32_t k = 0; k < DAMACY__LZ4_UNITS; k++)
+            damacy__sts128(units + 16 * damacy__min(first + 32 * k + lane, to - 1), v[k]);
+    }
+    if (at + size < s->size)
+        damacy__prefetch_l2(s->src + damacy__min(at + size + 128 * lane, s->size - 1));
+    damacy__sync_warp();
+    return skew;
 }
 
 // What a job may produce, or the reason why it cannot start. A size in front of the block becomes

@@ -12,7 +12,6 @@
 #define DAMACY__LZ4_NEAR   24u   // the same, of the 2nd to 8th token, to begin
 #define DAMACY__LZ4_TASTE  1024u // bytes of the source that are looked at first, and then
 #define DAMACY__LZ4_FILL   4096u // bytes of the source at a time
-#define DAMACY__LZ4_UNITS  4u    // loads of 16 bytes that a lane has under way
 #define DAMACY__LZ4_LEAD   16u   // bytes before them that may be read, and written to no end
 #define DAMACY__LZ4_FUND   4096  // see damacy__lz4_sparse
 #define DAMACY__LZ4_SHORT  16u   // bytes of a match that is left to a lane, at most
@@ -37,32 +36,6 @@ typedef struct damacy__lz4_walker {
     uint32_t rest;    // of the open one: literals to come,
     uint32_t n_match; // 4 to 19, as its token says
 } damacy__lz4_walker;
-
-// Brings `size` bytes of the block from `at` on into shared memory, in units; returns where the
-// first is there. Shared memory has room for 15 bytes before them and behind them.
-DAMACY__INLINE uint32_t damacy__lz4_fetch(const damacy__lz4_state* s, damacy__u32x4* units,
-                                          uint32_t at, uint32_t size, uint32_t lane)
-{
-    const uint64_t low = (uint64_t)(uintptr_t)s->src, high = low + s->size;
-    const uint64_t base = (low + at) & ~15ull;
-    const uint32_t skew = (uint32_t)(low + at - base), n_units = (skew + size + 15) / 16;
-    const damacy__u32x2 inside = damacy__lz4_edges(units, base, n_units, low, high, lane);
-    const uint32_t from = inside.x, to = inside.y;
-    const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)base;
-    for (uint32_t first = from; first < to; first += 32 * DAMACY__LZ4_UNITS) {
-        damacy__u32x4 v[DAMACY__LZ4_UNITS];
-#pragma unroll
-        for (uint32_t k = 0; k < DAMACY__LZ4_UNITS; k++)
-            v[k] = whole[damacy__min(first + 32 * k + lane, to - 1)];
-#pragma unroll
-        for (uint32_t k = 0; k < DAMACY__LZ4_UNITS; k++)
-            units[damacy__min(first + 32 * k + lane, to - 1)] = v[k];
-    }
-    if (at + size < s->size)
-        damacy__prefetch_l2(s->src + damacy__min(at + size + 128 * lane, s->size - 1));
-    damacy__sync_warp();
-    return skew;
-}
 
 // Adds the bytes of a length from *at on, the last of which is not 255. False if they do not end
 // below `end`.
@@ -291,13 +264,11 @@ DAMACY__INLINE uint32_t damacy__lz4_sparse(damacy__lz4_state* s, damacy__lz4_sta
     damacy__lz4_walker w = {0, s->end, false, 0, 0};
     uint32_t here = 0;
     int32_t fund = 0;
+    const uint32_t units = damacy__shared_address(stage->bytes + DAMACY__LZ4_LEAD);
     while (fund >= 0 && here < s->size) {
         const uint32_t size =
             damacy__min(s->size - here, here == 0 ? DAMACY__LZ4_TASTE : DAMACY__LZ4_FILL);
-        const uint32_t begin =
-            DAMACY__LZ4_LEAD + damacy__lz4_fetch(s,
-                                                 (damacy__u32x4*)(stage->bytes + DAMACY__LZ4_LEAD),
-                                                 here, size, lane);
+        const uint32_t begin = DAMACY__LZ4_LEAD + damacy__lz4_fetch(s, units, here, size, lane);
         uint32_t n, most = here == 0 ? 8 : 32;
         bool is_full = true;
         w.at = begin;

@@ -195,9 +195,9 @@ static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__devic
 
 static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__device* device,
                                      damacy__stream stream, uint64_t n_blocks, uint32_t threads,
-                                     void** parameters, damacy_error* err)
+                                     uint32_t shared, void** parameters, damacy_error* err)
 {
-    const damacy__grid grid = damacy__grid_of((uint32_t)n_blocks, threads, 0);
+    const damacy__grid grid = damacy__grid_of((uint32_t)n_blocks, threads, shared);
 
     return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
 }
@@ -228,10 +228,11 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
 
     parameters[0] = &w;
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call->stream,
-                                (n_blocks + 1) / 2, 64, parameters, err));
+                                (n_blocks + 1) / 2, 64, DAMACY__LZ4_SPARSE_SHARED, parameters,
+                                err));
     w.is_begun = 1;
-    return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32, parameters,
-                           err);
+    return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32,
+                           DAMACY__LZ4_SHARED, parameters, err);
 }
 
 /* The wave with addresses of the device. */
@@ -276,14 +277,15 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
 
     parameters[0] = &w;
     if (!call->is_begun) {
-        DAMACY__TRY(
-            damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, parameters, err));
+        DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, 0,
+                                    parameters, err));
     }
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
-                                damacy__div_up(w.max_jobs, 32), 1024, parameters, err));
+                                damacy__div_up(w.max_jobs, 32), 1024, 0, parameters, err));
     parameters[0] = &lz4;
     return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call->stream,
-                           DAMACY__MIN(damacy__div_up(w.max_lz4, 4), fours), 128, parameters, err);
+                           DAMACY__MIN(damacy__div_up(w.max_lz4, 4), fours), 128,
+                           4 * DAMACY__LZ4_SHARED, parameters, err);
 }
 
 /* After the Zstandard decoder: results, and filters that are left, by few blocks of threads, which
@@ -300,7 +302,8 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
 
     parameters[0] = &w;
     return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call->stream,
-                           DAMACY__MIN((uint64_t)w.max_jobs * w.parts, most), 256, parameters, err);
+                           DAMACY__MIN((uint64_t)w.max_jobs * w.parts, most), 256, 0, parameters,
+                           err);
 }
 
 /* A grid for kernels that go round whatever its size. */
@@ -325,7 +328,7 @@ DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernel
     parameters[2] = &n;
     parameters[3] = &max_jobs;
     return damacy__lz_step(&kernels->copy.kernels[DAMACY__COPY_CLEAR_FAILED], device, call->stream,
-                           damacy__lz_blocks(device, max_jobs), 256, parameters, err);
+                           damacy__lz_blocks(device, max_jobs), 256, 0, parameters, err);
 }
 
 /* Compares the checksum at the end of every source. Nothing is decoded. */
@@ -344,5 +347,5 @@ DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kerne
     parameters[2] = &n;
     parameters[3] = &max_jobs;
     return damacy__lz_step(&kernels->crc32c.kernels[0], device, call->stream,
-                           damacy__lz_blocks(device, max_jobs), 256, parameters, err);
+                           damacy__lz_blocks(device, max_jobs), 256, 0, parameters, err);
 }

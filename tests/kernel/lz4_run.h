@@ -15,10 +15,12 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
     wave.results = (uint64_t)(uintptr_t)results;
     wave.max_jobs = max_jobs;
     if (!is_sparse_first) {
-        simt::launch(dim3(1 + max_jobs / 8), dim3(128), [&] { damacy_lz4_fours(wave); });
+        simt::launch(dim3(1 + max_jobs / 8), dim3(128), 4 * DAMACY__LZ4_SHARED,
+                     [&] { damacy_lz4_fours(wave); });
         return;
     }
-    simt::launch(dim3((max_jobs + 1) / 2), dim3(64), [&] { damacy_lz4_sparse(wave); });
+    simt::launch(dim3((max_jobs + 1) / 2), dim3(64), DAMACY__LZ4_SPARSE_SHARED,
+                 [&] { damacy_lz4_sparse(wave); });
     wave.is_begun = 1;
-    simt::launch(dim3(max_jobs), dim3(32), [&] { damacy_lz4(wave); });
+    simt::launch(dim3(max_jobs), dim3(32), DAMACY__LZ4_SHARED, [&] { damacy_lz4(wave); });
 }
