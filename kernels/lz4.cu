@@ -12,24 +12,16 @@
 #endif
 #endif
 
-// Where dynamic shared memory begins. On compute capability 9.0 it is known, if the kernel has no
-// other, and as a constant it is part of every address.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-#define DAMACY__LZ4_BASE(shared) 1024u
-#else
-#define DAMACY__LZ4_BASE(shared) damacy__shared_address(shared)
-#endif
-
 // Grid: a CTA, one warp, per entry of the job table, or fewer. Shared memory: LZ4_SHARED.
 extern "C" __global__ __launch_bounds__(32,
                                         DAMACY__LZ4_WARPS) void damacy_lz4(damacy__lz4_wave wave)
 {
     DAMACY__DYNAMIC_SHARED(shared);
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
-    const bool is_there = DAMACY__LZ4_BASE(shared) == damacy__shared_address(shared);
+    const uint32_t memory = DAMACY__DYNAMIC_BASE(shared);
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        if (is_there)
-            damacy__lz4_job(&wave, DAMACY__LZ4_BASE(shared), i, threadIdx.x);
+        if (memory == damacy__shared_address(shared))
+            damacy__lz4_job(&wave, memory, i, threadIdx.x);
         else if (threadIdx.x == 0) // the constant is wrong: better no result
             damacy__lz4_give_up(&wave, i);
         damacy__sync_warp(); // before shared memory is used again

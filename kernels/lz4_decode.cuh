@@ -185,9 +185,9 @@ DAMACY__INLINE void damacy__lz4_sources(uint32_t memory, uint32_t first, uint32_
 DAMACY__INLINE void damacy__lz4_far(uint32_t* v, uint64_t base, uint32_t q)
 {
 #ifdef __CUDACC__
-    asm volatile("{.reg .pred p; setp.lt.u32 p,%1,65536; @p ld.global.u8 %0,[%2];}"
+    asm volatile("{.reg .pred p; setp.lt.u32 p,%1,%3; @p ld.global.u8 %0,[%2];}"
                  : "+r"(*v)
-                 : "r"(q), "l"(base + q));
+                 : "r"(q), "l"(base + q), "n"(DAMACY__LZ4_BIAS));
 #else
     if (q < DAMACY__LZ4_BIAS)
         *v = *(const uint8_t*)(uintptr_t)(base + q);
@@ -198,15 +198,15 @@ DAMACY__INLINE void damacy__lz4_far(uint32_t* v, uint64_t base, uint32_t q)
 DAMACY__INLINE void damacy__lz4_near(uint32_t* v, uint32_t memory, uint32_t q)
 {
 #ifdef __CUDACC__
-    asm volatile("{.reg .pred p; setp.ge.u32 p,%1,65536; @p ld.shared.u8 %0,[%2];}"
+    asm volatile("{.reg .pred p; setp.ge.u32 p,%1,%3; @p ld.shared.u8 %0,[%2];}"
                  : "+r"(*v)
-                 : "r"(q), "r"(memory + DAMACY__LZ4_BYTES - DAMACY__LZ4_BIAS + q));
+                 : "r"(q), "r"(memory + DAMACY__LZ4_BYTES - DAMACY__LZ4_BIAS + q),
+                   "n"(DAMACY__LZ4_BIAS));
 #else
     if (q >= DAMACY__LZ4_BIAS)
         *v = damacy__lz4_peek(memory, q - DAMACY__LZ4_BIAS);
 #endif
 }
-static_assert(DAMACY__LZ4_BIAS == 65536, "as the assembler has it");
 
 // Makes N windows of the tile from `first` on, of which bytes below `low` are complete. `base`: the
 // address of the tile's first byte in the output, less BIAS.
@@ -232,11 +232,10 @@ DAMACY__INLINE void damacy__lz4_make(uint32_t memory, uint64_t base, uint32_t fi
 }
 
 // Makes bytes [from, to) of the tile, which the table of runs describes, in groups of windows. What
-// is above `to` in the last group gets any bytes.
-DAMACY__INLINE void damacy__lz4_copy(const damacy__lz4_state* s, uint32_t memory, uint32_t from,
-                                     uint32_t to, uint32_t lane)
+// is above `to` in the last group gets any bytes. `base` as above.
+DAMACY__INLINE void damacy__lz4_copy(uint32_t memory, uint64_t base, uint32_t from, uint32_t to,
+                                     uint32_t lane)
 {
-    const uint64_t base = (uint64_t)(uintptr_t)s->origin + s->begin - DAMACY__LZ4_BIAS;
     uint32_t low = from, first = from & ~31u;
     if (from == to) // a last sequence without literals
         return;
@@ -350,7 +349,7 @@ DAMACY__INLINE uint32_t damacy__lz4_batch(damacy__lz4_state* s, uint32_t memory,
     const uint32_t last = (count - 1) / DAMACY__LZ4_EACH, until = damacy__shfl(to, last);
     s->end = s->begin + until;
     *next = damacy__shfl(after, last);
-    damacy__lz4_copy(s, memory, from, until, lane);
+    damacy__lz4_copy(memory, base - DAMACY__LZ4_BIAS, from, until, lane);
     return count;
 }
 

@@ -558,14 +558,6 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
     }
 }
 
-// Where dynamic shared memory begins. On compute capability 9.0 it is known, if the kernel has no
-// other shared memory, and as a constant it is part of every address: 3 to 4 % of the time.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-#define DAMACY__EXEC_BASE(shared) 1024u
-#else
-#define DAMACY__EXEC_BASE(shared) damacy__shared_address(shared)
-#endif
-
 // A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to
 // this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED or _SERIAL_SHARED bytes. Grid: any; best one
 // CTA a frame.
@@ -575,7 +567,7 @@ static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t
                                             uint8_t* shared)
 {
     typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL> shape;
-    const uint32_t base = DAMACY__EXEC_BASE(shared);
+    const uint32_t base = DAMACY__DYNAMIC_BASE(shared);
     const uint32_t n = damacy__exec_is_idle(w, variant) ? 0 : damacy__zstd_counts(w)->n_execute;
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {

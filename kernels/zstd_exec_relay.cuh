@@ -411,7 +411,7 @@ DAMACY__INLINE void damacy__relay_run(const damacy__zstd_wave& w, uint32_t share
 template <class S>
 static __device__ void damacy__zstd_relay(const damacy__zstd_wave& w, uint8_t* memory)
 {
-    const uint32_t shared = DAMACY__EXEC_BASE(memory), n = damacy__zstd_counts(w)->n_execute;
+    const uint32_t shared = DAMACY__DYNAMIC_BASE(memory), n = damacy__zstd_counts(w)->n_execute;
     damacy__exec_records<S> r;
     uint32_t mail = shared + S::MAIL;
 
