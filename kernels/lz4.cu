@@ -20,10 +20,8 @@ extern "C" __global__ __launch_bounds__(32,
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
     const uint32_t memory = DAMACY__DYNAMIC_BASE(shared);
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        if (memory == damacy__shared_address(shared))
-            damacy__lz4_job(&wave, memory, i, threadIdx.x);
-        else if (threadIdx.x == 0) // the constant is wrong: better no result
-            damacy__lz4_give_up(&wave, i);
+        const bool is_there = memory == damacy__shared_address(shared);
+        damacy__lz4_job(&wave, memory, is_there, i, threadIdx.x);
         damacy__sync_warp(); // before shared memory is used again
     }
 }
@@ -41,7 +39,7 @@ extern "C" __global__
     const uint32_t member = threadIdx.x >> 5;
     const uint32_t memory = damacy__shared_address(shared) + DAMACY__LZ4_SHARED * member;
     for (uint32_t i = 4 * blockIdx.x + member; i < n; i += 4 * gridDim.x) {
-        damacy__lz4_job(&wave, memory, i, damacy__lane());
+        damacy__lz4_job(&wave, memory, true, i, damacy__lane());
         damacy__sync_warp(); // before shared memory is used again
     }
 }

@@ -435,9 +435,10 @@ DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, uint32_t memory, uint3
     damacy__lz4_flush_all(s, memory, lane);
 }
 
-// One job, by one warp, or the rest of it.
-DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memory, uint32_t index,
-                                    uint32_t lane)
+// One job, by one warp, or the rest of it. is_there: shared memory is where `memory` says; if not,
+// what is not done yet gets no result.
+DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memory, bool is_there,
+                                    uint32_t index, uint32_t lane)
 {
     const damacy__job_result* const result =
         (const damacy__job_result*)(uintptr_t)wave->results + index;
@@ -451,17 +452,9 @@ DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memor
         at = (uint32_t)result->error_offset;
         s.end = (uint32_t)result->size;
     }
+    if (s.status == DAMACY__JOB_OK && !is_there)
+        (void)damacy__lz4_fail(&s, DAMACY__JOB_UNSUPPORTED, at);
     if (s.status == DAMACY__JOB_OK)
         damacy__lz4_run(&s, memory, at, lane);
     damacy__lz4_finish(wave, index, &s, lane);
-}
-
-// The result of a job that is not begun.
-DAMACY__INLINE void damacy__lz4_give_up(const damacy__lz4_wave* wave, uint32_t index)
-{
-    damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
-    result->size = 0;
-    result->error_offset = 0;
-    result->zero = 0;
-    result->status = DAMACY__JOB_UNSUPPORTED;
 }
