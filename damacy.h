@@ -9739,7 +9739,9 @@ DAMACY__COLD_END
  * size once all its blocks have one. */
 #define DAMACY__ZSTD_LAST_ERROR 0x8000000000000000ull
 
-/* ---- Record of a segment (one literal run or one match), 8 bytes, in output order:
+/* ---- Records, 8 bytes, in output order. A wave has one kind.
+ *
+ * Of a segment (one literal run or one match), which threads of execution take each:
  *
  *   bits  0-16  start: first output byte, relative to the block
  *   bits 17-33  length - 1
@@ -9749,9 +9751,24 @@ DAMACY__COLD_END
  * The writer (fse) guarantees, also for hostile data: no empty run, each record starts where the
  * one before it ended, the first starts at 0, the lengths sum to the block's size, literal runs
  * lie inside and in order use up exactly the block's literals (the tail after the last sequence
- * included). A symbolic offset is SYMBOLIC | k << 18 | (2^18 - 1 - d): the block's incoming repeat
- * offset k (0, 1, 2) minus d, so that both kinds are one less when decremented. `place` rewrites
- * those to plain ones, so execute sees none. */
+ * included).
+ *
+ * Of a sequence (a literal run, which may be empty, and a match), with FLAG_BY_SEQUENCE; fewer, but
+ * more work each, which gains where lengths are long:
+ *
+ *   bits  0-16  start: first output byte of both, relative to the block
+ *   bits 17-33  position of the run in the block's literals
+ *   bits 34-63  D: the offset of the match, 1 ... OFFSET_MAX, or a symbolic offset
+ *
+ * Lengths follow from the record after it, of the last one from the block's size and number of
+ * literals; a difference of starts of 0 is 2^17. Literals after the last sequence, if there are
+ * some, have a record of their own, without a match and with D 0. The writer guarantees: starts and
+ * positions grow from 0 to the block's size and its number of literals, and a match is at least 3
+ * bytes long, so that literals are fewer than 2^17.
+ *
+ * A symbolic offset is SYMBOLIC | k << 18 | (2^18 - 1 - d): the block's incoming repeat offset k
+ * (0, 1, 2) minus d, so that both kinds are one less when decremented. `place` rewrites those to
+ * plain ones, so execute sees none. */
 #define DAMACY__ZSTD_D_LITERALS 0x20000000u
 #define DAMACY__ZSTD_D_SYMBOLIC 0x1ff00000u /* bits 18 and 19 are clear */
 #define DAMACY__ZSTD_OFFSET_MAX 0x1fefffffu /* a larger offset is DAMACY__JOB_BAD_OFFSET */
@@ -9831,7 +9848,8 @@ typedef struct damacy__zstd_block {
     uint32_t n_records;       /* fse; room is for record_capacity */
     uint32_t n_symbolic;      /* fse: records from this one on have no symbolic offset */
     uint32_t record_capacity; /* min(2 * n_sequences, n_sequences + n_literals) + 1, enough; if
-                                 is_tight what is likely; fse: more where that was too little */
+                                 is_tight what is likely; fse: more where that was too little;
+                                 n_sequences + 1 with FLAG_BY_SEQUENCE */
     uint32_t repeat_out[3];   /* fse: repeat offsets after the block, plain or symbolic D */
     uint32_t repeat_in[3];    /* resolve: repeat offsets before the block, plain */
     uint8_t type;             /* DAMACY__ZSTD_RAW ... */
@@ -9920,6 +9938,10 @@ static_assert(sizeof(damacy__zstd_counters) == 112, "ABI");
 #define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u
 #define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u
 #define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */
+/* Shapes that there are for records of sequences, too: those for blosc. */
+#define DAMACY__ZSTD_EXECUTE_SEQUENCES                                                          \
+    (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | \
+     DAMACY__ZSTD_EXECUTE_BLOSC)
 /* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than
  * 200. */
 #define DAMACY__ZSTD_SERIAL_FRAMES 1200u
@@ -9944,6 +9966,8 @@ static_assert(sizeof(damacy__zstd_counters) == 112, "ABI");
 /* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors
  * have to do. */
 #define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u
+/* Of all: records are of sequences. Shapes of execution for blosc blocks read these alone. */
+#define DAMACY__ZSTD_FLAG_BY_SEQUENCE 0x80u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 
@@ -15218,7 +15242,9 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " * size once all its blocks have one. */\n"
     "#define DAMACY__ZSTD_LAST_ERROR 0x8000000000000000ull\n"
     "\n"
-    "/* ---- Record of a segment (one literal run or one match), 8 bytes, in output order:\n"
+    "/* ---- Records, 8 bytes, in output order. A wave has one kind.\n"
+    " *\n"
+    " * Of a segment (one literal run or one match), which threads of execution take each:\n"
     " *\n"
     " *   bits  0-16  start: first output byte, relative to the block\n"
     " *   bits 17-33  length - 1\n"
@@ -15228,9 +15254,24 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " * The writer (fse) guarantees, also for hostile data: no empty run, each record starts where the\n"
     " * one before it ended, the first starts at 0, the lengths sum to the block's size, literal runs\n"
     " * lie inside and in order use up exactly the block's literals (the tail after the last sequence\n"
-    " * included). A symbolic offset is SYMBOLIC | k << 18 | (2^18 - 1 - d): the block's incoming repeat\n"
-    " * offset k (0, 1, 2) minus d, so that both kinds are one less when decremented. `place` rewrites\n"
-    " * those to plain ones, so execute sees none. */\n"
+    " * included).\n"
+    " *\n"
+    " * Of a sequence (a literal run, which may be empty, and a match), with FLAG_BY_SEQUENCE; fewer, but\n"
+    " * more work each, which gains where lengths are long:\n"
+    " *\n"
+    " *   bits  0-16  start: first output byte of both, relative to the block\n"
+    " *   bits 17-33  position of the run in the block's literals\n"
+    " *   bits 34-63  D: the offset of the match, 1 ... OFFSET_MAX, or a symbolic offset\n"
+    " *\n"
+    " * Lengths follow from the record after it, of the last one from the block's size and number of\n"
+    " * literals; a difference of starts of 0 is 2^17. Literals after the last sequence, if there are\n"
+    " * some, have a record of their own, without a match and with D 0. The writer guarantees: starts and\n"
+    " * positions grow from 0 to the block's size and its number of literals, and a match is at least 3\n"
+    " * bytes long, so that literals are fewer than 2^17.\n"
+    " *\n"
+    " * A symbolic offset is SYMBOLIC | k << 18 | (2^18 - 1 - d): the block's incoming repeat offset k\n"
+    " * (0, 1, 2) minus d, so that both kinds are one less when decremented. `place` rewrites those to\n"
+    " * plain ones, so execute sees none. */\n"
     "#define DAMACY__ZSTD_D_LITERALS 0x20000000u\n"
     "#define DAMACY__ZSTD_D_SYMBOLIC 0x1ff00000u /* bits 18 and 19 are clear */\n"
     "#define DAMACY__ZSTD_OFFSET_MAX 0x1fefffffu /* a larger offset is DAMACY__JOB_BAD_OFFSET */\n"
@@ -15310,7 +15351,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t n_records;       /* fse; room is for record_capacity */\n"
     "    uint32_t n_symbolic;      /* fse: records from this one on have no symbolic offset */\n"
     "    uint32_t record_capacity; /* min(2 * n_sequences, n_sequences + n_literals) + 1, enough; if\n"
-    "                                 is_tight what is likely; fse: more where that was too little */\n"
+    "                                 is_tight what is likely; fse: more where that was too little;\n"
+    "                                 n_sequences + 1 with FLAG_BY_SEQUENCE */\n"
     "    uint32_t repeat_out[3];   /* fse: repeat offsets after the block, plain or symbolic D */\n"
     "    uint32_t repeat_in[3];    /* resolve: repeat offsets before the block, plain */\n"
     "    uint8_t type;             /* DAMACY__ZSTD_RAW ... */\n"
@@ -15399,6 +15441,10 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u\n"
     "#define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u\n"
     "#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */\n"
+    "/* Shapes that there are for records of sequences, too: those for blosc. */\n"
+    "#define DAMACY__ZSTD_EXECUTE_SEQUENCES                                                          \\\n"
+    "    (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | \\\n"
+    "     DAMACY__ZSTD_EXECUTE_BLOSC)\n"
     "/* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than\n"
     " * 200. */\n"
     "#define DAMACY__ZSTD_SERIAL_FRAMES 1200u\n"
@@ -15423,6 +15469,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors\n"
     " * have to do. */\n"
     "#define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u\n"
+    "/* Of all: records are of sequences. Shapes of execution for blosc blocks read these alone. */\n"
+    "#define DAMACY__ZSTD_FLAG_BY_SEQUENCE 0x80u\n"
     "/* Of literals: the pass over all that are not early. */\n"
     "#define DAMACY__ZSTD_FLAG_LATE 0x800u\n"
     "\n"
@@ -16058,198 +16106,20 @@ __extension__ static const char damacy__source_zstd_description_cuh[] =
 
 /* ==== kernels/zstd_exec.cuh ==== */
 __extension__ static const char damacy__source_zstd_exec_cuh[] =
-    "// Sequence execution: segment records and literals become output. A CTA takes a frame and produces\n"
-    "// it in tiles, in order, one record a thread and several records each.\n"
+    "// Sequence execution: records and literals become output. A CTA takes a frame and produces it in\n"
+    "// tiles, in order, one record a thread and several records each.\n"
     "//\n"
-    "// A tile: (1) each record is clipped to the tile and checked; a source that lies before the tile\n"
+    "// A tile: (1) each segment is clipped to the tile and checked; a source that lies before the tile\n"
     "// is read from the output itself, through L1, and its first 8 bytes go to the tile in shared\n"
-    "// memory; (2) what is longer goes there in chunks of 8 or 16 bytes, one a thread; (3) matches that\n"
-    "// read their own tile (zstd_exec_own.cuh, or by one warp, zstd_exec_serial.cuh); (4) the tile is\n"
-    "// written 16 bytes a thread.\n"
+    "// memory (zstd_exec_take.cuh); (2) what is longer goes there in chunks of 8 or 16 bytes, one a\n"
+    "// thread; (3) matches that read their own tile (zstd_exec_own.cuh, or by one warp,\n"
+    "// zstd_exec_serial.cuh); (4) the tile is written 16 bytes a thread.\n"
     "//\n"
     "// Surprising: nothing waits for a byte. Where a source is not there yet, links to it are followed.\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/zstd_exec_filter.cuh\"\n"
-    "#include \"kernels/zstd_exec_serial.cuh\"\n"
-    "\n"
-    "// The frame, in coordinates that count from the 16-byte boundary at or before its first byte.\n"
-    "struct damacy__exec_frame {\n"
-    "    uint64_t base;       // address of coordinate 0\n"
-    "    uint32_t begin;      // coordinate of its first byte\n"
-    "    uint32_t block, end; // next block to look at, end of its blocks\n"
-    "};\n"
-    "\n"
-    "// A block with sequences and how far it is done.\n"
-    "struct damacy__exec_block {\n"
-    "    uint64_t records, literals; // addresses\n"
-    "    uint32_t begin, end;        // coordinates\n"
-    "    uint32_t n_records, next;   // next: first record of the coming tile\n"
-    "    uint32_t n_literals;\n"
-    "};\n"
-    "\n"
-    "// Records of a tile, loaded while the one before is finished. `bound`: the record after the last\n"
-    "// that is loaded, NONE if there is none.\n"
-    "template <class S> struct damacy__exec_records {\n"
-    "    damacy__u32x2 record[S::SEGMENTS];\n"
-    "    uint32_t bound;\n"
-    "};\n"
-    "\n"
-    "template <class S>\n"
-    "DAMACY__INLINE void damacy__exec_load(damacy__exec_records<S>* r, const damacy__exec_block* b)\n"
-    "{\n"
-    "    const int32_t tid = (int32_t)threadIdx.x, left = (int32_t)(b->n_records - b->next);\n"
-    "    const uint64_t from = b->records + 8ull * (b->next + threadIdx.x);\n"
-    "\n"
-    "    DAMACY__EXEC_UNROLL for (int32_t u = 0; u < S::SEGMENTS; u++)\n"
-    "    {\n"
-    "        r->record[u].x = r->record[u].y = 0;\n"
-    "        if (u * S::THREADS + tid < left)\n"
-    "            r->record[u] = damacy__exec_record(from + 8 * u * S::THREADS);\n"
-    "    }\n"
-    "    r->bound = DAMACY__ZSTD_NONE;\n"
-    "    if (S::IS_RELAY) // tiles of their own, and their bounds known\n"
-    "        return;\n"
-    "    if (tid < S::RECORDS / 16 && S::RECORDS + 16 * tid < left) // a line of memory each\n"
-    "        damacy__prefetch_l2((const void*)(uintptr_t)(from + 8 * S::RECORDS + 120 * threadIdx.x));\n"
-    "    if (S::RECORDS < left)\n"
-    "        r->bound = damacy__exec_record(b->records + 8ull * (b->next + S::RECORDS)).x;\n"
-    "}\n"
-    "\n"
-    "// Moves to the next block with sequences; false at the end of the frame.\n"
-    "DAMACY__INLINE bool damacy__exec_block_next(const damacy__zstd_wave& w, damacy__exec_frame* f,\n"
-    "                                            damacy__exec_block* b)\n"
-    "{\n"
-    "    while (f->block < f->end) {\n"
-    "        const damacy__zstd_block* block = damacy__zstd_blocks(w) + f->block;\n"
-    "        f->block++;\n"
-    "        if (block->type != DAMACY__ZSTD_SEQUENCES || block->dst == 0 || block->size == 0)\n"
-    "            continue;\n"
-    "        b->records = w.records + 8 * block->first_record;\n"
-    "        b->literals = block->literals;\n"
-    "        b->begin = f->begin + block->position;\n"
-    "        b->end = b->begin + block->size;\n"
-    "        b->n_records = block->n_records;\n"
-    "        b->n_literals = block->n_literals;\n"
-    "        b->next = 0;\n"
-    "        return true;\n"
-    "    }\n"
-    "    return false;\n"
-    "}\n"
-    "\n"
-    "// The tile at hand: coordinates [t0, t1); its buffer begins at the unit of 16 that holds t0, and\n"
-    "// bytes before t0 are there already. What follows is relative to the buffer.\n"
-    "struct damacy__exec_tile {\n"
-    "    uint64_t history; // address of the buffer's first byte in the output\n"
-    "    uint32_t start;   // coordinate of the same\n"
-    "    int32_t t0, t1;\n"
-    "    bool is_cut; // t1 lies inside a block and its loaded records\n"
-    "};\n"
-    "\n"
-    "// What the segments of a tile are measured against.\n"
-    "struct damacy__exec_view {\n"
-    "    uint64_t literals, frame; // addresses of the block's literals and of the frame\n"
-    "    int32_t block, t0, t1;    // places of the block and the tile\n"
-    "    uint32_t ahead;           // bytes of the frame before the buffer, modulo 2^32\n"
-    "    int32_t left;             // records from that one on\n"
-    "    uint32_t done;            // RELAY: bytes of the frame that are in the output\n"
-    "};\n"
-    "\n"
-    "// A segment: place, bytes (0: none), first words of its source and how many bits of them come\n"
-    "// before it, modulo 32. source: relative to the frame, or LITERALS and relative to the block's\n"
-    "// literals.\n"
-    "#define DAMACY__EXEC_LITERALS 0x80000000u\n"
-    "struct damacy__exec_segment {\n"
-    "    uint32_t source, skew;\n"
-    "    int32_t to, n;\n"
-    "    damacy__exec_words words;\n"
-    "};\n"
-    "\n"
-    "// The tile's first record. A match that has gone on since before the tile repeats: its bytes lie as\n"
-    "// many whole offsets further back as it has gone, too, and that far back they are in the output.\n"
-    "DAMACY__INLINE damacy__u32x2 damacy__exec_back(damacy__u32x2 record, const damacy__exec_view* v)\n"
-    "{\n"
-    "    const uint32_t offset = record.y >> 2;\n"
-    "    const int32_t gone = v->t0 - (int32_t)(record.x & 0x1ffff) - v->block;\n"
-    "\n"
-    "    if (gone > 0 && (int32_t)record.y >= 0 && offset > 0)\n"
-    "        record.y += (uint32_t)gone / offset * offset << 2;\n"
-    "    return record;\n"
-    "}\n"
-    "\n"
-    "// Clips and checks a record, `skip` after the thread's first, and issues the loads of its first 8\n"
-    "// bytes. A match that reads the tile is set aside.\n"
-    "template <class S>\n"
-    "DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,\n"
-    "                                      damacy__u32x2 record, int32_t skip,\n"
-    "                                      const damacy__exec_view* v)\n"
-    "{\n"
-    "    const int32_t x = (int32_t)(record.x & 0x1ffff) + v->block;\n"
-    "    bool here = skip < v->left && x < v->t1;\n"
-    "\n"
-    "    s->n = 0;\n"
-    "    if (!damacy__any(here)) { // most often the last ones\n"
-    "        if (S::IS_SERIAL)\n"
-    "            damacy__exec_owned<S>(shared, skip, false);\n"
-    "        return;\n"
-    "    }\n"
-    "    const uint32_t offset = record.y >> 2;\n"
-    "    const bool literals = (int32_t)record.y < 0;\n"
-    "    const int32_t end = x + (int32_t)(damacy__funnel_right(record.x, record.y, 17) & 0x1ffff) + 1;\n"
-    "    if (S::IS_RELAY) // up to three records before the tile are loaded, too\n"
-    "        here = here && end > v->t0;\n"
-    "    const int32_t to = x > v->t0 ? x : v->t0, n = (end < v->t1 ? end : v->t1) - to;\n"
-    "    const uint32_t position = (uint32_t)to + v->ahead;\n"
-    "    const uint32_t source = literals ? (offset & 0x1ffff) + (uint32_t)(to - x) : position - offset;\n"
-    "    const uint64_t from = (literals ? v->literals : v->frame) + source;\n"
-    "    s->source = source | (record.y & DAMACY__EXEC_LITERALS);\n"
-    "    // An offset of 0, one that leads before the frame, or a source that is not in the output yet.\n"
-    "    const bool late = here && !literals && (source >= position || to + n > (int32_t)offset);\n"
-    "    const bool early = S::IS_RELAY && here && !literals && !late && source + (uint32_t)n > v->done;\n"
-    "    s->n = here && !late && !early ? n : 0;\n"
-    "    s->words = damacy__exec_gather(from, s->n);\n"
-    "    if (S::IS_SERIAL)\n"
-    "        damacy__exec_owned<S>(shared, skip, late);\n"
-    "    if (late) {\n"
-    "        const uint32_t i = S::IS_SERIAL\n"
-    "                               ? (uint32_t)skip + threadIdx.x\n"
-    "                               : damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1,\n"
-    "                                                    (uint32_t)to >> 16);\n"
-    "        damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);\n"
-    "        if (source >= position)\n"
-    "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
-    "    }\n"
-    "    if (early) {\n"
-    "        const uint32_t i =\n"
-    "            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);\n"
-    "        damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);\n"
-    "    }\n"
-    "    s->skew = (uint32_t)from * 8;\n"
-    "    s->to = to;\n"
-    "}\n"
-    "\n"
-    "// The first 8 bytes of a segment to the tile; the rest to the queue, in chunks whose places 8\n"
-    "// divides.\n"
-    "template <class S>\n"
-    "DAMACY__INLINE void damacy__exec_put(const damacy__exec_segment* s, uint32_t shared)\n"
-    "{\n"
-    "    const int32_t n = s->n;\n"
-    "    const uint32_t to = (uint32_t)s->to, begin = (to + 8) & ~7u;\n"
-    "\n"
-    "    damacy__exec_scatter<S::HAS_PAIRS>(shared + S::BYTES + to, s->words, s->skew, n);\n"
-    "    if (n > 8) {\n"
-    "        const uint32_t end = to + (uint32_t)n, size = S::CHUNK;\n"
-    "        const uint32_t chunks = (end - begin + size - 1) / size;\n"
-    "        const uint32_t old = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_CHUNKED,\n"
-    "                                                1u << 16 | chunks, to >> 16);\n"
-    "        const uint32_t before = old & 0xffff;\n"
-    "        const uint32_t source = s->source + (begin - to) - size * before;\n"
-    "        damacy__sts64(shared + S::QUEUE + 8 * (old >> 16),\n"
-    "                      (source & ~DAMACY__EXEC_LITERALS) | (s->source & DAMACY__EXEC_LITERALS),\n"
-    "                      ((begin - size * before) & 0xffff) | end << 16);\n"
-    "        damacy__shared_or(shared + S::STARTS + before / 32 * 4, 1u << (before & 31));\n"
-    "    }\n"
-    "}\n"
+    "#include \"kernels/zstd_exec_sequence.cuh\"\n"
     "\n"
     "// Of a tile that ends inside a record that is loaded: leaves that record's index.\n"
     "template <class S>\n"
@@ -16273,8 +16143,10 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "template <class S>\n"
     "DAMACY__INLINE void damacy__exec_ahead(const damacy__exec_block* b, damacy__u32x2 record)\n"
     "{\n"
-    "    const uint32_t runs = damacy__ballot((int32_t)record.y < 0);\n"
-    "    const uint32_t first = damacy__shfl(record.y >> 2 & 0x1ffff, runs ? damacy__ctz(runs) : 0);\n"
+    "    const uint32_t runs = S::BY_SEQUENCE ? 1 : damacy__ballot((int32_t)record.y < 0);\n"
+    "    const uint32_t at_run =\n"
+    "        S::BY_SEQUENCE ? damacy__funnel_right(record.x, record.y, 17) : record.y >> 2;\n"
+    "    const uint32_t first = damacy__shfl(at_run & 0x1ffff, runs ? damacy__ctz(runs) : 0);\n"
     "    const uint32_t end = first + 2 * S::TILE;\n"
     "\n"
     "    DAMACY__EXEC_UNROLL for (uint32_t i = 0; i < S::TILE; i += 4096) // a line of memory a lane\n"
@@ -16285,6 +16157,26 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    }\n"
     "}\n"
     "\n"
+    "// The records of a tile, of segments.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_each(uint32_t shared, const damacy__exec_records<S>* r,\n"
+    "                                      const damacy__exec_view* v)\n"
+    "{\n"
+    "    damacy__exec_segment s[2]; // one is loaded while the first is stored\n"
+    "\n"
+    "    DAMACY__EXEC_UNROLL for (int32_t u = 0; u <= S::SEGMENTS; u++)\n"
+    "    {\n"
+    "        if (u < S::SEGMENTS)\n"
+    "            damacy__exec_take<S>(&s[u & 1], shared,\n"
+    "                                 u == 0 && threadIdx.x == 0 && !S::IS_RELAY\n"
+    "                                     ? damacy__exec_back(r->record[0], v)\n"
+    "                                     : r->record[u],\n"
+    "                                 u * S::THREADS, v);\n"
+    "        if (u > 0)\n"
+    "            damacy__exec_put<S>(&s[(u - 1) & 1], shared);\n"
+    "    }\n"
+    "}\n"
+    "\n"
     "// The records of a tile.\n"
     "template <class S>\n"
     "DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_records<S>* r,\n"
@@ -16292,7 +16184,6 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "                                          const damacy__exec_tile* t, uint32_t done)\n"
     "{\n"
     "    damacy__exec_view v;\n"
-    "    damacy__exec_segment s[2]; // one is loaded while the first is stored\n"
     "\n"
     "    v.literals = b->literals;\n"
     "    v.frame = f->base + f->begin;\n"
@@ -16300,22 +16191,15 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    v.t0 = t->t0;\n"
     "    v.t1 = t->t1;\n"
     "    v.ahead = t->start - f->begin;\n"
-    "    v.left = (int32_t)(b->n_records - b->next - threadIdx.x);\n"
+    "    v.left = (int32_t)(b->n_records - b->next - damacy__exec_first<S>());\n"
     "    v.done = done;\n"
-    "    DAMACY__EXEC_UNROLL for (int32_t u = 0; u <= S::SEGMENTS; u++)\n"
-    "    {\n"
-    "        if (u < S::SEGMENTS)\n"
-    "            damacy__exec_take<S>(&s[u & 1], shared,\n"
-    "                                 u == 0 && threadIdx.x == 0 && !S::IS_RELAY\n"
-    "                                     ? damacy__exec_back(r->record[0], &v)\n"
-    "                                     : r->record[u],\n"
-    "                                 u * S::THREADS, &v);\n"
-    "        if (u > 0)\n"
-    "            damacy__exec_put<S>(&s[(u - 1) & 1], shared);\n"
-    "    }\n"
+    "    if constexpr (S::BY_SEQUENCE)\n"
+    "        damacy__exec_sequences<S>(shared, r, b, t->is_cut, &v);\n"
+    "    else\n"
+    "        damacy__exec_each<S>(shared, r, &v);\n"
     "    if (S::IS_SERIAL)\n"
     "        damacy__exec_prepare<S>(shared);\n"
-    "    if (t->is_cut)\n"
+    "    if (t->is_cut && !S::BY_SEQUENCE)\n"
     "        damacy__exec_next<S>(shared, r, b, &v);\n"
     "    if (S::CHUNK == 16 && threadIdx.x < 32)\n"
     "        damacy__exec_ahead<S>(b, r->record[0]);\n"
@@ -16620,15 +16504,17 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "\n"
     "// A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to\n"
     "// this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED or _SERIAL_SHARED bytes. Grid: any; best one\n"
-    "// CTA a frame.\n"
+    "// CTA a frame. IS_BLOSC: for blosc blocks, whose records are of sequences and whose byte shuffle it\n"
+    "// undoes.\n"
     "template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_SERIAL = false,\n"
-    "          bool IS_FILTERED = false>\n"
+    "          bool IS_BLOSC = false>\n"
     "static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t variant,\n"
     "                                            uint8_t* shared)\n"
     "{\n"
-    "    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL> shape;\n"
+    "    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL, IS_BLOSC> shape;\n"
     "    const uint32_t base = DAMACY__DYNAMIC_BASE(shared);\n"
-    "    const uint32_t n = damacy__exec_is_idle(w, variant) ? 0 : damacy__zstd_counts(w)->n_execute;\n"
+    "    const uint32_t whole = damacy__exec_wave_variant(w);\n"
+    "    const uint32_t n = damacy__exec_is_idle(whole, variant) ? 0 : damacy__zstd_counts(w)->n_execute;\n"
     "\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
     "        const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
@@ -16636,7 +16522,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "            damacy__zstd_fail_job(w, damacy__zstd_frames(w)[frame].job, 0, DAMACY__JOB_UNSUPPORTED);\n"
     "            continue;\n"
     "        }\n"
-    "        if (damacy__exec_variant(w, i) != variant || damacy__exec_skip(w, frame))\n"
+    "        if (damacy__exec_variant(w, whole, i) != variant || damacy__exec_skip(w, frame))\n"
     "            continue;\n"
     "        const uint32_t bad = damacy__exec_frame_run<shape>(w, frame, base);\n"
     "        if (bad != DAMACY__ZSTD_NONE && threadIdx.x == 0) {\n"
@@ -16644,7 +16530,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "            damacy__zstd_fail(w, block, block.sequence_src, DAMACY__JOB_BAD_OFFSET);\n"
     "        }\n"
     "        damacy__sync_block();\n"
-    "        if (IS_FILTERED && bad == DAMACY__ZSTD_NONE)\n"
+    "        if (IS_BLOSC && bad == DAMACY__ZSTD_NONE)\n"
     "            damacy__exec_unfilter(w, frame);\n"
     "    }\n"
     "}\n";
@@ -16886,7 +16772,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    const uint32_t n = counts->n_execute, whole = counts->density;\n"
     "    const bool few = launched & DAMACY__ZSTD_EXECUTE_1024X3;\n"
     "    const bool hundreds = launched & DAMACY__ZSTD_EXECUTE_256X4;\n"
-    "    const bool by_warp = whole <= 170;\n"
+    "    const bool by_warp = whole <= 95; // of sequences\n"
     "\n"
     "    if (few && n <= (by_warp ? 132 : 200))\n"
     "        return DAMACY__ZSTD_EXECUTE_1024X3;\n"
@@ -16927,7 +16813,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    return best & launched ? best : launched & (0u - launched);\n"
     "}\n"
     "\n"
-    "// The variant for all frames of the wave, LINKS if it depends on the frame.\n"
+    "// The variant for all frames of the wave, 0 if it depends on the frame.\n"
     "DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)\n"
     "{\n"
     "    const damacy__zstd_counters* const counts = damacy__zstd_counts(w);\n"
@@ -16939,36 +16825,35 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    else if (counts->n_execute > 200)\n"
     "        best = damacy__exec_many_variant(counts);\n"
     "    else\n"
-    "        return DAMACY__ZSTD_EXECUTE_LINKS;\n"
+    "        return 0;\n"
     "    return damacy__exec_among(launched, best);\n"
     "}\n"
     "\n"
-    "// The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points\n"
-    "// measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each\n"
-    "// unless more than 200 records per KB of output keep them waiting.\n"
-    "DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)\n"
+    "// The variant for entry i of the execute list of a wave, `whole` that for all of its frames;\n"
+    "// EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points measured on an H200 (132 multiprocessors):\n"
+    "// links to 16 frames, large CTAs to 200, or all for each unless more than 200 records per KB of\n"
+    "// output keep them waiting.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t whole, uint32_t i)\n"
     "{\n"
     "    const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
     "    const uint32_t density = damacy__exec_density(damacy__zstd_frames(w)[frame]);\n"
     "    const uint32_t n = damacy__zstd_counts(w)->n_execute, launched = damacy__exec_launched(w);\n"
-    "    uint32_t best = damacy__exec_wave_variant(w);\n"
     "\n"
     "    if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))\n"
     "        return DAMACY__ZSTD_EXECUTE_LINKS;\n"
-    "    if (best != DAMACY__ZSTD_EXECUTE_LINKS)\n"
-    "        return best;\n"
-    "    best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&\n"
-    "                   (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))\n"
-    "               ? DAMACY__ZSTD_EXECUTE_RELAY\n"
-    "               : DAMACY__ZSTD_EXECUTE_1024X3;\n"
+    "    if (whole)\n"
+    "        return whole;\n"
+    "    const uint32_t best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&\n"
+    "                                  (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))\n"
+    "                              ? DAMACY__ZSTD_EXECUTE_RELAY\n"
+    "                              : DAMACY__ZSTD_EXECUTE_1024X3;\n"
     "    return damacy__exec_among(launched, best);\n"
     "}\n"
     "\n"
-    "// Whether a variant has no frame of the wave, as all CTAs of it see at once.\n"
-    "DAMACY__INLINE bool damacy__exec_is_idle(const damacy__zstd_wave& w, uint32_t variant)\n"
+    "// Whether a variant has no frame of a wave, as all CTAs of it see at once.\n"
+    "DAMACY__INLINE bool damacy__exec_is_idle(uint32_t whole, uint32_t variant)\n"
     "{\n"
-    "    const uint32_t whole = damacy__exec_wave_variant(w);\n"
-    "    return whole != variant && whole != DAMACY__ZSTD_EXECUTE_LINKS;\n"
+    "    return whole && whole != variant;\n"
     "}\n"
     "\n"
     "// A frame that has no place or whose job has failed already. Of a job with several frames all are\n"
@@ -17031,16 +16916,21 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "#define DAMACY__EXEC_BIAS 0x4000  // links are positions in the tile plus this: below it, before it\n"
     "#define DAMACY__EXEC_LONG 32      // bytes that a lane handles alone\n"
     "\n"
-    "template <int THREADS_, int SEGMENTS_, int TILE_, int CHUNK_ = 8, bool IS_SERIAL_ = false>\n"
+    "template <int THREADS_, int SEGMENTS_, int TILE_, int CHUNK_ = 8, bool IS_SERIAL_ = false,\n"
+    "          bool BY_SEQUENCE_ = false>\n"
     "struct damacy__exec_shape {\n"
     "    static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;\n"
-    "    static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;\n"
+    "    static constexpr int32_t WARPS = THREADS / 32, SLOTS = THREADS * SEGMENTS;\n"
+    "    // Of a thread's records one is STEP after the other, and a tile has RECORDS at most. Where they\n"
+    "    // are of sequences, the last lane of a warp has none, see zstd_exec_sequence.cuh.\n"
+    "    static constexpr bool BY_SEQUENCE = BY_SEQUENCE_;\n"
+    "    static constexpr int32_t STEP = BY_SEQUENCE ? 31 * WARPS : THREADS, RECORDS = STEP * SEGMENTS;\n"
     "    static constexpr int32_t CHUNK = CHUNK_;      // bytes, see damacy__exec_put\n"
     "    static constexpr bool HAS_PAIRS = false;      // see damacy__exec_store8\n"
     "    static constexpr bool IS_RELAY = false;       // see zstd_exec_relay.cuh\n"
     "    static constexpr bool IS_SERIAL = IS_SERIAL_; // see zstd_exec_serial.cuh\n"
     "    // see damacy__exec_own\n"
-    "    static constexpr bool IS_DEALT = THREADS == 128 && 8 * RECORDS <= TILE;\n"
+    "    static constexpr bool IS_DEALT = THREADS == 128 && 8 * SLOTS <= TILE;\n"
     "    static constexpr uint32_t LINKS = TILE + 16;\n"
     "    // Places in shared memory. OWN: matches that read their tile, {place | bytes << 16, offset}.\n"
     "    // QUEUE: segments above 8 bytes, {source, place | end << 16}, source and place less CHUNK times\n"
@@ -17048,8 +16938,8 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "    // of up to LISTS bytes begins when the queue is done. MARKS: a bit for each byte of the tile,\n"
     "    // set if it belongs to OWN. SERIAL has neither links nor marks but a bit for each record,\n"
     "    // OWNED.\n"
-    "    static constexpr uint32_t OWN = 0, OWNED = OWN + 8 * RECORDS;\n"
-    "    static constexpr uint32_t LINK = OWNED + (IS_SERIAL ? RECORDS / 8 : 0);\n"
+    "    static constexpr uint32_t OWN = 0, OWNED = OWN + 8 * SLOTS;\n"
+    "    static constexpr uint32_t LINK = OWNED + (IS_SERIAL ? SLOTS / 8 : 0);\n"
     "    static constexpr uint32_t LIST = LINK + (IS_SERIAL ? 0 : 2 * LINKS);\n"
     "    static constexpr uint32_t QUEUE = LIST, STARTS = LIST + TILE, MARKS = STARTS + TILE / 64;\n"
     "    static constexpr uint32_t LISTS = TILE / 2;\n"
@@ -17368,7 +17258,7 @@ __extension__ static const char damacy__source_zstd_exec_serial_cuh[] =
     "// Whether there are any. Every warp looks.\n"
     "template <class S> DAMACY__INLINE bool damacy__exec_owns(uint32_t shared)\n"
     "{\n"
-    "    return damacy__any(damacy__lds32(shared + S::OWNED + damacy__lane() % (S::RECORDS / 32) * 4));\n"
+    "    return damacy__any(damacy__lds32(shared + S::OWNED + damacy__lane() % (S::SLOTS / 32) * 4));\n"
     "}\n"
     "\n"
     "// 1/offset (1 to 31) in units of 1/16384, rounded up or one more; and k modulo offset by that, for\n"
@@ -17544,7 +17434,7 @@ __extension__ static const char damacy__source_zstd_exec_serial_cuh[] =
     "// Moves to the first of the 32 records that are next.\n"
     "template <class S> DAMACY__INLINE void damacy__exec_enter(damacy__exec_cursor* c, uint32_t shared)\n"
     "{\n"
-    "    c->at = shared + S::OWN + 256 * (damacy__ctz(c->left) % (S::RECORDS / 32));\n"
+    "    c->at = shared + S::OWN + 256 * (damacy__ctz(c->left) % (S::SLOTS / 32));\n"
     "}\n"
     "\n"
     "// Whether a group is the last of its 32 records.\n"
@@ -17609,7 +17499,7 @@ __extension__ static const char damacy__source_zstd_exec_serial_cuh[] =
     "    damacy__exec_cursor c;\n"
     "\n"
     "    c.left =\n"
-    "        damacy__ballot(lane < S::RECORDS / 32 && damacy__lds32(shared + S::OWNED + 4 * lane) != 0);\n"
+    "        damacy__ballot(lane < S::SLOTS / 32 && damacy__lds32(shared + S::OWNED + 4 * lane) != 0);\n"
     "    damacy__exec_enter<S>(&c, shared);\n"
     "    damacy__exec_ask(&c);\n"
     "    DAMACY__EXEC_NOUNROLL while (c.left)\n"
@@ -17634,6 +17524,349 @@ __extension__ static const char damacy__source_zstd_exec_serial_cuh[] =
     "        }\n"
     "        damacy__sync_warp();\n"
     "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_exec_take.cuh ==== */
+__extension__ static const char damacy__source_zstd_exec_take_cuh[] =
+    "// What a thread takes of a tile: records, loaded while the tile before is finished, and the first\n"
+    "// bytes of their segments, which are literal runs and matches.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_exec_serial.cuh\"\n"
+    "\n"
+    "// The frame, in coordinates that count from the 16-byte boundary at or before its first byte.\n"
+    "struct damacy__exec_frame {\n"
+    "    uint64_t base;       // address of coordinate 0\n"
+    "    uint32_t begin;      // coordinate of its first byte\n"
+    "    uint32_t block, end; // next block to look at, end of its blocks\n"
+    "};\n"
+    "\n"
+    "// A block with sequences and how far it is done.\n"
+    "struct damacy__exec_block {\n"
+    "    uint64_t records, literals; // addresses\n"
+    "    uint32_t begin, end;        // coordinates\n"
+    "    uint32_t n_records, next;   // next: first record of the coming tile\n"
+    "    uint32_t n_literals;\n"
+    "};\n"
+    "\n"
+    "// Records of a tile, loaded while the one before is finished. `bound`: the record after the last\n"
+    "// that is loaded, NONE if there is none.\n"
+    "template <class S> struct damacy__exec_records {\n"
+    "    damacy__u32x2 record[S::SEGMENTS];\n"
+    "    uint32_t bound;\n"
+    "};\n"
+    "\n"
+    "// A thread's first record, relative to the tile's; the others are S::STEP apart.\n"
+    "template <class S> DAMACY__INLINE uint32_t damacy__exec_first(void)\n"
+    "{\n"
+    "    return S::BY_SEQUENCE ? threadIdx.x - threadIdx.x / 32 : threadIdx.x;\n"
+    "}\n"
+    "\n"
+    "// What stands for a record after the last of a block.\n"
+    "template <class S> DAMACY__INLINE damacy__u32x2 damacy__exec_behind(const damacy__exec_block* b)\n"
+    "{\n"
+    "    damacy__u32x2 v;\n"
+    "    v.x = S::BY_SEQUENCE ? ((b->end - b->begin) & 0x1ffff) | b->n_literals << 17 : 0;\n"
+    "    v.y = S::BY_SEQUENCE ? b->n_literals >> 15 : 0;\n"
+    "    return v;\n"
+    "}\n"
+    "\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_load(damacy__exec_records<S>* r, const damacy__exec_block* b)\n"
+    "{\n"
+    "    const int32_t tid = (int32_t)threadIdx.x, left = (int32_t)(b->n_records - b->next);\n"
+    "    const int32_t mine = (int32_t)damacy__exec_first<S>();\n"
+    "    const uint64_t from = b->records + 8ull * (b->next + damacy__exec_first<S>());\n"
+    "    const damacy__u32x2 behind = damacy__exec_behind<S>(b);\n"
+    "\n"
+    "    DAMACY__EXEC_UNROLL for (int32_t u = 0; u < S::SEGMENTS; u++)\n"
+    "    {\n"
+    "        r->record[u] = behind;\n"
+    "        if (u * S::STEP + mine < left)\n"
+    "            r->record[u] = damacy__exec_record(from + 8 * u * S::STEP);\n"
+    "    }\n"
+    "    r->bound = DAMACY__ZSTD_NONE;\n"
+    "    if (S::IS_RELAY) // tiles of their own, and their bounds known\n"
+    "        return;\n"
+    "    if (tid < S::RECORDS / 16 && S::RECORDS + 16 * tid < left) // a line of memory each\n"
+    "        damacy__prefetch_l2(\n"
+    "            (const void*)(uintptr_t)(from + 8 * S::RECORDS +\n"
+    "                                     (128 * threadIdx.x - 8 * damacy__exec_first<S>())));\n"
+    "    if (S::RECORDS < left)\n"
+    "        r->bound = damacy__exec_record(b->records + 8ull * (b->next + S::RECORDS)).x;\n"
+    "}\n"
+    "\n"
+    "// Moves to the next block with sequences; false at the end of the frame.\n"
+    "DAMACY__INLINE bool damacy__exec_block_next(const damacy__zstd_wave& w, damacy__exec_frame* f,\n"
+    "                                            damacy__exec_block* b)\n"
+    "{\n"
+    "    while (f->block < f->end) {\n"
+    "        const damacy__zstd_block* block = damacy__zstd_blocks(w) + f->block;\n"
+    "        f->block++;\n"
+    "        if (block->type != DAMACY__ZSTD_SEQUENCES || block->dst == 0 || block->size == 0)\n"
+    "            continue;\n"
+    "        b->records = w.records + 8 * block->first_record;\n"
+    "        b->literals = block->literals;\n"
+    "        b->begin = f->begin + block->position;\n"
+    "        b->end = b->begin + block->size;\n"
+    "        b->n_records = block->n_records;\n"
+    "        b->n_literals = block->n_literals;\n"
+    "        b->next = 0;\n"
+    "        return true;\n"
+    "    }\n"
+    "    return false;\n"
+    "}\n"
+    "\n"
+    "// The tile at hand: coordinates [t0, t1); its buffer begins at the unit of 16 that holds t0, and\n"
+    "// bytes before t0 are there already. What follows is relative to the buffer.\n"
+    "struct damacy__exec_tile {\n"
+    "    uint64_t history; // address of the buffer's first byte in the output\n"
+    "    uint32_t start;   // coordinate of the same\n"
+    "    int32_t t0, t1;\n"
+    "    bool is_cut; // t1 lies inside a block and its loaded records\n"
+    "};\n"
+    "\n"
+    "// What the segments of a tile are measured against.\n"
+    "struct damacy__exec_view {\n"
+    "    uint64_t literals, frame; // addresses of the block's literals and of the frame\n"
+    "    int32_t block, t0, t1;    // places of the block and the tile\n"
+    "    uint32_t ahead;           // bytes of the frame before the buffer, modulo 2^32\n"
+    "    int32_t left;             // records from that one on\n"
+    "    uint32_t done;            // RELAY: bytes of the frame that are in the output\n"
+    "};\n"
+    "\n"
+    "// A segment: place, bytes (0: none), first words of its source and how many bits of them come\n"
+    "// before it, modulo 32. source: relative to the frame, or LITERALS and relative to the block's\n"
+    "// literals.\n"
+    "#define DAMACY__EXEC_LITERALS 0x80000000u\n"
+    "struct damacy__exec_segment {\n"
+    "    uint32_t source, skew;\n"
+    "    int32_t to, n;\n"
+    "    damacy__exec_words words;\n"
+    "};\n"
+    "\n"
+    "// The tile's first record. A match that has gone on since before the tile repeats: its bytes lie as\n"
+    "// many whole offsets further back as it has gone, too, and that far back they are in the output.\n"
+    "DAMACY__INLINE damacy__u32x2 damacy__exec_back(damacy__u32x2 record, const damacy__exec_view* v)\n"
+    "{\n"
+    "    const uint32_t offset = record.y >> 2;\n"
+    "    const int32_t gone = v->t0 - (int32_t)(record.x & 0x1ffff) - v->block;\n"
+    "\n"
+    "    if (gone > 0 && (int32_t)record.y >= 0 && offset > 0)\n"
+    "        record.y += (uint32_t)gone / offset * offset << 2;\n"
+    "    return record;\n"
+    "}\n"
+    "\n"
+    "// Clips and checks a record, `skip` after the thread's first, and issues the loads of its first 8\n"
+    "// bytes. A match that reads the tile is set aside.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,\n"
+    "                                      damacy__u32x2 record, int32_t skip,\n"
+    "                                      const damacy__exec_view* v)\n"
+    "{\n"
+    "    const int32_t x = (int32_t)(record.x & 0x1ffff) + v->block;\n"
+    "    bool here = skip < v->left && x < v->t1;\n"
+    "\n"
+    "    s->n = 0;\n"
+    "    if (!damacy__any(here)) { // most often the last ones\n"
+    "        if (S::IS_SERIAL)\n"
+    "            damacy__exec_owned<S>(shared, skip, false);\n"
+    "        return;\n"
+    "    }\n"
+    "    const uint32_t offset = record.y >> 2;\n"
+    "    const bool literals = (int32_t)record.y < 0;\n"
+    "    const int32_t end = x + (int32_t)(damacy__funnel_right(record.x, record.y, 17) & 0x1ffff) + 1;\n"
+    "    if (S::IS_RELAY) // up to three records before the tile are loaded, too\n"
+    "        here = here && end > v->t0;\n"
+    "    const int32_t to = x > v->t0 ? x : v->t0, n = (end < v->t1 ? end : v->t1) - to;\n"
+    "    const uint32_t position = (uint32_t)to + v->ahead;\n"
+    "    const uint32_t source = literals ? (offset & 0x1ffff) + (uint32_t)(to - x) : position - offset;\n"
+    "    const uint64_t from = (literals ? v->literals : v->frame) + source;\n"
+    "    s->source = source | (record.y & DAMACY__EXEC_LITERALS);\n"
+    "    // An offset of 0, one that leads before the frame, or a source that is not in the output yet.\n"
+    "    const bool late = here && !literals && (source >= position || to + n > (int32_t)offset);\n"
+    "    const bool early = S::IS_RELAY && here && !literals && !late && source + (uint32_t)n > v->done;\n"
+    "    s->n = here && !late && !early ? n : 0;\n"
+    "    s->words = damacy__exec_gather(from, s->n);\n"
+    "    if (S::IS_SERIAL)\n"
+    "        damacy__exec_owned<S>(shared, skip, late);\n"
+    "    if (late) {\n"
+    "        const uint32_t i = S::IS_SERIAL\n"
+    "                               ? (uint32_t)skip + threadIdx.x\n"
+    "                               : damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1,\n"
+    "                                                    (uint32_t)to >> 16);\n"
+    "        damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);\n"
+    "        if (source >= position)\n"
+    "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
+    "    }\n"
+    "    if (early) {\n"
+    "        const uint32_t i =\n"
+    "            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);\n"
+    "        damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);\n"
+    "    }\n"
+    "    s->skew = (uint32_t)from * 8;\n"
+    "    s->to = to;\n"
+    "}\n"
+    "\n"
+    "// The first 8 bytes of a segment to the tile; the rest to the queue, in chunks whose places 8\n"
+    "// divides.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_put(const damacy__exec_segment* s, uint32_t shared)\n"
+    "{\n"
+    "    const int32_t n = s->n;\n"
+    "    const uint32_t to = (uint32_t)s->to, begin = (to + 8) & ~7u;\n"
+    "\n"
+    "    damacy__exec_scatter<S::HAS_PAIRS>(shared + S::BYTES + to, s->words, s->skew, n);\n"
+    "    if (n > 8) {\n"
+    "        const uint32_t end = to + (uint32_t)n, size = S::CHUNK;\n"
+    "        const uint32_t chunks = (end - begin + size - 1) / size;\n"
+    "        const uint32_t old = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_CHUNKED,\n"
+    "                                                1u << 16 | chunks, to >> 16);\n"
+    "        const uint32_t before = old & 0xffff;\n"
+    "        const uint32_t source = s->source + (begin - to) - size * before;\n"
+    "        damacy__sts64(shared + S::QUEUE + 8 * (old >> 16),\n"
+    "                      (source & ~DAMACY__EXEC_LITERALS) | (s->source & DAMACY__EXEC_LITERALS),\n"
+    "                      ((begin - size * before) & 0xffff) | end << 16);\n"
+    "        damacy__shared_or(shared + S::STARTS + before / 32 * 4, 1u << (before & 31));\n"
+    "    }\n"
+    "}\n";
+
+/* ==== kernels/zstd_exec_sequence.cuh ==== */
+__extension__ static const char damacy__source_zstd_exec_sequence_cuh[] =
+    "// What a thread takes of a tile if records are of sequences: from each a literal run and a match.\n"
+    "//\n"
+    "// Surprising: a record does not say how long its sequence is, which the one after it does. So a\n"
+    "// lane asks the next one, and the last of a warp has none of its own.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_exec_take.cuh\"\n"
+    "\n"
+    "// A sequence: places of its literals and behind them of its match; the place of its literals among\n"
+    "// the block's, and the offset of the match.\n"
+    "struct damacy__exec_sequence {\n"
+    "    int32_t begin, match, end; // the same if it is not there\n"
+    "    uint32_t literals, offset;\n"
+    "};\n"
+    "\n"
+    "// From a record, `skip` after the thread's first, and the one after it. The whole warp calls this.\n"
+    "// IS_CUT: leaves the index of the record in which the tile ends.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE bool damacy__exec_open(damacy__exec_sequence* q, uint32_t shared,\n"
+    "                                      damacy__u32x2 record, int32_t skip, bool is_cut,\n"
+    "                                      uint32_t next, const damacy__exec_view* v)\n"
+    "{\n"
+    "    damacy__u32x2 after;\n"
+    "    after.x = damacy__shfl_down(record.x, 1);\n"
+    "    after.y = damacy__shfl_down(record.y, 1);\n"
+    "    const uint32_t literals = damacy__funnel_right(record.x, record.y, 17) & 0x1ffff;\n"
+    "    const uint32_t n_literals =\n"
+    "        ((damacy__funnel_right(after.x, after.y, 17) & 0x1ffff) - literals) & 0x1ffff;\n"
+    "    const uint32_t n = ((after.x - record.x - 1) & 0x1ffff) + 1;\n"
+    "    const int32_t begin = (int32_t)(record.x & 0x1ffff) + v->block;\n"
+    "    const bool has = damacy__lane() < 31 && skip < v->left, here = has && begin < v->t1;\n"
+    "\n"
+    "    if (is_cut && has && (uint32_t)(v->t1 - begin) < n)\n"
+    "        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_NEXT, next);\n"
+    "    q->begin = begin;\n"
+    "    q->match = here ? begin + (int32_t)n_literals : begin;\n"
+    "    q->end = here ? begin + (int32_t)n : begin;\n"
+    "    q->literals = literals;\n"
+    "    q->offset = record.y >> 2;\n"
+    "    return damacy__any(here);\n"
+    "}\n"
+    "\n"
+    "// Clips the literals of a sequence, and issues the loads of their first 8 bytes.\n"
+    "DAMACY__INLINE void damacy__exec_take_literals(damacy__exec_segment* s,\n"
+    "                                               const damacy__exec_sequence* q,\n"
+    "                                               const damacy__exec_view* v)\n"
+    "{\n"
+    "    const int32_t to = q->begin > v->t0 ? q->begin : v->t0;\n"
+    "    const int32_t n = (q->match < v->t1 ? q->match : v->t1) - to;\n"
+    "    const uint32_t source = q->literals + (uint32_t)(to - q->begin);\n"
+    "    const uint64_t from = v->literals + source;\n"
+    "\n"
+    "    s->source = source | DAMACY__EXEC_LITERALS;\n"
+    "    s->skew = (uint32_t)from * 8;\n"
+    "    s->to = to;\n"
+    "    s->n = n > 0 ? n : 0;\n"
+    "    s->words = damacy__exec_gather(from, s->n);\n"
+    "}\n"
+    "\n"
+    "// The same of its match, which is checked; one that reads the tile is set aside. IS_FIRST: of the\n"
+    "// tile's first record. Where that match has gone on since before the tile it repeats: its bytes lie\n"
+    "// as many whole offsets further back as it has gone, too, and that far back they are in the output.\n"
+    "template <class S, bool IS_FIRST>\n"
+    "DAMACY__INLINE void damacy__exec_take_match(damacy__exec_segment* s, uint32_t shared,\n"
+    "                                            const damacy__exec_sequence* q, uint32_t slot,\n"
+    "                                            const damacy__exec_view* v)\n"
+    "{\n"
+    "    uint32_t offset = q->offset;\n"
+    "    if (IS_FIRST && !S::IS_RELAY && threadIdx.x == 0 && q->match < v->t0 && offset > 0)\n"
+    "        offset += (uint32_t)(v->t0 - q->match) / offset * offset;\n"
+    "    const int32_t to = q->match > v->t0 ? q->match : v->t0;\n"
+    "    const int32_t n = (q->end < v->t1 ? q->end : v->t1) - to;\n"
+    "    const bool here = n > 0;\n"
+    "    const uint32_t position = (uint32_t)to + v->ahead, source = position - offset;\n"
+    "    const uint64_t from = v->frame + source;\n"
+    "    // An offset of 0, one that leads before the frame, or a source that is not in the output yet.\n"
+    "    const bool late = here && (source >= position || to + n > (int32_t)offset);\n"
+    "    const bool early = S::IS_RELAY && here && !late && source + (uint32_t)n > v->done;\n"
+    "\n"
+    "    s->source = source;\n"
+    "    s->skew = (uint32_t)from * 8;\n"
+    "    s->to = to;\n"
+    "    s->n = here && !late && !early ? n : 0;\n"
+    "    s->words = damacy__exec_gather(from, s->n);\n"
+    "    if (S::IS_SERIAL)\n"
+    "        damacy__exec_owned<S>(shared, (int32_t)slot, late);\n"
+    "    if (late) {\n"
+    "        const uint32_t i = S::IS_SERIAL\n"
+    "                               ? slot + threadIdx.x\n"
+    "                               : damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1,\n"
+    "                                                    (uint32_t)to >> 16);\n"
+    "        damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);\n"
+    "        if (source >= position)\n"
+    "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
+    "    }\n"
+    "    if (early) {\n"
+    "        const uint32_t i =\n"
+    "            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);\n"
+    "        damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// The records of a tile. Of a thread's literals and matches one is loaded while the one before is\n"
+    "// stored. IS_CUT: the tile ends inside a record that is loaded, whose index it leaves.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_sequences(uint32_t shared, const damacy__exec_records<S>* r,\n"
+    "                                           const damacy__exec_block* b, bool is_cut,\n"
+    "                                           const damacy__exec_view* v)\n"
+    "{\n"
+    "    const uint32_t first = b->next + damacy__exec_first<S>();\n"
+    "    damacy__exec_segment literals, match;\n"
+    "\n"
+    "    match.source = match.skew = match.words.w0 = match.words.w1 = match.words.w2 = 0;\n"
+    "    match.to = match.n = 0;\n"
+    "    DAMACY__EXEC_UNROLL for (int32_t u = 0; u < S::SEGMENTS; u++)\n"
+    "    {\n"
+    "        const uint32_t slot = (uint32_t)(u * S::THREADS);\n"
+    "        damacy__exec_sequence q;\n"
+    "        if (!damacy__exec_open<S>(&q, shared, r->record[u], u * S::STEP, is_cut,\n"
+    "                                  first + (uint32_t)(u * S::STEP), v)) { // the last ones\n"
+    "            if (S::IS_SERIAL)\n"
+    "                damacy__exec_owned<S>(shared, (int32_t)slot, false);\n"
+    "            continue;\n"
+    "        }\n"
+    "        damacy__exec_take_literals(&literals, &q, v);\n"
+    "        if (u > 0)\n"
+    "            damacy__exec_put<S>(&match, shared);\n"
+    "        if (u == 0)\n"
+    "            damacy__exec_take_match<S, true>(&match, shared, &q, slot, v);\n"
+    "        else\n"
+    "            damacy__exec_take_match<S, false>(&match, shared, &q, slot, v);\n"
+    "        damacy__exec_put<S>(&literals, shared);\n"
+    "    }\n"
+    "    damacy__exec_put<S>(&match, shared);\n"
     "}\n";
 
 /* ==== kernels/zstd_exec_link.cuh ==== */
@@ -17733,6 +17966,7 @@ __extension__ static const char damacy__source_zstd_exec_link_cuh[] =
     "{\n"
     "    const uint32_t n = damacy__min(damacy__zstd_counts(w)->n_execute, DAMACY__ZSTD_LINK_FRAMES);\n"
     "    const uint32_t* list = (const uint32_t*)(uintptr_t)w.execute_list;\n"
+    "    const uint32_t whole = damacy__exec_wave_variant(w);\n"
     "    uint32_t n_blocks = 0;\n"
     "\n"
     "    if (n != damacy__zstd_counts(w)->n_execute)\n"
@@ -17746,7 +17980,7 @@ __extension__ static const char damacy__source_zstd_exec_link_cuh[] =
     "        while (block >= damacy__zstd_frames(w)[list[i]].n_blocks)\n"
     "            block -= damacy__zstd_frames(w)[list[i++]].n_blocks;\n"
     "        const damacy__zstd_frame& f = damacy__zstd_frames(w)[list[i]];\n"
-    "        if (damacy__exec_variant(w, i) != DAMACY__ZSTD_EXECUTE_LINKS || f.dst == 0)\n"
+    "        if (damacy__exec_variant(w, whole, i) != DAMACY__ZSTD_EXECUTE_LINKS || f.dst == 0)\n"
     "            continue;\n"
     "        const damacy__zstd_block& b = damacy__zstd_blocks(w)[f.first_block + block];\n"
     "        uint32_t* links = (uint32_t*)(uintptr_t)w.links + damacy__exec_link_at(w, i);\n"
@@ -17807,12 +18041,13 @@ __extension__ static const char damacy__source_zstd_exec_link_cuh[] =
     "{\n"
     "    const uint32_t n = damacy__min(damacy__zstd_counts(w)->n_execute, DAMACY__ZSTD_LINK_FRAMES);\n"
     "    const uint32_t* list = (const uint32_t*)(uintptr_t)w.execute_list;\n"
+    "    const uint32_t whole = damacy__exec_wave_variant(w);\n"
     "\n"
     "    if (n != damacy__zstd_counts(w)->n_execute)\n"
     "        return;\n"
     "    for (uint32_t i = 0; i < n; i++) {\n"
     "        const damacy__zstd_frame& f = damacy__zstd_frames(w)[list[i]];\n"
-    "        if (damacy__exec_variant(w, i) != DAMACY__ZSTD_EXECUTE_LINKS || f.dst == 0)\n"
+    "        if (damacy__exec_variant(w, whole, i) != DAMACY__ZSTD_EXECUTE_LINKS || f.dst == 0)\n"
     "            continue;\n"
     "        uint8_t* dst = (uint8_t*)(uintptr_t)f.dst;\n"
     "        uint32_t* links = (uint32_t*)(uintptr_t)w.links + damacy__exec_link_at(w, i);\n"
@@ -17823,28 +18058,42 @@ __extension__ static const char damacy__source_zstd_exec_link_cuh[] =
     "    }\n"
     "}\n";
 
-/* ==== kernels/zstd_filtered.cu ==== */
-__extension__ static const char damacy__source_zstd_filtered_cu[] =
-    "// Execution of Zstandard frames that are blosc blocks, whose byte shuffle it undoes: entries of\n"
-    "// zstd_sequences.cu with that at their end, a program of their own as they would slow others down.\n"
+/* ==== kernels/zstd_blosc.cu ==== */
+__extension__ static const char damacy__source_zstd_blosc_cu[] =
+    "// Entries of zstd_sequences.cu for Zstandard frames that are blosc blocks: records are of\n"
+    "// sequences, and execution undoes the byte shuffle. A program of their own, as they would slow\n"
+    "// others down.\n"
     "#include \"kernels/zstd_exec.cuh\"\n"
+    "#include \"kernels/zstd_fse.cuh\"\n"
     "\n"
-    "#define DAMACY__FILTERED_ENTRY(name, threads, segments, tile, chunk, is_serial, per, variant)      \\\n"
+    "extern \"C\" __global__ __launch_bounds__(256, 1) void damacy_zstd_blosc_fse(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(shared);\n"
+    "    damacy__zstd_fse<true>(w, shared);\n"
+    "}\n"
+    "extern \"C\" __global__ __launch_bounds__(256, 1) void damacy_zstd_blosc_fse_few(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(shared);\n"
+    "    damacy__fse_run_even<damacy__fse_latency<true>>(w, damacy__shared_address(shared));\n"
+    "}\n"
+    "\n"
+    "#define DAMACY__BLOSC_ENTRY(name, threads, segments, tile, chunk, is_serial, per, variant)         \\\n"
     "    extern \"C\" __global__ __launch_bounds__(threads, per) void name(damacy__zstd_wave w)           \\\n"
     "    {                                                                                              \\\n"
     "        DAMACY__DYNAMIC_SHARED(shared);                                                            \\\n"
     "        damacy__zstd_execute<threads, segments, tile, chunk, is_serial, true>(w, variant, shared); \\\n"
     "    }\n"
-    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x4, 256, 4, 7168, 8, false, 4,\n"
-    "                       DAMACY__ZSTD_EXECUTE_256X4)\n"
-    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x4_3k, 128, 4, 3072, 8, false, 8,\n"
-    "                       DAMACY__ZSTD_EXECUTE_128X4_3K)\n"
-    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_128x2_serial, 128, 2, 6144, 16, true, 8,\n"
-    "                       DAMACY__ZSTD_EXECUTE_128X2_SERIAL)\n"
-    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_64x4_serial, 64, 4, 4096, 16, true, 16,\n"
-    "                       DAMACY__ZSTD_EXECUTE_64X4_SERIAL)\n"
-    "DAMACY__FILTERED_ENTRY(damacy_zstd_filtered_256x2_serial, 256, 2, 6144, 16, true, 4,\n"
-    "                       DAMACY__ZSTD_EXECUTE_256X2_SERIAL)\n";
+    "DAMACY__BLOSC_ENTRY(damacy_zstd_blosc_1024x3, 1024, 3, 16384, 8, false, 1,\n"
+    "                    DAMACY__ZSTD_EXECUTE_1024X3)\n"
+    "DAMACY__BLOSC_ENTRY(damacy_zstd_blosc_256x4, 256, 4, 7168, 8, false, 4, DAMACY__ZSTD_EXECUTE_256X4)\n"
+    "DAMACY__BLOSC_ENTRY(damacy_zstd_blosc_128x4_3k, 128, 4, 3072, 8, false, 8,\n"
+    "                    DAMACY__ZSTD_EXECUTE_128X4_3K)\n"
+    "DAMACY__BLOSC_ENTRY(damacy_zstd_blosc_128x2_serial, 128, 2, 6144, 16, true, 8,\n"
+    "                    DAMACY__ZSTD_EXECUTE_128X2_SERIAL)\n"
+    "DAMACY__BLOSC_ENTRY(damacy_zstd_blosc_64x4_serial, 64, 4, 4096, 16, true, 16,\n"
+    "                    DAMACY__ZSTD_EXECUTE_64X4_SERIAL)\n"
+    "DAMACY__BLOSC_ENTRY(damacy_zstd_blosc_256x2_serial, 256, 2, 6144, 16, true, 4,\n"
+    "                    DAMACY__ZSTD_EXECUTE_256X2_SERIAL)\n";
 
 /* ==== kernels/zstd_exec_cut.cuh ==== */
 __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
@@ -17998,11 +18247,12 @@ __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
     "{\n"
     "    damacy__zstd_counters* counts = damacy__zstd_counts(w);\n"
     "    const uint32_t n = counts->n_execute, n_warps = blockDim.x / 32;\n"
+    "    const uint32_t whole = damacy__exec_wave_variant(w);\n"
     "\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
     "        const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
     "        damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
-    "        const bool is_mine = damacy__exec_variant(w, i) == DAMACY__ZSTD_EXECUTE_RELAY &&\n"
+    "        const bool is_mine = damacy__exec_variant(w, whole, i) == DAMACY__ZSTD_EXECUTE_RELAY &&\n"
     "                             !damacy__exec_skip(w, frame);\n"
     "        for (uint32_t b = threadIdx.x / 32; is_mine && b < f.n_blocks; b += n_warps) {\n"
     "            const uint32_t n_tiles = damacy__relay_cut<S>(w, f.first_block + b);\n"
@@ -18621,7 +18871,7 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "    r->records = b->n ? w.records + 8 * b->block->first_record : 0;\n"
     "    for (uint32_t k = 0; k < S::BATCH; k++)\n"
     "        r->values.value[k] = r->values.ll[k] = r->values.ml[k] = 0;\n"
-    "    damacy__fse_state_init(&r->state);\n"
+    "    damacy__fse_state_init<S>(&r->state);\n"
     "    r->sums.start = r->state.start;\n"
     "    r->sums.literals = r->state.literals;\n"
     "    r->sums.too_long = r->seen.max_offset = r->seen.walked = 0;\n"
@@ -18701,10 +18951,11 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "        walked = damacy__max(one.y, two.y); // one of them saw the last sequence\n"
     "    }\n"
     "    if (warp == 0) {\n"
+    "        damacy__fse_state_open<S>(&s);\n"
     "        const bool again =\n"
     "            b.block &&\n"
-    "            damacy__fse_finish(w, &b, &s, damacy__fse_verdict(&b, &s, walked, max_offset),\n"
-    "                               S::WIDE ? 1 : S::BATCH);\n"
+    "            damacy__fse_finish<S>(w, &b, &s, damacy__fse_verdict(&b, &s, walked, max_offset),\n"
+    "                                  S::WIDE ? 1 : S::BATCH);\n"
     "        if (damacy__any(again) && lane == 0)\n"
     "            damacy__sts32(shared + S::CONTROL + 28,\n"
     "                          damacy__lds32(shared + S::CONTROL + 28) | DAMACY__FSE_AGAIN);\n"
@@ -18813,29 +19064,36 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "// Shapes by shared memory. Without room for 16 blocks or more there is one shape of fewer lanes.\n"
     "#if DAMACY__SHARED_MAX >= 232448\n"
     "#define DAMACY__FSE_HAS_LATENCY 1\n"
-    "typedef damacy__fse_shape<8, 6, 32> damacy__fse_latency;\n"
-    "typedef damacy__fse_shape<4, 7, 16> damacy__fse_throughput; // 32 blocks\n"
+    "template <bool BY_SEQUENCE> using damacy__fse_latency = damacy__fse_shape<8, 6, 32, BY_SEQUENCE>;\n"
+    "template <bool BY_SEQUENCE> // 32 blocks\n"
+    "using damacy__fse_throughput = damacy__fse_shape<4, 7, 16, BY_SEQUENCE>;\n"
     "#elif DAMACY__SHARED_MAX >= 166912\n"
     "#define DAMACY__FSE_HAS_LATENCY 1\n"
-    "typedef damacy__fse_shape<8, 6, 16> damacy__fse_latency;\n"
-    "typedef damacy__fse_shape<4, 6, 16> damacy__fse_throughput; // 16 blocks\n"
+    "template <bool BY_SEQUENCE> using damacy__fse_latency = damacy__fse_shape<8, 6, 16, BY_SEQUENCE>;\n"
+    "template <bool BY_SEQUENCE> // 16 blocks\n"
+    "using damacy__fse_throughput = damacy__fse_shape<4, 6, 16, BY_SEQUENCE>;\n"
     "#elif DAMACY__SHARED_MAX >= 101376\n"
-    "typedef damacy__fse_shape<4, 6, 8> damacy__fse_throughput; // 16 blocks\n"
-    "typedef damacy__fse_throughput damacy__fse_latency;\n"
+    "template <bool BY_SEQUENCE> // 16 blocks\n"
+    "using damacy__fse_throughput = damacy__fse_shape<4, 6, 8, BY_SEQUENCE>;\n"
+    "template <bool BY_SEQUENCE> using damacy__fse_latency = damacy__fse_throughput<BY_SEQUENCE>;\n"
     "#else\n"
-    "typedef damacy__fse_shape<4, 5, 16> damacy__fse_throughput; // 8 blocks\n"
-    "typedef damacy__fse_throughput damacy__fse_latency;\n"
+    "template <bool BY_SEQUENCE> // 8 blocks\n"
+    "using damacy__fse_throughput = damacy__fse_shape<4, 5, 16, BY_SEQUENCE>;\n"
+    "template <bool BY_SEQUENCE> using damacy__fse_latency = damacy__fse_throughput<BY_SEQUENCE>;\n"
     "#endif\n"
-    "static_assert(damacy__fse_throughput::SIZE <= DAMACY__SHARED_MAX, \"shared memory\");\n"
-    "static_assert(damacy__fse_latency::SIZE <= DAMACY__ZSTD_FSE_LATENCY_SHARED, \"host's view\");\n"
+    "static_assert(damacy__fse_throughput<false>::SIZE <= DAMACY__SHARED_MAX, \"shared memory\");\n"
+    "static_assert(damacy__fse_latency<false>::SIZE <= DAMACY__ZSTD_FSE_LATENCY_SHARED, \"host's view\");\n"
     "\n"
     "// The stage. Grid: one CTA of DAMACY__FSE_THREADS a multiprocessor; dynamic shared memory: all that\n"
-    "// a CTA may have (DAMACY__SHARED_MAX).\n"
+    "// a CTA may have (DAMACY__SHARED_MAX). BY_SEQUENCE: as FLAG_BY_SEQUENCE of the wave.\n"
+    "template <bool BY_SEQUENCE>\n"
     "static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* shared)\n"
     "{\n"
     "#ifdef DAMACY__FSE_HAS_LATENCY\n"
+    "    typedef damacy__fse_throughput<BY_SEQUENCE> narrow;\n"
+    "    typedef damacy__fse_latency<BY_SEQUENCE> wide;\n"
     "    const uint32_t n = damacy__zstd_counts(w)->n_sequence_blocks;\n"
-    "    const uint32_t lanes = damacy__fse_throughput::LANES, wide_lanes = damacy__fse_latency::LANES;\n"
+    "    const uint32_t lanes = narrow::LANES, wide_lanes = wide::LANES;\n"
     "    damacy__fse_plan plan;\n"
     "\n"
     "    if (w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)\n"
@@ -18844,10 +19102,9 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
     "        plan = damacy__fse_plan_even(n, wide_lanes, true, false);\n"
     "    else if (threadIdx.x < 32)\n"
     "        plan = damacy__fse_plan_mixed(w, n, lanes, wide_lanes);\n"
-    "    damacy__fse_run<damacy__fse_throughput, damacy__fse_latency>(w, plan,\n"
-    "                                                                 damacy__shared_address(shared));\n"
+    "    damacy__fse_run<narrow, wide>(w, plan, damacy__shared_address(shared));\n"
     "#else\n"
-    "    damacy__fse_run_even<damacy__fse_throughput>(w, damacy__shared_address(shared));\n"
+    "    damacy__fse_run_even<damacy__fse_throughput<BY_SEQUENCE>>(w, damacy__shared_address(shared));\n"
     "#endif\n"
     "}\n";
 
@@ -18891,18 +19148,19 @@ __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "// Symbolic offsets count up while an offset is decremented: both are one less.\n"
     "#define DAMACY__FSE_SYMBOL(k) (DAMACY__ZSTD_D_SYMBOLIC | (uint32_t)(k) << 18 | 0x3ffffu)\n"
     "\n"
-    "// Of a lane, after the batches so far. `start` is the output position less 2^17 and `literals` the\n"
-    "// high word of a literal record less 1: what makes a record one multiplication, see below.\n"
+    "// Of a lane, after the batches so far: output position, literals used, repeat offsets. Of records\n"
+    "// of segments `start` is that position less 2^17 and `literals` the high word of a literal record\n"
+    "// less 1: what makes a record one multiplication, see below.\n"
     "struct damacy__fse_state {\n"
     "    uint32_t start, literals, r1, r2, r3, n_records;\n"
     "    uint32_t symbolic;   // bit 31: the block is too long; below: records from here on are plain\n"
     "    uint32_t min_offset; // 0: an offset was 0\n"
     "};\n"
     "\n"
-    "DAMACY__INLINE void damacy__fse_state_init(damacy__fse_state* s)\n"
+    "template <class S> DAMACY__INLINE void damacy__fse_state_init(damacy__fse_state* s)\n"
     "{\n"
-    "    s->start = 0u - (1u << 17);\n"
-    "    s->literals = (DAMACY__ZSTD_D_LITERALS << 2) - 1;\n"
+    "    s->start = S::BY_SEQUENCE ? 0 : 0u - (1u << 17);\n"
+    "    s->literals = S::BY_SEQUENCE ? 0 : (DAMACY__ZSTD_D_LITERALS << 2) - 1;\n"
     "    s->r1 = DAMACY__FSE_SYMBOL(0);\n"
     "    s->r2 = DAMACY__FSE_SYMBOL(1);\n"
     "    s->r3 = DAMACY__FSE_SYMBOL(2);\n"
@@ -18927,6 +19185,14 @@ __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "{\n"
     "    damacy__fse_queue_write(at, s->start, s->literals, s->r1, s->r2);\n"
     "    damacy__fse_queue_write(at + 16, s->r3, s->n_records, s->symbolic, s->min_offset);\n"
+    "}\n"
+    "\n"
+    "// The state with the position and the number of literals themselves.\n"
+    "template <class S> DAMACY__INLINE void damacy__fse_state_open(damacy__fse_state* s)\n"
+    "{\n"
+    "    s->start += S::BY_SEQUENCE ? 0 : 1u << 17;\n"
+    "    if (!S::BY_SEQUENCE)\n"
+    "        s->literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;\n"
     "}\n"
     "\n"
     "// A batch between the halves: offset values and lengths.\n"
@@ -19004,12 +19270,13 @@ __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "\n"
     "// Second half: records of the batch, two slots a sequence, at `records` (see damacy__fse_slots),\n"
     "// and their number in *n. New offset = the repeat offsets that the choice selects + what is added;\n"
-    "// that they are looked up here and not before makes the halves equally long. A record is start +\n"
-    "// (length - 1) * 2^17 + D * 2^34, so from `start` - 2^17 it is a multiplication of 32 bits to 64. A\n"
-    "// run without bytes leaves its slot empty. Nothing here asks how many sequences there are: what\n"
-    "// follows the last one of the block, up to the end of the batch, has no literals, no length and\n"
-    "// repeat offset 2, so that it moves nothing, leaves slots that are not looked at, and exchanges\n"
-    "// repeat offsets 1 and 2, which the end of the block undoes.\n"
+    "// that they are looked up here and not before makes the halves equally long. A record of a segment\n"
+    "// is start + (length - 1) * 2^17 + D * 2^34, so from `start` - 2^17 it is a multiplication of 32\n"
+    "// bits to 64. A run without bytes leaves its slot empty, and so do the literals of a record of a\n"
+    "// sequence. Nothing here asks how many sequences there are: what follows the last one of the block,\n"
+    "// up to the end of the batch, has no literals, no length and repeat offset 2, so that it moves\n"
+    "// nothing, leaves slots that are not looked at, and exchanges repeat offsets 1 and 2, which the end\n"
+    "// of the block undoes.\n"
     "template <class S>\n"
     "DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_values<S>* in,\n"
     "                                     uint32_t shared, uint32_t records, uint32_t left, uint32_t* n)\n"
@@ -19036,22 +19303,26 @@ __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "        const uint32_t match = s->start + ll;\n"
     "        const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)s->literals << 32 | s->start);\n"
     "        const uint64_t copy = (uint64_t)ml * 131072u + ((uint64_t)(offset * 4 - 1) << 32 | match);\n"
+    "        const uint64_t both =\n"
+    "            (uint64_t)s->literals * 131072u + ((uint64_t)(offset * 4) << 32 | s->start);\n"
+    "        const uint64_t record = S::BY_SEQUENCE ? both : copy;\n"
     "        damacy__fse_queue_write(damacy__fse_slots<S>(records, k), (uint32_t)run,\n"
-    "                                ll ? (uint32_t)(run >> 32) : DAMACY__FSE_EMPTY, (uint32_t)copy,\n"
-    "                                (uint32_t)(copy >> 32));\n"
+    "                                ll && !S::BY_SEQUENCE ? (uint32_t)(run >> 32) : DAMACY__FSE_EMPTY,\n"
+    "                                (uint32_t)record, (uint32_t)(record >> 32));\n"
     "        s->r3 = (s->r3 & still3) | (s->r2 & ~still3);\n"
     "        s->r2 = (s->r2 & still) | (s->r1 & ~still);\n"
     "        s->r1 = offset;\n"
     "        s->start = match + ml;\n"
-    "        s->literals += 4 * ll;\n"
+    "        s->literals += S::BY_SEQUENCE ? ll : 4 * ll;\n"
     "        s->min_offset = damacy__min(s->min_offset, offset);\n"
-    "        n_runs += ll ? 1 : 0;\n"
+    "        n_runs += ll && !S::BY_SEQUENCE ? 1 : 0;\n"
     "    }\n"
     "    *n = n_runs + damacy__min(left, S::BATCH);\n"
     "    s->n_records += *n;\n"
     "    if (symbolic)\n"
     "        s->symbolic = (s->symbolic & 0x80000000u) | s->n_records;\n"
-    "    if (s->start + (1u << 17) - 1 >= 1u << 17) // sticky: lengths of a batch sum to less than 2^23\n"
+    "    // Sticky: lengths of a batch sum to less than 2^23.\n"
+    "    if (s->start + (S::BY_SEQUENCE ? 0 : 1u << 17) - 1 >= 1u << 17)\n"
     "        s->symbolic |= 0x80000000u;\n"
     "}\n"
     "\n"
@@ -19139,13 +19410,12 @@ __extension__ static const char damacy__source_zstd_fse_finish_cuh[] =
     "    uint32_t status; // of the tables and the stream's start\n"
     "};\n"
     "\n"
-    "// What became of a block: `walked` is the position after the last sequence, to be all of the\n"
-    "// stream.\n"
+    "// What became of a block, from its state as damacy__fse_state_open leaves it: `walked` is the\n"
+    "// position after the last sequence, to be all of the stream.\n"
     "DAMACY__INLINE uint32_t damacy__fse_verdict(const damacy__fse_block* b, const damacy__fse_state* s,\n"
     "                                            uint32_t walked, uint32_t max_offset)\n"
     "{\n"
-    "    const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;\n"
-    "    const uint32_t produced = s->start + (1u << 17);\n"
+    "    const uint32_t literals = s->literals, produced = s->start;\n"
     "    const uint32_t all = 8 * (uint32_t)(((b->end + 15) & ~15ull) - b->stream);\n"
     "\n"
     "    if (b->status != DAMACY__JOB_OK)\n"
@@ -19181,13 +19451,13 @@ __extension__ static const char damacy__source_zstd_fse_finish_cuh[] =
     "\n"
     "// Tells the next stages: sizes and repeat offsets of the block, or an error of its job. The\n"
     "// literals after the last sequence become the last record. True if the block is to be decoded\n"
-    "// again.\n"
+    "// again. `s` as damacy__fse_verdict has it.\n"
+    "template <class S>\n"
     "DAMACY__INLINE bool damacy__fse_finish(const damacy__zstd_wave& w, const damacy__fse_block* b,\n"
     "                                       const damacy__fse_state* s, uint32_t status, uint32_t batch)\n"
     "{\n"
     "    damacy__zstd_block* block = b->block;\n"
-    "    const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;\n"
-    "    const uint32_t produced = s->start + (1u << 17), tail = block->n_literals - literals;\n"
+    "    const uint32_t produced = s->start, tail = block->n_literals - s->literals;\n"
     "    uint32_t n = s->n_records;\n"
     "\n"
     "    if (status == DAMACY__JOB_OK && n + (tail ? 1 : 0) > block->record_capacity) {\n"
@@ -19205,8 +19475,10 @@ __extension__ static const char damacy__source_zstd_fse_finish_cuh[] =
     "    }\n"
     "    if (tail) {\n"
     "        uint64_t* records = (uint64_t*)(uintptr_t)w.records + block->first_record;\n"
-    "        records[n++] = (uint64_t)(DAMACY__ZSTD_D_LITERALS | literals) << 34 |\n"
-    "                       (uint64_t)(tail - 1) << 17 | produced;\n"
+    "        records[n++] = (S::BY_SEQUENCE ? (uint64_t)s->literals << 17\n"
+    "                                       : (uint64_t)(DAMACY__ZSTD_D_LITERALS | s->literals) << 34 |\n"
+    "                                             (uint64_t)(tail - 1) << 17) |\n"
+    "                       produced;\n"
     "    }\n"
     "    block->size = produced + tail;\n"
     "    block->n_records = n;\n"
@@ -20025,8 +20297,10 @@ __extension__ static const char damacy__source_zstd_fse_walk_cuh[] =
     "//\n"
     "// where a is the number of extra bits, width the number of bits of the next state and base its\n"
     "// smallest value, always a multiple of 1 << width.\n"
-    "template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {\n"
+    "template <int ENTRY_, int ROW_LOG_, int BATCH_, bool BY_SEQUENCE_ = false>\n"
+    "struct damacy__fse_shape {\n"
     "    static constexpr uint32_t ENTRY = ENTRY_, ROW_LOG = ROW_LOG_, BATCH = BATCH_;\n"
+    "    static constexpr bool BY_SEQUENCE = BY_SEQUENCE_; // records, of sequences or of segments\n"
     "    static constexpr uint32_t LANES = (1u << ROW_LOG) / ENTRY;\n"
     "    static constexpr uint32_t TOGETHER = 16 / ENTRY; // tables that a warp builds at once\n"
     "    static constexpr bool WIDE = ENTRY >= 8;\n"
@@ -20802,6 +21076,7 @@ __extension__ static const char damacy__source_zstd_fse_wide_cuh[] =
     "template <class S>\n"
     "DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t shared, uint32_t batch)\n"
     "{\n"
+    "    constexpr uint32_t EACH = S::BY_SEQUENCE ? 1 : 4; // a literal, in `literals`\n"
     "    constexpr uint32_t SHARE = DAMACY__FSE_SHARE(S), N = DAMACY__FSE_TOGETHER;\n"
     "    constexpr uint32_t WRAP = S::RECORDS_LANE - 8;\n"
     "    const uint32_t lane = damacy__lane(), j = lane & (S::LANES - 1), part = lane / S::LANES;\n"
@@ -20815,7 +21090,7 @@ __extension__ static const char damacy__source_zstd_fse_wide_cuh[] =
     "    DAMACY__UNROLL for (uint32_t i = 0; i < SHARE; i++)\n"
     "    {\n"
     "        const damacy__u32x2 q = damacy__lds64(queue + i * 16 * S::LANES);\n"
-    "        lengths += q.x + q.y + ((q.x ? 1u << 24 : 0) + (q.y ? 1u << 24 : 0));\n"
+    "        lengths += q.x + q.y + ((q.x && !S::BY_SEQUENCE ? 1u << 24 : 0) + (q.y ? 1u << 24 : 0));\n"
     "        literals += q.x;\n"
     "    }\n"
     "    uint32_t all_lengths = lengths, all_literals = literals;\n"
@@ -20825,7 +21100,7 @@ __extension__ static const char damacy__source_zstd_fse_wide_cuh[] =
     "        all_literals += lane >= d ? b : 0;\n"
     "    }\n"
     "    uint32_t start = s->start + ((all_lengths - lengths) & 0xffffff);\n"
-    "    uint32_t from = s->literals + 4 * (all_literals - literals);\n"
+    "    uint32_t from = s->literals + EACH * (all_literals - literals);\n"
     "    uint32_t at = (((all_lengths - lengths) >> 24) + j) * 8;\n"
     "    DAMACY__NOUNROLL for (uint32_t i0 = 0; i0 < SHARE; i0 += N)\n"
     "    {\n"
@@ -20836,17 +21111,19 @@ __extension__ static const char damacy__source_zstd_fse_wide_cuh[] =
     "        DAMACY__UNROLL for (uint32_t i = 0; i < N; i++)\n"
     "        {\n"
     "            const uint32_t ll = q[i].x, ml = q[i].y;\n"
+    "            const uint64_t both = (uint64_t)from * 131072u + start;\n"
     "            const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)from << 32 | start);\n"
-    "            if (ll)\n"
+    "            if (ll && !S::BY_SEQUENCE)\n"
     "                damacy__sts64(records + (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));\n"
     "            start += ll;\n"
-    "            from += 4 * ll;\n"
-    "            at += ll ? 8 : 0;\n"
+    "            from += EACH * ll;\n"
+    "            at += ll && !S::BY_SEQUENCE ? 8 : 0;\n"
     "            const uint64_t copy = (uint64_t)ml * 131072u + (0xffffffff00000000ull | start);\n"
+    "            const uint64_t record = S::BY_SEQUENCE ? both : copy;\n"
     "            const uint32_t to = records + (at & WRAP), place = first + i * 16 * S::LANES;\n"
     "            if (ml)\n"
-    "                damacy__sts32(to, (uint32_t)copy);\n"
-    "            damacy__fse_queue_write(place, ml ? to + 4 : place, (uint32_t)(copy >> 32), q[i].z,\n"
+    "                damacy__sts32(to, (uint32_t)record);\n"
+    "            damacy__fse_queue_write(place, ml ? to + 4 : place, (uint32_t)(record >> 32), q[i].z,\n"
     "                                    q[i].w);\n"
     "            start += ml;\n"
     "            at += 8;\n"
@@ -20855,8 +21132,8 @@ __extension__ static const char damacy__source_zstd_fse_wide_cuh[] =
     "    all_lengths = damacy__shfl(all_lengths, 32 - S::LANES + j);\n"
     "    all_literals = damacy__shfl(all_literals, 32 - S::LANES + j);\n"
     "    s->start += all_lengths & 0xffffff;\n"
-    "    s->literals += 4 * all_literals;\n"
-    "    s->too_long |= s->start + (1u << 17) > 1u << 17;\n"
+    "    s->literals += EACH * all_literals;\n"
+    "    s->too_long |= s->start + (S::BY_SEQUENCE ? 0 : 1u << 17) > 1u << 17;\n"
     "    if (part == 0)\n"
     "        damacy__sts32(shared + S::COUNT + (batch & 1) * 4 * S::LANES + 4 * j, all_lengths >> 24);\n"
     "}\n"
@@ -21004,6 +21281,7 @@ __extension__ static const char damacy__source_zstd_header_cuh[] =
     "    uint32_t known;            // every frame so far had a content size\n"
     "    uint32_t n_headers;        // of blocks, frames and skippable frames\n"
     "    uint32_t is_tight;         // blocks get room for likely records, not for all that may be\n"
+    "    uint32_t by_sequence;      // records are of sequences\n"
     "    uint32_t max_size;         // block maximum of the current frame\n"
     "    uint32_t tree;             // tree that the last Huffman literals of the frame defined, or NONE\n"
     "    uint32_t tables[3];        // blocks that last defined LL, OF, ML, or NONE\n"
@@ -21241,7 +21519,8 @@ __extension__ static const char damacy__source_zstd_header_cuh[] =
     "                k.tables[t] = index;\n"
     "            b.tables[t] = k.tables[t];\n"
     "        }\n"
-    "        const uint32_t most_runs = damacy__min(b.n_sequences, b.n_literals);\n"
+    "        const uint32_t most_runs =\n"
+    "            k.by_sequence ? 0 : damacy__min(b.n_sequences, b.n_literals); // beside the last one\n"
     "        const uint32_t most = b.n_sequences + most_runs + 1;\n"
     "        const uint32_t likely = b.n_sequences + damacy__min(most_runs, n_runs) + 1;\n"
     "        b.record_capacity = k.is_tight ? likely : most;\n"
@@ -22310,6 +22589,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    k.known = 1;\n"
     "    k.n_headers = 0;\n"
     "    k.is_tight = 0;\n"
+    "    k.by_sequence = 0;\n"
     "    k.max_size = 0;\n"
     "    k.ahead = damacy__zstd_glance{};\n"
     "    k.n = damacy__zstd_span{};\n"
@@ -22336,6 +22616,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    if (error != DAMACY__ZSTD_NO_ERROR)\n"
     "        return damacy__zstd_span{};\n"
     "    damacy__zstd_walk_begin(k, job);\n"
+    "    k.by_sequence = w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE;\n"
     "    if (damacy__zstd_walk_job<false, WARP>(w, k, k.n, index) && k.known) {\n"
     "        if (expected != DAMACY__SIZE_UNKNOWN && k.content != expected)\n"
     "            damacy__zstd_stop(k, 0, DAMACY__JOB_SIZE_MISMATCH);\n"
@@ -22382,6 +22663,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    damacy__zstd_walk k;\n"
     "\n"
     "    damacy__zstd_walk_begin(k, job);\n"
+    "    k.by_sequence = w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE;\n"
     "    k.is_tight = damacy__zstd_counts(w)->is_tight;\n"
     "    span.n_records -= k.is_tight ? 16ull * span.n_spared : 0;\n"
     "    k.n.first_frame = span.first_frame;\n"
@@ -22712,13 +22994,15 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "\n"
     "// Whether literals are decoded beside the sequences. By lanes they take long wherever they find\n"
     "// room, so they gain only if they are done before the last sequences are: with few bytes for each\n"
-    "// record of these. (Text has 0.4, dim microscopy 0.4 to 0.6; with 0.95 nothing is gained.)\n"
+    "// sequence of these, which are two thirds of records of segments. (Of these text has 0.4, dim\n"
+    "// microscopy 0.4 to 0.6; with 0.95 nothing is gained.)\n"
     "DAMACY__INLINE bool damacy__zstd_order_is_early(const damacy__zstd_wave& w)\n"
     "{\n"
     "    const damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
+    "    const uint32_t eighths = w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE ? 9 : 6;\n"
     "\n"
-    "    return w.flags & DAMACY__ZSTD_FLAG_EARLY &&\n"
-    "           (!(w.flags & DAMACY__ZSTD_FLAG_EARLY_FEW) || 4 * c->n_literal_bytes < 3 * c->n_records);\n"
+    "    return w.flags & DAMACY__ZSTD_FLAG_EARLY && (!(w.flags & DAMACY__ZSTD_FLAG_EARLY_FEW) ||\n"
+    "                                                 8 * c->n_literal_bytes < eighths * c->n_records);\n"
     "}\n"
     "\n"
     "// The lists: of two blocks of threads the first makes that of sequences, the second that of frames;\n"
@@ -22954,7 +23238,7 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "extern \"C\" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse(damacy__zstd_wave w)\n"
     "{\n"
     "    DAMACY__DYNAMIC_SHARED(shared);\n"
-    "    damacy__zstd_fse(w, shared);\n"
+    "    damacy__zstd_fse<false>(w, shared);\n"
     "}\n"
     "\n"
     "// The same for few blocks: half as many registers, DAMACY__ZSTD_FSE_LATENCY_SHARED bytes of shared\n"
@@ -22962,7 +23246,7 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "extern \"C\" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse_few(damacy__zstd_wave w)\n"
     "{\n"
     "    DAMACY__DYNAMIC_SHARED(shared);\n"
-    "    damacy__fse_run_even<damacy__fse_latency>(w, damacy__shared_address(shared));\n"
+    "    damacy__fse_run_even<damacy__fse_latency<false>>(w, damacy__shared_address(shared));\n"
     "}\n"
     "\n"
     "// Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.\n"
@@ -32291,6 +32575,8 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_exec_filter.cuh", damacy__source_zstd_exec_filter_cuh},
     {"kernels/zstd_exec_own.cuh", damacy__source_zstd_exec_own_cuh},
     {"kernels/zstd_exec_serial.cuh", damacy__source_zstd_exec_serial_cuh},
+    {"kernels/zstd_exec_take.cuh", damacy__source_zstd_exec_take_cuh},
+    {"kernels/zstd_exec_sequence.cuh", damacy__source_zstd_exec_sequence_cuh},
     {"kernels/zstd_exec_link.cuh", damacy__source_zstd_exec_link_cuh},
     {"kernels/zstd_exec_cut.cuh", damacy__source_zstd_exec_cut_cuh},
     {"kernels/zstd_exec_relay.cuh", damacy__source_zstd_exec_relay_cuh},
@@ -32304,7 +32590,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_fse_wide.cuh", damacy__source_zstd_fse_wide_cuh},
     {"kernels/zstd_huffman.cuh", damacy__source_zstd_huffman_cuh},
     {"kernels/zstd_huffman_table.cuh", damacy__source_zstd_huffman_table_cuh},
-    {"kernels/zstd_filtered.cu", damacy__source_zstd_filtered_cu},
+    {"kernels/zstd_blosc.cu", damacy__source_zstd_blosc_cu},
     {"kernels/zstd_header.cuh", damacy__source_zstd_header_cuh},
     {"kernels/zstd_key.cuh", damacy__source_zstd_key_cuh},
     {"kernels/zstd_parse.cuh", damacy__source_zstd_parse_cuh},
@@ -32547,8 +32833,13 @@ enum { /* of the program back */
        DAMACY__ZSTD_RELAY_WIDE = 7,
        DAMACY__ZSTD_TILE = 8 /* shapes, in the order of damacy__zstd_tile_of */
 };
-enum { /* of shapes: PLAIN in the program back; from FILTERED on those that undo byte shuffle */
-       DAMACY__ZSTD_TILE_FILTERED = 3,
+enum { /* of the program kernels/zstd_blosc.cu */
+       DAMACY__ZSTD_BLOSC_FSE = 0,
+       DAMACY__ZSTD_BLOSC_FSE_FEW = 1,
+       DAMACY__ZSTD_BLOSC_TILE = 2 /* shapes, from DAMACY__ZSTD_TILE_BLOSC on */
+};
+enum { /* of shapes: PLAIN in the program back, from BLOSC on in that for blosc */
+       DAMACY__ZSTD_TILE_BLOSC = 2,
        DAMACY__ZSTD_TILE_256X4 = 3,
        DAMACY__ZSTD_TILES_PLAIN = 5,
        DAMACY__ZSTD_TILES = 8
@@ -32565,9 +32856,9 @@ typedef struct damacy__zstd_tile {
 static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
 {
     static const damacy__zstd_tile tiles[DAMACY__ZSTD_TILES] = {
-        {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384), 1},
         {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096), 8},
         {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096), 8},
+        {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384), 1},
         {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168), 4},
         {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072), 8},
         {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 128, DAMACY__ZSTD_SERIAL_SHARED(128, 2, 6144), 8},
@@ -32626,6 +32917,29 @@ static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t
                        DAMACY__ZSTD_LANES10_SHARED);
 }
 
+static bool damacy__zstd_tile_fits(const damacy__device* device, uint32_t index)
+{
+    return damacy__zstd_tile_of(index).shared <= device->shared_per_block;
+}
+
+/* Shared memory of the kernels that decode sequences, of many blocks and of few, and of n shapes of
+ * execution from `first` on, of which a device may lack some. */
+static damacy_status damacy__zstd_allow_back(damacy__kernel* fse, damacy__kernel* tiles,
+                                             uint32_t first, uint32_t n, damacy__device* device,
+                                             damacy_error* err)
+{
+    DAMACY__TRY(damacy__kernel_allow_shared(&fse[0], device, device->shared_per_block, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(
+        &fse[1], device, damacy__zstd_fit(device, DAMACY__ZSTD_FSE_LATENCY_SHARED), err));
+    for (uint32_t i = 0; i < n; i++) {
+        if (damacy__zstd_tile_fits(device, first + i)) {
+            DAMACY__TRY(damacy__kernel_allow_shared(&tiles[i], device,
+                                                    damacy__zstd_tile_of(first + i).shared, err));
+        }
+    }
+    return DAMACY_OK;
+}
+
 /* Begins to compile. On failure there is nothing to deinit. */
 static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 const damacy__device* device,
@@ -32652,9 +32966,9 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                        "damacy_zstd_cut",
                                        "damacy_zstd_relay",
                                        "damacy_zstd_relay_wide",
-                                       "damacy_zstd_execute_1024x3",
                                        "damacy_zstd_execute_128x4",
                                        "damacy_zstd_execute_128x2",
+                                       "damacy_zstd_execute_1024x3",
                                        "damacy_zstd_execute_256x4",
                                        "damacy_zstd_execute_128x4_3k"};
     damacy__program_spec spec = {0};
@@ -32697,18 +33011,10 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
         DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS128], device,
                                                 DAMACY__ZSTD_SPLIT_SHARED(128), err));
     }
-    DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE], device,
-                                            device->shared_per_block, err));
-    DAMACY__TRY(damacy__kernel_allow_shared(
-        &back[DAMACY__ZSTD_FSE_FEW], device,
-        damacy__zstd_fit(device, DAMACY__ZSTD_FSE_LATENCY_SHARED), err));
+    DAMACY__TRY(damacy__zstd_allow_back(&back[DAMACY__ZSTD_FSE], &back[DAMACY__ZSTD_TILE], 0,
+                                        DAMACY__ZSTD_TILES_PLAIN, device, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES_PLAIN; i++) {
-        const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
-        if (tile.shared <= device->shared_per_block) {
-            DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,
-                                                    tile.shared, err));
-            kernels->tiles |= tile.flag;
-        }
+        kernels->tiles |= damacy__zstd_tile_fits(device, i) ? damacy__zstd_tile_of(i).flag : 0;
     }
     if (damacy__zstd_relay_fits(device)) {
         DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY], device,
@@ -32769,10 +33075,9 @@ typedef struct damacy__zstd_call {
     damacy__stream stream;
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
     /* jobs of blosc chunks: their wave with addresses of the device, whose moves are made as well,
-       and shapes of execution that undo byte shuffle, from TILE_FILTERED on; or NULL, and the
-       shapes do not matter */
+       and the kernels of kernels/zstd_blosc.cu; or NULL, and these do not matter */
     const damacy__blosc_wave* blosc;
-    const damacy__kernel* filtered;
+    const damacy__kernel* blosc_kernels;
     uint32_t n_concurrent; /* waves that run at the same time, with this one: of two or more each
                               takes no more of the device than helps; 0: 1 */
     uint32_t n_held;       /* multiprocessors that hold other kernels' blocks for long */
@@ -32915,6 +33220,15 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
            DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
 }
 
+/* The kind of records: of sequences for blosc chunks, whose lengths are long, where all that is
+ * launched can read them. Frames by themselves lose as much as these gain. */
+static uint32_t damacy__zstd_choose_records(const damacy__zstd_pass* run)
+{
+    return run->call->blosc && !(run->options.execute & ~DAMACY__ZSTD_EXECUTE_SEQUENCES)
+               ? DAMACY__ZSTD_FLAG_BY_SEQUENCE
+               : 0;
+}
+
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
 static void damacy__zstd_choose(damacy__zstd_pass* run)
 {
@@ -32952,7 +33266,10 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (!(o->execute & tiles)) {
         o->execute |= DAMACY__ZSTD_EXECUTE_128X4_3K;
     }
-    run->wave.flags = o->execute | o->fse;
+    if (o->execute & DAMACY__ZSTD_EXECUTE_BLOSC) {
+        o->execute &= DAMACY__ZSTD_EXECUTE_SEQUENCES;
+    }
+    run->wave.flags = o->execute | o->fse | damacy__zstd_choose_records(run);
 }
 
 /* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel
@@ -33272,8 +33589,10 @@ static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
  * memory is taken from, has the others. */
 static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_error* err)
 {
-    const damacy__kernel* back = run->kernels->back.kernels;
     const uint32_t flags = run->wave.flags;
+    const damacy__kernel* fse = flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE
+                                    ? &run->call->blosc_kernels[DAMACY__ZSTD_BLOSC_FSE]
+                                    : &run->kernels->back.kernels[DAMACY__ZSTD_FSE];
     const bool is_full = flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     const bool is_few = flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full);
     const uint32_t each =
@@ -33285,8 +33604,7 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_erro
     }
     run->division = 0;
     run->also = run->options.early & DAMACY__ZSTD_FLAG_EARLY;
-    return damacy__zstd_step(run, &back[is_few ? DAMACY__ZSTD_FSE_FEW : DAMACY__ZSTD_FSE], grid,
-                             256,
+    return damacy__zstd_step(run, &fse[is_few ? 1 : 0], grid, 256,
                              is_few ? damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED)
                                     : run->device->shared_per_block,
                              err);
@@ -33311,6 +33629,8 @@ static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, uint32_t fl
 static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
+    const damacy__kernel* blosc = run->call->blosc_kernels;
+    const bool by_sequence = run->wave.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE;
     const uint64_t most = 8ull * run->device->n_multiprocessors;
     uint32_t n_tiles = 0;
 
@@ -33324,10 +33644,9 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
-        const bool is_filtered = run->call->blosc && i >= DAMACY__ZSTD_TILE_FILTERED;
-        const damacy__kernel* kernel = is_filtered
-                                           ? &run->call->filtered[i - DAMACY__ZSTD_TILE_FILTERED]
-                                           : &back[DAMACY__ZSTD_TILE + i];
+        const damacy__kernel* kernel =
+            by_sequence ? &blosc[DAMACY__ZSTD_BLOSC_TILE + i - DAMACY__ZSTD_TILE_BLOSC]
+                        : &back[DAMACY__ZSTD_TILE + i];
         const uint64_t grid = damacy__zstd_tile_grid(run, tile.flag);
         if (!(run->options.execute & tile.flag)) {
             continue;
@@ -33336,7 +33655,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         if (damacy__zstd_has_company(run)) {
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
-        if (n_tiles++ == 0 || run->n_jobs <= 1000 || is_filtered) {
+        if (n_tiles++ == 0 || run->n_jobs <= 1000 || by_sequence) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, grid, tile.threads,
@@ -33503,7 +33822,7 @@ typedef struct damacy__lz_call {
 
 /* Zero: none. One thread at a time launches; waves on several streams are fine. */
 typedef struct damacy__lz_kernels {
-    damacy__program lz4, blosc, filtered, copy, crc32c;
+    damacy__program lz4, blosc, zstd, copy, crc32c;
 } damacy__lz_kernels;
 
 static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out);
@@ -33607,19 +33926,20 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
     static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse", "damacy_lz4_fours"};
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_unfilter"};
-    static const char* const filtered[] = {
-        "damacy_zstd_filtered_256x4", "damacy_zstd_filtered_128x4_3k",
-        "damacy_zstd_filtered_128x2_serial", "damacy_zstd_filtered_64x4_serial",
-        "damacy_zstd_filtered_256x2_serial"};
+    static const char* const zstd[] = {
+        "damacy_zstd_blosc_fse",         "damacy_zstd_blosc_fse_few",
+        "damacy_zstd_blosc_1024x3",      "damacy_zstd_blosc_256x4",
+        "damacy_zstd_blosc_128x4_3k",    "damacy_zstd_blosc_128x2_serial",
+        "damacy_zstd_blosc_64x4_serial", "damacy_zstd_blosc_256x2_serial"};
     static const char* const copy[] = {"damacy_clear_failed", "damacy_gather"};
     static const char* const crc32c[] = {"damacy_crc32c"};
     const damacy__program_spec specs[5] = {
         {"kernels/lz4.cu", lz4, DAMACY__COUNT(lz4), NULL, 0},
         {"kernels/blosc.cu", blosc, DAMACY__COUNT(blosc), NULL, 0},
-        {"kernels/zstd_filtered.cu", filtered, DAMACY__COUNT(filtered), NULL, 0},
+        {"kernels/zstd_blosc.cu", zstd, DAMACY__COUNT(zstd), NULL, 0},
         {"kernels/copy.cu", copy, DAMACY__COUNT(copy), NULL, 0},
         {"kernels/crc32c.cu", crc32c, DAMACY__COUNT(crc32c), NULL, 0}};
-    damacy__program* const programs[5] = {&kernels->lz4, &kernels->blosc, &kernels->filtered,
+    damacy__program* const programs[5] = {&kernels->lz4, &kernels->blosc, &kernels->zstd,
                                           &kernels->copy, &kernels->crc32c};
 
     memset(kernels, 0, sizeof *kernels);
@@ -33637,9 +33957,14 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
 static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, damacy__device* device,
                                                damacy_error* err)
 {
+    damacy__kernel* zstd = kernels->zstd.kernels;
+
     DAMACY__TRY(damacy__program_finish(&kernels->lz4, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->blosc, device, err));
-    DAMACY__TRY(damacy__program_finish(&kernels->filtered, device, err));
+    DAMACY__TRY(damacy__program_finish(&kernels->zstd, device, err));
+    DAMACY__TRY(damacy__zstd_allow_back(&zstd[DAMACY__ZSTD_BLOSC_FSE],
+                                        &zstd[DAMACY__ZSTD_BLOSC_TILE], DAMACY__ZSTD_TILE_BLOSC,
+                                        DAMACY__ZSTD_TILES - DAMACY__ZSTD_TILE_BLOSC, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->copy, device, err));
     return damacy__program_finish(&kernels->crc32c, device, err);
 }
@@ -33649,7 +33974,7 @@ static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__devic
 {
     damacy__program_deinit(&kernels->crc32c, device);
     damacy__program_deinit(&kernels->copy, device);
-    damacy__program_deinit(&kernels->filtered, device);
+    damacy__program_deinit(&kernels->zstd, device);
     damacy__program_deinit(&kernels->blosc, device);
     damacy__program_deinit(&kernels->lz4, device);
 }
@@ -35004,7 +35329,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.results = results;
     call.scratch = gpu->scratch;
     call.blosc = blosc;
-    call.filtered = gpu->lz.filtered.kernels;
+    call.blosc_kernels = gpu->lz.zstd.kernels;
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
     call.n_held = damacy__copies_blocks(&gpu->copies, &gpu->device);
@@ -38531,7 +38856,7 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.results = results;
     zstd.scratch = scratch;
     zstd.blosc = blosc;
-    zstd.filtered = call->kernels->lz.filtered.kernels;
+    zstd.blosc_kernels = call->kernels->lz.zstd.kernels;
     zstd.likely_jobs = likely;
     zstd.likely_size = call->likely_size;
     zstd.stream = call->stream;

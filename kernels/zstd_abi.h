@@ -40,7 +40,9 @@
  * size once all its blocks have one. */
 #define DAMACY__ZSTD_LAST_ERROR 0x8000000000000000ull
 
-/* ---- Record of a segment (one literal run or one match), 8 bytes, in output order:
+/* ---- Records, 8 bytes, in output order. A wave has one kind.
+ *
+ * Of a segment (one literal run or one match), which threads of execution take each:
  *
  *   bits  0-16  start: first output byte, relative to the block
  *   bits 17-33  length - 1
@@ -50,9 +52,24 @@
  * The writer (fse) guarantees, also for hostile data: no empty run, each record starts where the
  * one before it ended, the first starts at 0, the lengths sum to the block's size, literal runs
  * lie inside and in order use up exactly the block's literals (the tail after the last sequence
- * included). A symbolic offset is SYMBOLIC | k << 18 | (2^18 - 1 - d): the block's incoming repeat
- * offset k (0, 1, 2) minus d, so that both kinds are one less when decremented. `place` rewrites
- * those to plain ones, so execute sees none. */
+ * included).
+ *
+ * Of a sequence (a literal run, which may be empty, and a match), with FLAG_BY_SEQUENCE; fewer, but
+ * more work each, which gains where lengths are long:
+ *
+ *   bits  0-16  start: first output byte of both, relative to the block
+ *   bits 17-33  position of the run in the block's literals
+ *   bits 34-63  D: the offset of the match, 1 ... OFFSET_MAX, or a symbolic offset
+ *
+ * Lengths follow from the record after it, of the last one from the block's size and number of
+ * literals; a difference of starts of 0 is 2^17. Literals after the last sequence, if there are
+ * some, have a record of their own, without a match and with D 0. The writer guarantees: starts and
+ * positions grow from 0 to the block's size and its number of literals, and a match is at least 3
+ * bytes long, so that literals are fewer than 2^17.
+ *
+ * A symbolic offset is SYMBOLIC | k << 18 | (2^18 - 1 - d): the block's incoming repeat offset k
+ * (0, 1, 2) minus d, so that both kinds are one less when decremented. `place` rewrites those to
+ * plain ones, so execute sees none. */
 #define DAMACY__ZSTD_D_LITERALS 0x20000000u
 #define DAMACY__ZSTD_D_SYMBOLIC 0x1ff00000u /* bits 18 and 19 are clear */
 #define DAMACY__ZSTD_OFFSET_MAX 0x1fefffffu /* a larger offset is DAMACY__JOB_BAD_OFFSET */
@@ -132,7 +149,8 @@ typedef struct damacy__zstd_block {
     uint32_t n_records;       /* fse; room is for record_capacity */
     uint32_t n_symbolic;      /* fse: records from this one on have no symbolic offset */
     uint32_t record_capacity; /* min(2 * n_sequences, n_sequences + n_literals) + 1, enough; if
-                                 is_tight what is likely; fse: more where that was too little */
+                                 is_tight what is likely; fse: more where that was too little;
+                                 n_sequences + 1 with FLAG_BY_SEQUENCE */
     uint32_t repeat_out[3];   /* fse: repeat offsets after the block, plain or symbolic D */
     uint32_t repeat_in[3];    /* resolve: repeat offsets before the block, plain */
     uint8_t type;             /* DAMACY__ZSTD_RAW ... */
@@ -221,6 +239,10 @@ static_assert(sizeof(damacy__zstd_counters) == 112, "ABI");
 #define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u
 #define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u
 #define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */
+/* Shapes that there are for records of sequences, too: those for blosc. */
+#define DAMACY__ZSTD_EXECUTE_SEQUENCES                                                          \
+    (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | \
+     DAMACY__ZSTD_EXECUTE_BLOSC)
 /* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than
  * 200. */
 #define DAMACY__ZSTD_SERIAL_FRAMES 1200u
@@ -245,6 +267,8 @@ static_assert(sizeof(damacy__zstd_counters) == 112, "ABI");
 /* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors
  * have to do. */
 #define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u
+/* Of all: records are of sequences. Shapes of execution for blosc blocks read these alone. */
+#define DAMACY__ZSTD_FLAG_BY_SEQUENCE 0x80u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 

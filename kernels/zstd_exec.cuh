@@ -1,195 +1,17 @@
-// Sequence execution: segment records and literals become output. A CTA takes a frame and produces
-// it in tiles, in order, one record a thread and several records each.
+// Sequence execution: records and literals become output. A CTA takes a frame and produces it in
+// tiles, in order, one record a thread and several records each.
 //
-// A tile: (1) each record is clipped to the tile and checked; a source that lies before the tile
+// A tile: (1) each segment is clipped to the tile and checked; a source that lies before the tile
 // is read from the output itself, through L1, and its first 8 bytes go to the tile in shared
-// memory; (2) what is longer goes there in chunks of 8 or 16 bytes, one a thread; (3) matches that
-// read their own tile (zstd_exec_own.cuh, or by one warp, zstd_exec_serial.cuh); (4) the tile is
-// written 16 bytes a thread.
+// memory (zstd_exec_take.cuh); (2) what is longer goes there in chunks of 8 or 16 bytes, one a
+// thread; (3) matches that read their own tile (zstd_exec_own.cuh, or by one warp,
+// zstd_exec_serial.cuh); (4) the tile is written 16 bytes a thread.
 //
 // Surprising: nothing waits for a byte. Where a source is not there yet, links to it are followed.
 #pragma once
 
 #include "kernels/zstd_exec_filter.cuh"
-#include "kernels/zstd_exec_serial.cuh"
-
-// The frame, in coordinates that count from the 16-byte boundary at or before its first byte.
-struct damacy__exec_frame {
-    uint64_t base;       // address of coordinate 0
-    uint32_t begin;      // coordinate of its first byte
-    uint32_t block, end; // next block to look at, end of its blocks
-};
-
-// A block with sequences and how far it is done.
-struct damacy__exec_block {
-    uint64_t records, literals; // addresses
-    uint32_t begin, end;        // coordinates
-    uint32_t n_records, next;   // next: first record of the coming tile
-    uint32_t n_literals;
-};
-
-// Records of a tile, loaded while the one before is finished. `bound`: the record after the last
-// that is loaded, NONE if there is none.
-template <class S> struct damacy__exec_records {
-    damacy__u32x2 record[S::SEGMENTS];
-    uint32_t bound;
-};
-
-template <class S>
-DAMACY__INLINE void damacy__exec_load(damacy__exec_records<S>* r, const damacy__exec_block* b)
-{
-    const int32_t tid = (int32_t)threadIdx.x, left = (int32_t)(b->n_records - b->next);
-    const uint64_t from = b->records + 8ull * (b->next + threadIdx.x);
-
-    DAMACY__EXEC_UNROLL for (int32_t u = 0; u < S::SEGMENTS; u++)
-    {
-        r->record[u].x = r->record[u].y = 0;
-        if (u * S::THREADS + tid < left)
-            r->record[u] = damacy__exec_record(from + 8 * u * S::THREADS);
-    }
-    r->bound = DAMACY__ZSTD_NONE;
-    if (S::IS_RELAY) // tiles of their own, and their bounds known
-        return;
-    if (tid < S::RECORDS / 16 && S::RECORDS + 16 * tid < left) // a line of memory each
-        damacy__prefetch_l2((const void*)(uintptr_t)(from + 8 * S::RECORDS + 120 * threadIdx.x));
-    if (S::RECORDS < left)
-        r->bound = damacy__exec_record(b->records + 8ull * (b->next + S::RECORDS)).x;
-}
-
-// Moves to the next block with sequences; false at the end of the frame.
-DAMACY__INLINE bool damacy__exec_block_next(const damacy__zstd_wave& w, damacy__exec_frame* f,
-                                            damacy__exec_block* b)
-{
-    while (f->block < f->end) {
-        const damacy__zstd_block* block = damacy__zstd_blocks(w) + f->block;
-        f->block++;
-        if (block->type != DAMACY__ZSTD_SEQUENCES || block->dst == 0 || block->size == 0)
-            continue;
-        b->records = w.records + 8 * block->first_record;
-        b->literals = block->literals;
-        b->begin = f->begin + block->position;
-        b->end = b->begin + block->size;
-        b->n_records = block->n_records;
-        b->n_literals = block->n_literals;
-        b->next = 0;
-        return true;
-    }
-    return false;
-}
-
-// The tile at hand: coordinates [t0, t1); its buffer begins at the unit of 16 that holds t0, and
-// bytes before t0 are there already. What follows is relative to the buffer.
-struct damacy__exec_tile {
-    uint64_t history; // address of the buffer's first byte in the output
-    uint32_t start;   // coordinate of the same
-    int32_t t0, t1;
-    bool is_cut; // t1 lies inside a block and its loaded records
-};
-
-// What the segments of a tile are measured against.
-struct damacy__exec_view {
-    uint64_t literals, frame; // addresses of the block's literals and of the frame
-    int32_t block, t0, t1;    // places of the block and the tile
-    uint32_t ahead;           // bytes of the frame before the buffer, modulo 2^32
-    int32_t left;             // records from that one on
-    uint32_t done;            // RELAY: bytes of the frame that are in the output
-};
-
-// A segment: place, bytes (0: none), first words of its source and how many bits of them come
-// before it, modulo 32. source: relative to the frame, or LITERALS and relative to the block's
-// literals.
-#define DAMACY__EXEC_LITERALS 0x80000000u
-struct damacy__exec_segment {
-    uint32_t source, skew;
-    int32_t to, n;
-    damacy__exec_words words;
-};
-
-// The tile's first record. A match that has gone on since before the tile repeats: its bytes lie as
-// many whole offsets further back as it has gone, too, and that far back they are in the output.
-DAMACY__INLINE damacy__u32x2 damacy__exec_back(damacy__u32x2 record, const damacy__exec_view* v)
-{
-    const uint32_t offset = record.y >> 2;
-    const int32_t gone = v->t0 - (int32_t)(record.x & 0x1ffff) - v->block;
-
-    if (gone > 0 && (int32_t)record.y >= 0 && offset > 0)
-        record.y += (uint32_t)gone / offset * offset << 2;
-    return record;
-}
-
-// Clips and checks a record, `skip` after the thread's first, and issues the loads of its first 8
-// bytes. A match that reads the tile is set aside.
-template <class S>
-DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
-                                      damacy__u32x2 record, int32_t skip,
-                                      const damacy__exec_view* v)
-{
-    const int32_t x = (int32_t)(record.x & 0x1ffff) + v->block;
-    bool here = skip < v->left && x < v->t1;
-
-    s->n = 0;
-    if (!damacy__any(here)) { // most often the last ones
-        if (S::IS_SERIAL)
-            damacy__exec_owned<S>(shared, skip, false);
-        return;
-    }
-    const uint32_t offset = record.y >> 2;
-    const bool literals = (int32_t)record.y < 0;
-    const int32_t end = x + (int32_t)(damacy__funnel_right(record.x, record.y, 17) & 0x1ffff) + 1;
-    if (S::IS_RELAY) // up to three records before the tile are loaded, too
-        here = here && end > v->t0;
-    const int32_t to = x > v->t0 ? x : v->t0, n = (end < v->t1 ? end : v->t1) - to;
-    const uint32_t position = (uint32_t)to + v->ahead;
-    const uint32_t source = literals ? (offset & 0x1ffff) + (uint32_t)(to - x) : position - offset;
-    const uint64_t from = (literals ? v->literals : v->frame) + source;
-    s->source = source | (record.y & DAMACY__EXEC_LITERALS);
-    // An offset of 0, one that leads before the frame, or a source that is not in the output yet.
-    const bool late = here && !literals && (source >= position || to + n > (int32_t)offset);
-    const bool early = S::IS_RELAY && here && !literals && !late && source + (uint32_t)n > v->done;
-    s->n = here && !late && !early ? n : 0;
-    s->words = damacy__exec_gather(from, s->n);
-    if (S::IS_SERIAL)
-        damacy__exec_owned<S>(shared, skip, late);
-    if (late) {
-        const uint32_t i = S::IS_SERIAL
-                               ? (uint32_t)skip + threadIdx.x
-                               : damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1,
-                                                    (uint32_t)to >> 16);
-        damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);
-        if (source >= position)
-            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
-    }
-    if (early) {
-        const uint32_t i =
-            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);
-        damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);
-    }
-    s->skew = (uint32_t)from * 8;
-    s->to = to;
-}
-
-// The first 8 bytes of a segment to the tile; the rest to the queue, in chunks whose places 8
-// divides.
-template <class S>
-DAMACY__INLINE void damacy__exec_put(const damacy__exec_segment* s, uint32_t shared)
-{
-    const int32_t n = s->n;
-    const uint32_t to = (uint32_t)s->to, begin = (to + 8) & ~7u;
-
-    damacy__exec_scatter<S::HAS_PAIRS>(shared + S::BYTES + to, s->words, s->skew, n);
-    if (n > 8) {
-        const uint32_t end = to + (uint32_t)n, size = S::CHUNK;
-        const uint32_t chunks = (end - begin + size - 1) / size;
-        const uint32_t old = damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_CHUNKED,
-                                                1u << 16 | chunks, to >> 16);
-        const uint32_t before = old & 0xffff;
-        const uint32_t source = s->source + (begin - to) - size * before;
-        damacy__sts64(shared + S::QUEUE + 8 * (old >> 16),
-                      (source & ~DAMACY__EXEC_LITERALS) | (s->source & DAMACY__EXEC_LITERALS),
-                      ((begin - size * before) & 0xffff) | end << 16);
-        damacy__shared_or(shared + S::STARTS + before / 32 * 4, 1u << (before & 31));
-    }
-}
+#include "kernels/zstd_exec_sequence.cuh"
 
 // Of a tile that ends inside a record that is loaded: leaves that record's index.
 template <class S>
@@ -213,8 +35,10 @@ DAMACY__INLINE void damacy__exec_next(uint32_t shared, const damacy__exec_record
 template <class S>
 DAMACY__INLINE void damacy__exec_ahead(const damacy__exec_block* b, damacy__u32x2 record)
 {
-    const uint32_t runs = damacy__ballot((int32_t)record.y < 0);
-    const uint32_t first = damacy__shfl(record.y >> 2 & 0x1ffff, runs ? damacy__ctz(runs) : 0);
+    const uint32_t runs = S::BY_SEQUENCE ? 1 : damacy__ballot((int32_t)record.y < 0);
+    const uint32_t at_run =
+        S::BY_SEQUENCE ? damacy__funnel_right(record.x, record.y, 17) : record.y >> 2;
+    const uint32_t first = damacy__shfl(at_run & 0x1ffff, runs ? damacy__ctz(runs) : 0);
     const uint32_t end = first + 2 * S::TILE;
 
     DAMACY__EXEC_UNROLL for (uint32_t i = 0; i < S::TILE; i += 4096) // a line of memory a lane
@@ -225,6 +49,26 @@ DAMACY__INLINE void damacy__exec_ahead(const damacy__exec_block* b, damacy__u32x
     }
 }
 
+// The records of a tile, of segments.
+template <class S>
+DAMACY__INLINE void damacy__exec_each(uint32_t shared, const damacy__exec_records<S>* r,
+                                      const damacy__exec_view* v)
+{
+    damacy__exec_segment s[2]; // one is loaded while the first is stored
+
+    DAMACY__EXEC_UNROLL for (int32_t u = 0; u <= S::SEGMENTS; u++)
+    {
+        if (u < S::SEGMENTS)
+            damacy__exec_take<S>(&s[u & 1], shared,
+                                 u == 0 && threadIdx.x == 0 && !S::IS_RELAY
+                                     ? damacy__exec_back(r->record[0], v)
+                                     : r->record[u],
+                                 u * S::THREADS, v);
+        if (u > 0)
+            damacy__exec_put<S>(&s[(u - 1) & 1], shared);
+    }
+}
+
 // The records of a tile.
 template <class S>
 DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_records<S>* r,
@@ -232,7 +76,6 @@ DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_re
                                           const damacy__exec_tile* t, uint32_t done)
 {
     damacy__exec_view v;
-    damacy__exec_segment s[2]; // one is loaded while the first is stored
 
     v.literals = b->literals;
     v.frame = f->base + f->begin;
@@ -240,22 +83,15 @@ DAMACY__INLINE void damacy__exec_segments(uint32_t shared, const damacy__exec_re
     v.t0 = t->t0;
     v.t1 = t->t1;
     v.ahead = t->start - f->begin;
-    v.left = (int32_t)(b->n_records - b->next - threadIdx.x);
+    v.left = (int32_t)(b->n_records - b->next - damacy__exec_first<S>());
     v.done = done;
-    DAMACY__EXEC_UNROLL for (int32_t u = 0; u <= S::SEGMENTS; u++)
-    {
-        if (u < S::SEGMENTS)
-            damacy__exec_take<S>(&s[u & 1], shared,
-                                 u == 0 && threadIdx.x == 0 && !S::IS_RELAY
-                                     ? damacy__exec_back(r->record[0], &v)
-                                     : r->record[u],
-                                 u * S::THREADS, &v);
-        if (u > 0)
-            damacy__exec_put<S>(&s[(u - 1) & 1], shared);
-    }
+    if constexpr (S::BY_SEQUENCE)
+        damacy__exec_sequences<S>(shared, r, b, t->is_cut, &v);
+    else
+        damacy__exec_each<S>(shared, r, &v);
     if (S::IS_SERIAL)
         damacy__exec_prepare<S>(shared);
-    if (t->is_cut)
+    if (t->is_cut && !S::BY_SEQUENCE)
         damacy__exec_next<S>(shared, r, b, &v);
     if (S::CHUNK == 16 && threadIdx.x < 32)
         damacy__exec_ahead<S>(b, r->record[0]);
@@ -560,15 +396,17 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
 
 // A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to
 // this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED or _SERIAL_SHARED bytes. Grid: any; best one
-// CTA a frame.
+// CTA a frame. IS_BLOSC: for blosc blocks, whose records are of sequences and whose byte shuffle it
+// undoes.
 template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_SERIAL = false,
-          bool IS_FILTERED = false>
+          bool IS_BLOSC = false>
 static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t variant,
                                             uint8_t* shared)
 {
-    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL> shape;
+    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL, IS_BLOSC> shape;
     const uint32_t base = DAMACY__DYNAMIC_BASE(shared);
-    const uint32_t n = damacy__exec_is_idle(w, variant) ? 0 : damacy__zstd_counts(w)->n_execute;
+    const uint32_t whole = damacy__exec_wave_variant(w);
+    const uint32_t n = damacy__exec_is_idle(whole, variant) ? 0 : damacy__zstd_counts(w)->n_execute;
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
@@ -576,7 +414,7 @@ static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t
             damacy__zstd_fail_job(w, damacy__zstd_frames(w)[frame].job, 0, DAMACY__JOB_UNSUPPORTED);
             continue;
         }
-        if (damacy__exec_variant(w, i) != variant || damacy__exec_skip(w, frame))
+        if (damacy__exec_variant(w, whole, i) != variant || damacy__exec_skip(w, frame))
             continue;
         const uint32_t bad = damacy__exec_frame_run<shape>(w, frame, base);
         if (bad != DAMACY__ZSTD_NONE && threadIdx.x == 0) {
@@ -584,7 +422,7 @@ static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t
             damacy__zstd_fail(w, block, block.sequence_src, DAMACY__JOB_BAD_OFFSET);
         }
         damacy__sync_block();
-        if (IS_FILTERED && bad == DAMACY__ZSTD_NONE)
+        if (IS_BLOSC && bad == DAMACY__ZSTD_NONE)
             damacy__exec_unfilter(w, frame);
     }
 }

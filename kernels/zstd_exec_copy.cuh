@@ -233,7 +233,7 @@ DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* 
     const uint32_t n = counts->n_execute, whole = counts->density;
     const bool few = launched & DAMACY__ZSTD_EXECUTE_1024X3;
     const bool hundreds = launched & DAMACY__ZSTD_EXECUTE_256X4;
-    const bool by_warp = whole <= 170;
+    const bool by_warp = whole <= 95; // of sequences
 
     if (few && n <= (by_warp ? 132 : 200))
         return DAMACY__ZSTD_EXECUTE_1024X3;
@@ -274,7 +274,7 @@ DAMACY__INLINE uint32_t damacy__exec_among(uint32_t launched, uint32_t best)
     return best & launched ? best : launched & (0u - launched);
 }
 
-// The variant for all frames of the wave, LINKS if it depends on the frame.
+// The variant for all frames of the wave, 0 if it depends on the frame.
 DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)
 {
     const damacy__zstd_counters* const counts = damacy__zstd_counts(w);
@@ -286,36 +286,35 @@ DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)
     else if (counts->n_execute > 200)
         best = damacy__exec_many_variant(counts);
     else
-        return DAMACY__ZSTD_EXECUTE_LINKS;
+        return 0;
     return damacy__exec_among(launched, best);
 }
 
-// The variant for entry i of the execute list; EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points
-// measured on an H200 (132 multiprocessors): links to 16 frames, large CTAs to 200, or all for each
-// unless more than 200 records per KB of output keep them waiting.
-DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t i)
+// The variant for entry i of the execute list of a wave, `whole` that for all of its frames;
+// EXECUTE_RELAY may mean EXECUTE_WIDE. Switch points measured on an H200 (132 multiprocessors):
+// links to 16 frames, large CTAs to 200, or all for each unless more than 200 records per KB of
+// output keep them waiting.
+DAMACY__INLINE uint32_t damacy__exec_variant(const damacy__zstd_wave& w, uint32_t whole, uint32_t i)
 {
     const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
     const uint32_t density = damacy__exec_density(damacy__zstd_frames(w)[frame]);
     const uint32_t n = damacy__zstd_counts(w)->n_execute, launched = damacy__exec_launched(w);
-    uint32_t best = damacy__exec_wave_variant(w);
 
     if (damacy__exec_link_at(w, i) != DAMACY__ZSTD_NONE && (n <= 16 || !launched))
         return DAMACY__ZSTD_EXECUTE_LINKS;
-    if (best != DAMACY__ZSTD_EXECUTE_LINKS)
-        return best;
-    best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&
-                   (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))
-               ? DAMACY__ZSTD_EXECUTE_RELAY
-               : DAMACY__ZSTD_EXECUTE_1024X3;
+    if (whole)
+        return whole;
+    const uint32_t best = launched & DAMACY__ZSTD_EXECUTE_RELAY &&
+                                  (density <= 200 || !(launched & DAMACY__ZSTD_EXECUTE_1024X3))
+                              ? DAMACY__ZSTD_EXECUTE_RELAY
+                              : DAMACY__ZSTD_EXECUTE_1024X3;
     return damacy__exec_among(launched, best);
 }
 
-// Whether a variant has no frame of the wave, as all CTAs of it see at once.
-DAMACY__INLINE bool damacy__exec_is_idle(const damacy__zstd_wave& w, uint32_t variant)
+// Whether a variant has no frame of a wave, as all CTAs of it see at once.
+DAMACY__INLINE bool damacy__exec_is_idle(uint32_t whole, uint32_t variant)
 {
-    const uint32_t whole = damacy__exec_wave_variant(w);
-    return whole != variant && whole != DAMACY__ZSTD_EXECUTE_LINKS;
+    return whole && whole != variant;
 }
 
 // A frame that has no place or whose job has failed already. Of a job with several frames all are

@@ -148,11 +148,12 @@ template <class S> static __device__ void damacy__zstd_cut(const damacy__zstd_wa
 {
     damacy__zstd_counters* counts = damacy__zstd_counts(w);
     const uint32_t n = counts->n_execute, n_warps = blockDim.x / 32;
+    const uint32_t whole = damacy__exec_wave_variant(w);
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
         damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
-        const bool is_mine = damacy__exec_variant(w, i) == DAMACY__ZSTD_EXECUTE_RELAY &&
+        const bool is_mine = damacy__exec_variant(w, whole, i) == DAMACY__ZSTD_EXECUTE_RELAY &&
                              !damacy__exec_skip(w, frame);
         for (uint32_t b = threadIdx.x / 32; is_mine && b < f.n_blocks; b += n_warps) {
             const uint32_t n_tiles = damacy__relay_cut<S>(w, f.first_block + b);

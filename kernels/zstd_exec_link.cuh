@@ -93,6 +93,7 @@ static __device__ void damacy__zstd_link(const damacy__zstd_wave& w)
 {
     const uint32_t n = damacy__min(damacy__zstd_counts(w)->n_execute, DAMACY__ZSTD_LINK_FRAMES);
     const uint32_t* list = (const uint32_t*)(uintptr_t)w.execute_list;
+    const uint32_t whole = damacy__exec_wave_variant(w);
     uint32_t n_blocks = 0;
 
     if (n != damacy__zstd_counts(w)->n_execute)
@@ -106,7 +107,7 @@ static __device__ void damacy__zstd_link(const damacy__zstd_wave& w)
         while (block >= damacy__zstd_frames(w)[list[i]].n_blocks)
             block -= damacy__zstd_frames(w)[list[i++]].n_blocks;
         const damacy__zstd_frame& f = damacy__zstd_frames(w)[list[i]];
-        if (damacy__exec_variant(w, i) != DAMACY__ZSTD_EXECUTE_LINKS || f.dst == 0)
+        if (damacy__exec_variant(w, whole, i) != DAMACY__ZSTD_EXECUTE_LINKS || f.dst == 0)
             continue;
         const damacy__zstd_block& b = damacy__zstd_blocks(w)[f.first_block + block];
         uint32_t* links = (uint32_t*)(uintptr_t)w.links + damacy__exec_link_at(w, i);
@@ -167,12 +168,13 @@ static __device__ void damacy__zstd_jump(const damacy__zstd_wave& w)
 {
     const uint32_t n = damacy__min(damacy__zstd_counts(w)->n_execute, DAMACY__ZSTD_LINK_FRAMES);
     const uint32_t* list = (const uint32_t*)(uintptr_t)w.execute_list;
+    const uint32_t whole = damacy__exec_wave_variant(w);
 
     if (n != damacy__zstd_counts(w)->n_execute)
         return;
     for (uint32_t i = 0; i < n; i++) {
         const damacy__zstd_frame& f = damacy__zstd_frames(w)[list[i]];
-        if (damacy__exec_variant(w, i) != DAMACY__ZSTD_EXECUTE_LINKS || f.dst == 0)
+        if (damacy__exec_variant(w, whole, i) != DAMACY__ZSTD_EXECUTE_LINKS || f.dst == 0)
             continue;
         uint8_t* dst = (uint8_t*)(uintptr_t)f.dst;
         uint32_t* links = (uint32_t*)(uintptr_t)w.links + damacy__exec_link_at(w, i);

@@ -14,16 +14,21 @@
 #define DAMACY__EXEC_BIAS 0x4000  // links are positions in the tile plus this: below it, before it
 #define DAMACY__EXEC_LONG 32      // bytes that a lane handles alone
 
-template <int THREADS_, int SEGMENTS_, int TILE_, int CHUNK_ = 8, bool IS_SERIAL_ = false>
+template <int THREADS_, int SEGMENTS_, int TILE_, int CHUNK_ = 8, bool IS_SERIAL_ = false,
+          bool BY_SEQUENCE_ = false>
 struct damacy__exec_shape {
     static constexpr int32_t THREADS = THREADS_, SEGMENTS = SEGMENTS_, TILE = TILE_;
-    static constexpr int32_t RECORDS = THREADS * SEGMENTS, WARPS = THREADS / 32;
+    static constexpr int32_t WARPS = THREADS / 32, SLOTS = THREADS * SEGMENTS;
+    // Of a thread's records one is STEP after the other, and a tile has RECORDS at most. Where they
+    // are of sequences, the last lane of a warp has none, see zstd_exec_sequence.cuh.
+    static constexpr bool BY_SEQUENCE = BY_SEQUENCE_;
+    static constexpr int32_t STEP = BY_SEQUENCE ? 31 * WARPS : THREADS, RECORDS = STEP * SEGMENTS;
     static constexpr int32_t CHUNK = CHUNK_;      // bytes, see damacy__exec_put
     static constexpr bool HAS_PAIRS = false;      // see damacy__exec_store8
     static constexpr bool IS_RELAY = false;       // see zstd_exec_relay.cuh
     static constexpr bool IS_SERIAL = IS_SERIAL_; // see zstd_exec_serial.cuh
     // see damacy__exec_own
-    static constexpr bool IS_DEALT = THREADS == 128 && 8 * RECORDS <= TILE;
+    static constexpr bool IS_DEALT = THREADS == 128 && 8 * SLOTS <= TILE;
     static constexpr uint32_t LINKS = TILE + 16;
     // Places in shared memory. OWN: matches that read their tile, {place | bytes << 16, offset}.
     // QUEUE: segments above 8 bytes, {source, place | end << 16}, source and place less CHUNK times
@@ -31,8 +36,8 @@ struct damacy__exec_shape {
     // of up to LISTS bytes begins when the queue is done. MARKS: a bit for each byte of the tile,
     // set if it belongs to OWN. SERIAL has neither links nor marks but a bit for each record,
     // OWNED.
-    static constexpr uint32_t OWN = 0, OWNED = OWN + 8 * RECORDS;
-    static constexpr uint32_t LINK = OWNED + (IS_SERIAL ? RECORDS / 8 : 0);
+    static constexpr uint32_t OWN = 0, OWNED = OWN + 8 * SLOTS;
+    static constexpr uint32_t LINK = OWNED + (IS_SERIAL ? SLOTS / 8 : 0);
     static constexpr uint32_t LIST = LINK + (IS_SERIAL ? 0 : 2 * LINKS);
     static constexpr uint32_t QUEUE = LIST, STARTS = LIST + TILE, MARKS = STARTS + TILE / 64;
     static constexpr uint32_t LISTS = TILE / 2;

@@ -23,7 +23,7 @@ template <class S> DAMACY__INLINE void damacy__exec_owned(uint32_t shared, int32
 // Whether there are any. Every warp looks.
 template <class S> DAMACY__INLINE bool damacy__exec_owns(uint32_t shared)
 {
-    return damacy__any(damacy__lds32(shared + S::OWNED + damacy__lane() % (S::RECORDS / 32) * 4));
+    return damacy__any(damacy__lds32(shared + S::OWNED + damacy__lane() % (S::SLOTS / 32) * 4));
 }
 
 // 1/offset (1 to 31) in units of 1/16384, rounded up or one more; and k modulo offset by that, for
@@ -199,7 +199,7 @@ DAMACY__INLINE void damacy__exec_ask(damacy__exec_cursor* c)
 // Moves to the first of the 32 records that are next.
 template <class S> DAMACY__INLINE void damacy__exec_enter(damacy__exec_cursor* c, uint32_t shared)
 {
-    c->at = shared + S::OWN + 256 * (damacy__ctz(c->left) % (S::RECORDS / 32));
+    c->at = shared + S::OWN + 256 * (damacy__ctz(c->left) % (S::SLOTS / 32));
 }
 
 // Whether a group is the last of its 32 records.
@@ -264,7 +264,7 @@ template <class S> DAMACY__INLINE void damacy__exec_serial(uint32_t shared, uint
     damacy__exec_cursor c;
 
     c.left =
-        damacy__ballot(lane < S::RECORDS / 32 && damacy__lds32(shared + S::OWNED + 4 * lane) != 0);
+        damacy__ballot(lane < S::SLOTS / 32 && damacy__lds32(shared + S::OWNED + 4 * lane) != 0);
     damacy__exec_enter<S>(&c, shared);
     damacy__exec_ask(&c);
     DAMACY__EXEC_NOUNROLL while (c.left)

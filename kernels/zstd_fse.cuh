@@ -145,7 +145,7 @@ DAMACY__INLINE void damacy__fse_role_init(damacy__fse_role<S>* r, const damacy__
     r->records = b->n ? w.records + 8 * b->block->first_record : 0;
     for (uint32_t k = 0; k < S::BATCH; k++)
         r->values.value[k] = r->values.ll[k] = r->values.ml[k] = 0;
-    damacy__fse_state_init(&r->state);
+    damacy__fse_state_init<S>(&r->state);
     r->sums.start = r->state.start;
     r->sums.literals = r->state.literals;
     r->sums.too_long = r->seen.max_offset = r->seen.walked = 0;
@@ -225,10 +225,11 @@ static __device__ void damacy__fse_group(const damacy__zstd_wave& w, const uint3
         walked = damacy__max(one.y, two.y); // one of them saw the last sequence
     }
     if (warp == 0) {
+        damacy__fse_state_open<S>(&s);
         const bool again =
             b.block &&
-            damacy__fse_finish(w, &b, &s, damacy__fse_verdict(&b, &s, walked, max_offset),
-                               S::WIDE ? 1 : S::BATCH);
+            damacy__fse_finish<S>(w, &b, &s, damacy__fse_verdict(&b, &s, walked, max_offset),
+                                  S::WIDE ? 1 : S::BATCH);
         if (damacy__any(again) && lane == 0)
             damacy__sts32(shared + S::CONTROL + 28,
                           damacy__lds32(shared + S::CONTROL + 28) | DAMACY__FSE_AGAIN);
@@ -337,29 +338,36 @@ static __device__ void damacy__fse_run_even(const damacy__zstd_wave& w, uint32_t
 // Shapes by shared memory. Without room for 16 blocks or more there is one shape of fewer lanes.
 #if DAMACY__SHARED_MAX >= 232448
 #define DAMACY__FSE_HAS_LATENCY 1
-typedef damacy__fse_shape<8, 6, 32> damacy__fse_latency;
-typedef damacy__fse_shape<4, 7, 16> damacy__fse_throughput; // 32 blocks
+template <bool BY_SEQUENCE> using damacy__fse_latency = damacy__fse_shape<8, 6, 32, BY_SEQUENCE>;
+template <bool BY_SEQUENCE> // 32 blocks
+using damacy__fse_throughput = damacy__fse_shape<4, 7, 16, BY_SEQUENCE>;
 #elif DAMACY__SHARED_MAX >= 166912
 #define DAMACY__FSE_HAS_LATENCY 1
-typedef damacy__fse_shape<8, 6, 16> damacy__fse_latency;
-typedef damacy__fse_shape<4, 6, 16> damacy__fse_throughput; // 16 blocks
+template <bool BY_SEQUENCE> using damacy__fse_latency = damacy__fse_shape<8, 6, 16, BY_SEQUENCE>;
+template <bool BY_SEQUENCE> // 16 blocks
+using damacy__fse_throughput = damacy__fse_shape<4, 6, 16, BY_SEQUENCE>;
 #elif DAMACY__SHARED_MAX >= 101376
-typedef damacy__fse_shape<4, 6, 8> damacy__fse_throughput; // 16 blocks
-typedef damacy__fse_throughput damacy__fse_latency;
+template <bool BY_SEQUENCE> // 16 blocks
+using damacy__fse_throughput = damacy__fse_shape<4, 6, 8, BY_SEQUENCE>;
+template <bool BY_SEQUENCE> using damacy__fse_latency = damacy__fse_throughput<BY_SEQUENCE>;
 #else
-typedef damacy__fse_shape<4, 5, 16> damacy__fse_throughput; // 8 blocks
-typedef damacy__fse_throughput damacy__fse_latency;
+template <bool BY_SEQUENCE> // 8 blocks
+using damacy__fse_throughput = damacy__fse_shape<4, 5, 16, BY_SEQUENCE>;
+template <bool BY_SEQUENCE> using damacy__fse_latency = damacy__fse_throughput<BY_SEQUENCE>;
 #endif
-static_assert(damacy__fse_throughput::SIZE <= DAMACY__SHARED_MAX, "shared memory");
-static_assert(damacy__fse_latency::SIZE <= DAMACY__ZSTD_FSE_LATENCY_SHARED, "host's view");
+static_assert(damacy__fse_throughput<false>::SIZE <= DAMACY__SHARED_MAX, "shared memory");
+static_assert(damacy__fse_latency<false>::SIZE <= DAMACY__ZSTD_FSE_LATENCY_SHARED, "host's view");
 
 // The stage. Grid: one CTA of DAMACY__FSE_THREADS a multiprocessor; dynamic shared memory: all that
-// a CTA may have (DAMACY__SHARED_MAX).
+// a CTA may have (DAMACY__SHARED_MAX). BY_SEQUENCE: as FLAG_BY_SEQUENCE of the wave.
+template <bool BY_SEQUENCE>
 static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* shared)
 {
 #ifdef DAMACY__FSE_HAS_LATENCY
+    typedef damacy__fse_throughput<BY_SEQUENCE> narrow;
+    typedef damacy__fse_latency<BY_SEQUENCE> wide;
     const uint32_t n = damacy__zstd_counts(w)->n_sequence_blocks;
-    const uint32_t lanes = damacy__fse_throughput::LANES, wide_lanes = damacy__fse_latency::LANES;
+    const uint32_t lanes = narrow::LANES, wide_lanes = wide::LANES;
     damacy__fse_plan plan;
 
     if (w.flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT)
@@ -368,9 +376,8 @@ static __device__ void damacy__zstd_fse(const damacy__zstd_wave& w, uint8_t* sha
         plan = damacy__fse_plan_even(n, wide_lanes, true, false);
     else if (threadIdx.x < 32)
         plan = damacy__fse_plan_mixed(w, n, lanes, wide_lanes);
-    damacy__fse_run<damacy__fse_throughput, damacy__fse_latency>(w, plan,
-                                                                 damacy__shared_address(shared));
+    damacy__fse_run<narrow, wide>(w, plan, damacy__shared_address(shared));
 #else
-    damacy__fse_run_even<damacy__fse_throughput>(w, damacy__shared_address(shared));
+    damacy__fse_run_even<damacy__fse_throughput<BY_SEQUENCE>>(w, damacy__shared_address(shared));
 #endif
 }

@@ -36,18 +36,19 @@ DAMACY__INLINE uint32_t damacy__fse_constant(uint32_t i)
 // Symbolic offsets count up while an offset is decremented: both are one less.
 #define DAMACY__FSE_SYMBOL(k) (DAMACY__ZSTD_D_SYMBOLIC | (uint32_t)(k) << 18 | 0x3ffffu)
 
-// Of a lane, after the batches so far. `start` is the output position less 2^17 and `literals` the
-// high word of a literal record less 1: what makes a record one multiplication, see below.
+// Of a lane, after the batches so far: output position, literals used, repeat offsets. Of records
+// of segments `start` is that position less 2^17 and `literals` the high word of a literal record
+// less 1: what makes a record one multiplication, see below.
 struct damacy__fse_state {
     uint32_t start, literals, r1, r2, r3, n_records;
     uint32_t symbolic;   // bit 31: the block is too long; below: records from here on are plain
     uint32_t min_offset; // 0: an offset was 0
 };
 
-DAMACY__INLINE void damacy__fse_state_init(damacy__fse_state* s)
+template <class S> DAMACY__INLINE void damacy__fse_state_init(damacy__fse_state* s)
 {
-    s->start = 0u - (1u << 17);
-    s->literals = (DAMACY__ZSTD_D_LITERALS << 2) - 1;
+    s->start = S::BY_SEQUENCE ? 0 : 0u - (1u << 17);
+    s->literals = S::BY_SEQUENCE ? 0 : (DAMACY__ZSTD_D_LITERALS << 2) - 1;
     s->r1 = DAMACY__FSE_SYMBOL(0);
     s->r2 = DAMACY__FSE_SYMBOL(1);
     s->r3 = DAMACY__FSE_SYMBOL(2);
@@ -72,6 +73,14 @@ DAMACY__INLINE void damacy__fse_state_save(const damacy__fse_state* s, uint32_t 
 {
     damacy__fse_queue_write(at, s->start, s->literals, s->r1, s->r2);
     damacy__fse_queue_write(at + 16, s->r3, s->n_records, s->symbolic, s->min_offset);
+}
+
+// The state with the position and the number of literals themselves.
+template <class S> DAMACY__INLINE void damacy__fse_state_open(damacy__fse_state* s)
+{
+    s->start += S::BY_SEQUENCE ? 0 : 1u << 17;
+    if (!S::BY_SEQUENCE)
+        s->literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;
 }
 
 // A batch between the halves: offset values and lengths.
@@ -149,12 +158,13 @@ template <class S> DAMACY__INLINE uint32_t damacy__fse_slots(uint32_t records, u
 
 // Second half: records of the batch, two slots a sequence, at `records` (see damacy__fse_slots),
 // and their number in *n. New offset = the repeat offsets that the choice selects + what is added;
-// that they are looked up here and not before makes the halves equally long. A record is start +
-// (length - 1) * 2^17 + D * 2^34, so from `start` - 2^17 it is a multiplication of 32 bits to 64. A
-// run without bytes leaves its slot empty. Nothing here asks how many sequences there are: what
-// follows the last one of the block, up to the end of the batch, has no literals, no length and
-// repeat offset 2, so that it moves nothing, leaves slots that are not looked at, and exchanges
-// repeat offsets 1 and 2, which the end of the block undoes.
+// that they are looked up here and not before makes the halves equally long. A record of a segment
+// is start + (length - 1) * 2^17 + D * 2^34, so from `start` - 2^17 it is a multiplication of 32
+// bits to 64. A run without bytes leaves its slot empty, and so do the literals of a record of a
+// sequence. Nothing here asks how many sequences there are: what follows the last one of the block,
+// up to the end of the batch, has no literals, no length and repeat offset 2, so that it moves
+// nothing, leaves slots that are not looked at, and exchanges repeat offsets 1 and 2, which the end
+// of the block undoes.
 template <class S>
 DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_values<S>* in,
                                      uint32_t shared, uint32_t records, uint32_t left, uint32_t* n)
@@ -181,22 +191,26 @@ DAMACY__INLINE void damacy__fse_emit(damacy__fse_state* s, const damacy__fse_val
         const uint32_t match = s->start + ll;
         const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)s->literals << 32 | s->start);
         const uint64_t copy = (uint64_t)ml * 131072u + ((uint64_t)(offset * 4 - 1) << 32 | match);
+        const uint64_t both =
+            (uint64_t)s->literals * 131072u + ((uint64_t)(offset * 4) << 32 | s->start);
+        const uint64_t record = S::BY_SEQUENCE ? both : copy;
         damacy__fse_queue_write(damacy__fse_slots<S>(records, k), (uint32_t)run,
-                                ll ? (uint32_t)(run >> 32) : DAMACY__FSE_EMPTY, (uint32_t)copy,
-                                (uint32_t)(copy >> 32));
+                                ll && !S::BY_SEQUENCE ? (uint32_t)(run >> 32) : DAMACY__FSE_EMPTY,
+                                (uint32_t)record, (uint32_t)(record >> 32));
         s->r3 = (s->r3 & still3) | (s->r2 & ~still3);
         s->r2 = (s->r2 & still) | (s->r1 & ~still);
         s->r1 = offset;
         s->start = match + ml;
-        s->literals += 4 * ll;
+        s->literals += S::BY_SEQUENCE ? ll : 4 * ll;
         s->min_offset = damacy__min(s->min_offset, offset);
-        n_runs += ll ? 1 : 0;
+        n_runs += ll && !S::BY_SEQUENCE ? 1 : 0;
     }
     *n = n_runs + damacy__min(left, S::BATCH);
     s->n_records += *n;
     if (symbolic)
         s->symbolic = (s->symbolic & 0x80000000u) | s->n_records;
-    if (s->start + (1u << 17) - 1 >= 1u << 17) // sticky: lengths of a batch sum to less than 2^23
+    // Sticky: lengths of a batch sum to less than 2^23.
+    if (s->start + (S::BY_SEQUENCE ? 0 : 1u << 17) - 1 >= 1u << 17)
         s->symbolic |= 0x80000000u;
 }
 

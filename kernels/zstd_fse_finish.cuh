@@ -14,13 +14,12 @@ struct damacy__fse_block {
     uint32_t status; // of the tables and the stream's start
 };
 
-// What became of a block: `walked` is the position after the last sequence, to be all of the
-// stream.
+// What became of a block, from its state as damacy__fse_state_open leaves it: `walked` is the
+// position after the last sequence, to be all of the stream.
 DAMACY__INLINE uint32_t damacy__fse_verdict(const damacy__fse_block* b, const damacy__fse_state* s,
                                             uint32_t walked, uint32_t max_offset)
 {
-    const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;
-    const uint32_t produced = s->start + (1u << 17);
+    const uint32_t literals = s->literals, produced = s->start;
     const uint32_t all = 8 * (uint32_t)(((b->end + 15) & ~15ull) - b->stream);
 
     if (b->status != DAMACY__JOB_OK)
@@ -56,13 +55,13 @@ static __device__ __noinline__ uint32_t damacy__fse_find_room(damacy__zstd_count
 
 // Tells the next stages: sizes and repeat offsets of the block, or an error of its job. The
 // literals after the last sequence become the last record. True if the block is to be decoded
-// again.
+// again. `s` as damacy__fse_verdict has it.
+template <class S>
 DAMACY__INLINE bool damacy__fse_finish(const damacy__zstd_wave& w, const damacy__fse_block* b,
                                        const damacy__fse_state* s, uint32_t status, uint32_t batch)
 {
     damacy__zstd_block* block = b->block;
-    const uint32_t literals = (s->literals + 1 - (DAMACY__ZSTD_D_LITERALS << 2)) / 4;
-    const uint32_t produced = s->start + (1u << 17), tail = block->n_literals - literals;
+    const uint32_t produced = s->start, tail = block->n_literals - s->literals;
     uint32_t n = s->n_records;
 
     if (status == DAMACY__JOB_OK && n + (tail ? 1 : 0) > block->record_capacity) {
@@ -80,8 +79,10 @@ DAMACY__INLINE bool damacy__fse_finish(const damacy__zstd_wave& w, const damacy_
     }
     if (tail) {
         uint64_t* records = (uint64_t*)(uintptr_t)w.records + block->first_record;
-        records[n++] = (uint64_t)(DAMACY__ZSTD_D_LITERALS | literals) << 34 |
-                       (uint64_t)(tail - 1) << 17 | produced;
+        records[n++] = (S::BY_SEQUENCE ? (uint64_t)s->literals << 17
+                                       : (uint64_t)(DAMACY__ZSTD_D_LITERALS | s->literals) << 34 |
+                                             (uint64_t)(tail - 1) << 17) |
+                       produced;
     }
     block->size = produced + tail;
     block->n_records = n;

@@ -32,8 +32,10 @@ DAMACY__INLINE uint64_t damacy__fse_shift_right(uint32_t lo, uint32_t hi, uint32
 //
 // where a is the number of extra bits, width the number of bits of the next state and base its
 // smallest value, always a multiple of 1 << width.
-template <int ENTRY_, int ROW_LOG_, int BATCH_> struct damacy__fse_shape {
+template <int ENTRY_, int ROW_LOG_, int BATCH_, bool BY_SEQUENCE_ = false>
+struct damacy__fse_shape {
     static constexpr uint32_t ENTRY = ENTRY_, ROW_LOG = ROW_LOG_, BATCH = BATCH_;
+    static constexpr bool BY_SEQUENCE = BY_SEQUENCE_; // records, of sequences or of segments
     static constexpr uint32_t LANES = (1u << ROW_LOG) / ENTRY;
     static constexpr uint32_t TOGETHER = 16 / ENTRY; // tables that a warp builds at once
     static constexpr bool WIDE = ENTRY >= 8;

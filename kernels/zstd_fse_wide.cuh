@@ -236,6 +236,7 @@ struct damacy__fse_sums {
 template <class S>
 DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t shared, uint32_t batch)
 {
+    constexpr uint32_t EACH = S::BY_SEQUENCE ? 1 : 4; // a literal, in `literals`
     constexpr uint32_t SHARE = DAMACY__FSE_SHARE(S), N = DAMACY__FSE_TOGETHER;
     constexpr uint32_t WRAP = S::RECORDS_LANE - 8;
     const uint32_t lane = damacy__lane(), j = lane & (S::LANES - 1), part = lane / S::LANES;
@@ -249,7 +250,7 @@ DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t share
     DAMACY__UNROLL for (uint32_t i = 0; i < SHARE; i++)
     {
         const damacy__u32x2 q = damacy__lds64(queue + i * 16 * S::LANES);
-        lengths += q.x + q.y + ((q.x ? 1u << 24 : 0) + (q.y ? 1u << 24 : 0));
+        lengths += q.x + q.y + ((q.x && !S::BY_SEQUENCE ? 1u << 24 : 0) + (q.y ? 1u << 24 : 0));
         literals += q.x;
     }
     uint32_t all_lengths = lengths, all_literals = literals;
@@ -259,7 +260,7 @@ DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t share
         all_literals += lane >= d ? b : 0;
     }
     uint32_t start = s->start + ((all_lengths - lengths) & 0xffffff);
-    uint32_t from = s->literals + 4 * (all_literals - literals);
+    uint32_t from = s->literals + EACH * (all_literals - literals);
     uint32_t at = (((all_lengths - lengths) >> 24) + j) * 8;
     DAMACY__NOUNROLL for (uint32_t i0 = 0; i0 < SHARE; i0 += N)
     {
@@ -270,17 +271,19 @@ DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t share
         DAMACY__UNROLL for (uint32_t i = 0; i < N; i++)
         {
             const uint32_t ll = q[i].x, ml = q[i].y;
+            const uint64_t both = (uint64_t)from * 131072u + start;
             const uint64_t run = (uint64_t)ll * 131072u + ((uint64_t)from << 32 | start);
-            if (ll)
+            if (ll && !S::BY_SEQUENCE)
                 damacy__sts64(records + (at & WRAP), (uint32_t)run, (uint32_t)(run >> 32));
             start += ll;
-            from += 4 * ll;
-            at += ll ? 8 : 0;
+            from += EACH * ll;
+            at += ll && !S::BY_SEQUENCE ? 8 : 0;
             const uint64_t copy = (uint64_t)ml * 131072u + (0xffffffff00000000ull | start);
+            const uint64_t record = S::BY_SEQUENCE ? both : copy;
             const uint32_t to = records + (at & WRAP), place = first + i * 16 * S::LANES;
             if (ml)
-                damacy__sts32(to, (uint32_t)copy);
-            damacy__fse_queue_write(place, ml ? to + 4 : place, (uint32_t)(copy >> 32), q[i].z,
+                damacy__sts32(to, (uint32_t)record);
+            damacy__fse_queue_write(place, ml ? to + 4 : place, (uint32_t)(record >> 32), q[i].z,
                                     q[i].w);
             start += ml;
             at += 8;
@@ -289,8 +292,8 @@ DAMACY__INLINE void damacy__fse_wide_records(damacy__fse_sums* s, uint32_t share
     all_lengths = damacy__shfl(all_lengths, 32 - S::LANES + j);
     all_literals = damacy__shfl(all_literals, 32 - S::LANES + j);
     s->start += all_lengths & 0xffffff;
-    s->literals += 4 * all_literals;
-    s->too_long |= s->start + (1u << 17) > 1u << 17;
+    s->literals += EACH * all_literals;
+    s->too_long |= s->start + (S::BY_SEQUENCE ? 0 : 1u << 17) > 1u << 17;
     if (part == 0)
         damacy__sts32(shared + S::COUNT + (batch & 1) * 4 * S::LANES + 4 * j, all_lengths >> 24);
 }

@@ -21,6 +21,7 @@ typedef struct damacy__zstd_walk {
     uint32_t known;            // every frame so far had a content size
     uint32_t n_headers;        // of blocks, frames and skippable frames
     uint32_t is_tight;         // blocks get room for likely records, not for all that may be
+    uint32_t by_sequence;      // records are of sequences
     uint32_t max_size;         // block maximum of the current frame
     uint32_t tree;             // tree that the last Huffman literals of the frame defined, or NONE
     uint32_t tables[3];        // blocks that last defined LL, OF, ML, or NONE
@@ -258,7 +259,8 @@ static __device__ bool damacy__zstd_compressed(damacy__zstd_walk& k, uint32_t en
                 k.tables[t] = index;
             b.tables[t] = k.tables[t];
         }
-        const uint32_t most_runs = damacy__min(b.n_sequences, b.n_literals);
+        const uint32_t most_runs =
+            k.by_sequence ? 0 : damacy__min(b.n_sequences, b.n_literals); // beside the last one
         const uint32_t most = b.n_sequences + most_runs + 1;
         const uint32_t likely = b.n_sequences + damacy__min(most_runs, n_runs) + 1;
         b.record_capacity = k.is_tight ? likely : most;

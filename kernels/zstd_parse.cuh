@@ -315,6 +315,7 @@ DAMACY__INLINE void damacy__zstd_walk_begin(damacy__zstd_walk& k, const damacy__
     k.known = 1;
     k.n_headers = 0;
     k.is_tight = 0;
+    k.by_sequence = 0;
     k.max_size = 0;
     k.ahead = damacy__zstd_glance{};
     k.n = damacy__zstd_span{};
@@ -341,6 +342,7 @@ static __device__ damacy__zstd_span damacy__zstd_count_job(const damacy__zstd_wa
     if (error != DAMACY__ZSTD_NO_ERROR)
         return damacy__zstd_span{};
     damacy__zstd_walk_begin(k, job);
+    k.by_sequence = w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE;
     if (damacy__zstd_walk_job<false, WARP>(w, k, k.n, index) && k.known) {
         if (expected != DAMACY__SIZE_UNKNOWN && k.content != expected)
             damacy__zstd_stop(k, 0, DAMACY__JOB_SIZE_MISMATCH);
@@ -387,6 +389,7 @@ static __device__ void damacy__zstd_fill_job(const damacy__zstd_wave& w, uint32_
     damacy__zstd_walk k;
 
     damacy__zstd_walk_begin(k, job);
+    k.by_sequence = w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE;
     k.is_tight = damacy__zstd_counts(w)->is_tight;
     span.n_records -= k.is_tight ? 16ull * span.n_spared : 0;
     k.n.first_frame = span.first_frame;

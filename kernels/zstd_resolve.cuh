@@ -173,13 +173,15 @@ DAMACY__INLINE void damacy__zstd_order_after_fse(const damacy__zstd_wave& w)
 
 // Whether literals are decoded beside the sequences. By lanes they take long wherever they find
 // room, so they gain only if they are done before the last sequences are: with few bytes for each
-// record of these. (Text has 0.4, dim microscopy 0.4 to 0.6; with 0.95 nothing is gained.)
+// sequence of these, which are two thirds of records of segments. (Of these text has 0.4, dim
+// microscopy 0.4 to 0.6; with 0.95 nothing is gained.)
 DAMACY__INLINE bool damacy__zstd_order_is_early(const damacy__zstd_wave& w)
 {
     const damacy__zstd_counters* const c = damacy__zstd_counts(w);
+    const uint32_t eighths = w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE ? 9 : 6;
 
-    return w.flags & DAMACY__ZSTD_FLAG_EARLY &&
-           (!(w.flags & DAMACY__ZSTD_FLAG_EARLY_FEW) || 4 * c->n_literal_bytes < 3 * c->n_records);
+    return w.flags & DAMACY__ZSTD_FLAG_EARLY && (!(w.flags & DAMACY__ZSTD_FLAG_EARLY_FEW) ||
+                                                 8 * c->n_literal_bytes < eighths * c->n_records);
 }
 
 // The lists: of two blocks of threads the first makes that of sequences, the second that of frames;

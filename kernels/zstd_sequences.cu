@@ -18,7 +18,7 @@ extern "C" __global__ __launch_bounds__(64) void damacy_zstd_tables(damacy__zstd
 extern "C" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(shared);
-    damacy__zstd_fse(w, shared);
+    damacy__zstd_fse<false>(w, shared);
 }
 
 // The same for few blocks: half as many registers, DAMACY__ZSTD_FSE_LATENCY_SHARED bytes of shared
@@ -26,7 +26,7 @@ extern "C" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse(damacy__zst
 extern "C" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse_few(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(shared);
-    damacy__fse_run_even<damacy__fse_latency>(w, damacy__shared_address(shared));
+    damacy__fse_run_even<damacy__fse_latency<false>>(w, damacy__shared_address(shared));
 }
 
 // Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.

@@ -287,7 +287,7 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.results = results;
     zstd.scratch = scratch;
     zstd.blosc = blosc;
-    zstd.filtered = call->kernels->lz.filtered.kernels;
+    zstd.blosc_kernels = call->kernels->lz.zstd.kernels;
     zstd.likely_jobs = likely;
     zstd.likely_size = call->likely_size;
     zstd.stream = call->stream;

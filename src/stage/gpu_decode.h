@@ -48,7 +48,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.results = results;
     call.scratch = gpu->scratch;
     call.blosc = blosc;
-    call.filtered = gpu->lz.filtered.kernels;
+    call.blosc_kernels = gpu->lz.zstd.kernels;
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
     call.n_held = damacy__copies_blocks(&gpu->copies, &gpu->device);

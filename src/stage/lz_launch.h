@@ -10,6 +10,7 @@
 #include "gpu/program.h"
 #include "kernels/blosc_abi.h"
 #include "kernels/lz4_abi.h"
+#include "stage/zstd_kernels.h"
 
 /* Scratch of blosc chunks. Addresses of the wave count from its start. zstd_jobs, their count and
  * their results are what the Zstandard decoder is to be called with. */
@@ -40,7 +41,7 @@ typedef struct damacy__lz_call {
 
 /* Zero: none. One thread at a time launches; waves on several streams are fine. */
 typedef struct damacy__lz_kernels {
-    damacy__program lz4, blosc, filtered, copy, crc32c;
+    damacy__program lz4, blosc, zstd, copy, crc32c;
 } damacy__lz_kernels;
 
 static bool damacy__blosc_layout_of(const damacy__blosc_limits* limits, damacy__blosc_layout* out);
@@ -144,19 +145,20 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
     static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse", "damacy_lz4_fours"};
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_unfilter"};
-    static const char* const filtered[] = {
-        "damacy_zstd_filtered_256x4", "damacy_zstd_filtered_128x4_3k",
-        "damacy_zstd_filtered_128x2_serial", "damacy_zstd_filtered_64x4_serial",
-        "damacy_zstd_filtered_256x2_serial"};
+    static const char* const zstd[] = {
+        "damacy_zstd_blosc_fse",         "damacy_zstd_blosc_fse_few",
+        "damacy_zstd_blosc_1024x3",      "damacy_zstd_blosc_256x4",
+        "damacy_zstd_blosc_128x4_3k",    "damacy_zstd_blosc_128x2_serial",
+        "damacy_zstd_blosc_64x4_serial", "damacy_zstd_blosc_256x2_serial"};
     static const char* const copy[] = {"damacy_clear_failed", "damacy_gather"};
     static const char* const crc32c[] = {"damacy_crc32c"};
     const damacy__program_spec specs[5] = {
         {"kernels/lz4.cu", lz4, DAMACY__COUNT(lz4), NULL, 0},
         {"kernels/blosc.cu", blosc, DAMACY__COUNT(blosc), NULL, 0},
-        {"kernels/zstd_filtered.cu", filtered, DAMACY__COUNT(filtered), NULL, 0},
+        {"kernels/zstd_blosc.cu", zstd, DAMACY__COUNT(zstd), NULL, 0},
         {"kernels/copy.cu", copy, DAMACY__COUNT(copy), NULL, 0},
         {"kernels/crc32c.cu", crc32c, DAMACY__COUNT(crc32c), NULL, 0}};
-    damacy__program* const programs[5] = {&kernels->lz4, &kernels->blosc, &kernels->filtered,
+    damacy__program* const programs[5] = {&kernels->lz4, &kernels->blosc, &kernels->zstd,
                                           &kernels->copy, &kernels->crc32c};
 
     memset(kernels, 0, sizeof *kernels);
@@ -174,9 +176,14 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
 static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, damacy__device* device,
                                                damacy_error* err)
 {
+    damacy__kernel* zstd = kernels->zstd.kernels;
+
     DAMACY__TRY(damacy__program_finish(&kernels->lz4, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->blosc, device, err));
-    DAMACY__TRY(damacy__program_finish(&kernels->filtered, device, err));
+    DAMACY__TRY(damacy__program_finish(&kernels->zstd, device, err));
+    DAMACY__TRY(damacy__zstd_allow_back(&zstd[DAMACY__ZSTD_BLOSC_FSE],
+                                        &zstd[DAMACY__ZSTD_BLOSC_TILE], DAMACY__ZSTD_TILE_BLOSC,
+                                        DAMACY__ZSTD_TILES - DAMACY__ZSTD_TILE_BLOSC, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->copy, device, err));
     return damacy__program_finish(&kernels->crc32c, device, err);
 }
@@ -186,7 +193,7 @@ static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__devic
 {
     damacy__program_deinit(&kernels->crc32c, device);
     damacy__program_deinit(&kernels->copy, device);
-    damacy__program_deinit(&kernels->filtered, device);
+    damacy__program_deinit(&kernels->zstd, device);
     damacy__program_deinit(&kernels->blosc, device);
     damacy__program_deinit(&kernels->lz4, device);
 }

@@ -31,10 +31,9 @@ typedef struct damacy__zstd_call {
     damacy__stream stream;
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
     /* jobs of blosc chunks: their wave with addresses of the device, whose moves are made as well,
-       and shapes of execution that undo byte shuffle, from TILE_FILTERED on; or NULL, and the
-       shapes do not matter */
+       and the kernels of kernels/zstd_blosc.cu; or NULL, and these do not matter */
     const damacy__blosc_wave* blosc;
-    const damacy__kernel* filtered;
+    const damacy__kernel* blosc_kernels;
     uint32_t n_concurrent; /* waves that run at the same time, with this one: of two or more each
                               takes no more of the device than helps; 0: 1 */
     uint32_t n_held;       /* multiprocessors that hold other kernels' blocks for long */
@@ -177,6 +176,15 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
            DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
 }
 
+/* The kind of records: of sequences for blosc chunks, whose lengths are long, where all that is
+ * launched can read them. Frames by themselves lose as much as these gain. */
+static uint32_t damacy__zstd_choose_records(const damacy__zstd_pass* run)
+{
+    return run->call->blosc && !(run->options.execute & ~DAMACY__ZSTD_EXECUTE_SEQUENCES)
+               ? DAMACY__ZSTD_FLAG_BY_SEQUENCE
+               : 0;
+}
+
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
 static void damacy__zstd_choose(damacy__zstd_pass* run)
 {
@@ -214,7 +222,10 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (!(o->execute & tiles)) {
         o->execute |= DAMACY__ZSTD_EXECUTE_128X4_3K;
     }
-    run->wave.flags = o->execute | o->fse;
+    if (o->execute & DAMACY__ZSTD_EXECUTE_BLOSC) {
+        o->execute &= DAMACY__ZSTD_EXECUTE_SEQUENCES;
+    }
+    run->wave.flags = o->execute | o->fse | damacy__zstd_choose_records(run);
 }
 
 /* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel

@@ -50,8 +50,13 @@ enum { /* of the program back */
        DAMACY__ZSTD_RELAY_WIDE = 7,
        DAMACY__ZSTD_TILE = 8 /* shapes, in the order of damacy__zstd_tile_of */
 };
-enum { /* of shapes: PLAIN in the program back; from FILTERED on those that undo byte shuffle */
-       DAMACY__ZSTD_TILE_FILTERED = 3,
+enum { /* of the program kernels/zstd_blosc.cu */
+       DAMACY__ZSTD_BLOSC_FSE = 0,
+       DAMACY__ZSTD_BLOSC_FSE_FEW = 1,
+       DAMACY__ZSTD_BLOSC_TILE = 2 /* shapes, from DAMACY__ZSTD_TILE_BLOSC on */
+};
+enum { /* of shapes: PLAIN in the program back, from BLOSC on in that for blosc */
+       DAMACY__ZSTD_TILE_BLOSC = 2,
        DAMACY__ZSTD_TILE_256X4 = 3,
        DAMACY__ZSTD_TILES_PLAIN = 5,
        DAMACY__ZSTD_TILES = 8
@@ -68,9 +73,9 @@ typedef struct damacy__zstd_tile {
 static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
 {
     static const damacy__zstd_tile tiles[DAMACY__ZSTD_TILES] = {
-        {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384), 1},
         {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096), 8},
         {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096), 8},
+        {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384), 1},
         {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168), 4},
         {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072), 8},
         {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 128, DAMACY__ZSTD_SERIAL_SHARED(128, 2, 6144), 8},
@@ -129,6 +134,29 @@ static uint32_t damacy__zstd_lanes_shared(const damacy__device* device, uint32_t
                        DAMACY__ZSTD_LANES10_SHARED);
 }
 
+static bool damacy__zstd_tile_fits(const damacy__device* device, uint32_t index)
+{
+    return damacy__zstd_tile_of(index).shared <= device->shared_per_block;
+}
+
+/* Shared memory of the kernels that decode sequences, of many blocks and of few, and of n shapes of
+ * execution from `first` on, of which a device may lack some. */
+static damacy_status damacy__zstd_allow_back(damacy__kernel* fse, damacy__kernel* tiles,
+                                             uint32_t first, uint32_t n, damacy__device* device,
+                                             damacy_error* err)
+{
+    DAMACY__TRY(damacy__kernel_allow_shared(&fse[0], device, device->shared_per_block, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(
+        &fse[1], device, damacy__zstd_fit(device, DAMACY__ZSTD_FSE_LATENCY_SHARED), err));
+    for (uint32_t i = 0; i < n; i++) {
+        if (damacy__zstd_tile_fits(device, first + i)) {
+            DAMACY__TRY(damacy__kernel_allow_shared(&tiles[i], device,
+                                                    damacy__zstd_tile_of(first + i).shared, err));
+        }
+    }
+    return DAMACY_OK;
+}
+
 /* Begins to compile. On failure there is nothing to deinit. */
 static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 const damacy__device* device,
@@ -155,9 +183,9 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                        "damacy_zstd_cut",
                                        "damacy_zstd_relay",
                                        "damacy_zstd_relay_wide",
-                                       "damacy_zstd_execute_1024x3",
                                        "damacy_zstd_execute_128x4",
                                        "damacy_zstd_execute_128x2",
+                                       "damacy_zstd_execute_1024x3",
                                        "damacy_zstd_execute_256x4",
                                        "damacy_zstd_execute_128x4_3k"};
     damacy__program_spec spec = {0};
@@ -200,18 +228,10 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
         DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS128], device,
                                                 DAMACY__ZSTD_SPLIT_SHARED(128), err));
     }
-    DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_FSE], device,
-                                            device->shared_per_block, err));
-    DAMACY__TRY(damacy__kernel_allow_shared(
-        &back[DAMACY__ZSTD_FSE_FEW], device,
-        damacy__zstd_fit(device, DAMACY__ZSTD_FSE_LATENCY_SHARED), err));
+    DAMACY__TRY(damacy__zstd_allow_back(&back[DAMACY__ZSTD_FSE], &back[DAMACY__ZSTD_TILE], 0,
+                                        DAMACY__ZSTD_TILES_PLAIN, device, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES_PLAIN; i++) {
-        const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
-        if (tile.shared <= device->shared_per_block) {
-            DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_TILE + i], device,
-                                                    tile.shared, err));
-            kernels->tiles |= tile.flag;
-        }
+        kernels->tiles |= damacy__zstd_tile_fits(device, i) ? damacy__zstd_tile_of(i).flag : 0;
     }
     if (damacy__zstd_relay_fits(device)) {
         DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY], device,

@@ -279,8 +279,10 @@ static uint32_t damacy__zstd_fse_blocks(const damacy__device* device)
  * memory is taken from, has the others. */
 static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_error* err)
 {
-    const damacy__kernel* back = run->kernels->back.kernels;
     const uint32_t flags = run->wave.flags;
+    const damacy__kernel* fse = flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE
+                                    ? &run->call->blosc_kernels[DAMACY__ZSTD_BLOSC_FSE]
+                                    : &run->kernels->back.kernels[DAMACY__ZSTD_FSE];
     const bool is_full = flags & DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     const bool is_few = flags & DAMACY__ZSTD_FLAG_FSE_LATENCY || (run->is_few && !is_full);
     const uint32_t each =
@@ -292,8 +294,7 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_erro
     }
     run->division = 0;
     run->also = run->options.early & DAMACY__ZSTD_FLAG_EARLY;
-    return damacy__zstd_step(run, &back[is_few ? DAMACY__ZSTD_FSE_FEW : DAMACY__ZSTD_FSE], grid,
-                             256,
+    return damacy__zstd_step(run, &fse[is_few ? 1 : 0], grid, 256,
                              is_few ? damacy__zstd_fit(run->device, DAMACY__ZSTD_FSE_LATENCY_SHARED)
                                     : run->device->shared_per_block,
                              err);
@@ -318,6 +319,8 @@ static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, uint32_t fl
 static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
+    const damacy__kernel* blosc = run->call->blosc_kernels;
+    const bool by_sequence = run->wave.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE;
     const uint64_t most = 8ull * run->device->n_multiprocessors;
     uint32_t n_tiles = 0;
 
@@ -331,10 +334,9 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
-        const bool is_filtered = run->call->blosc && i >= DAMACY__ZSTD_TILE_FILTERED;
-        const damacy__kernel* kernel = is_filtered
-                                           ? &run->call->filtered[i - DAMACY__ZSTD_TILE_FILTERED]
-                                           : &back[DAMACY__ZSTD_TILE + i];
+        const damacy__kernel* kernel =
+            by_sequence ? &blosc[DAMACY__ZSTD_BLOSC_TILE + i - DAMACY__ZSTD_TILE_BLOSC]
+                        : &back[DAMACY__ZSTD_TILE + i];
         const uint64_t grid = damacy__zstd_tile_grid(run, tile.flag);
         if (!(run->options.execute & tile.flag)) {
             continue;
@@ -343,7 +345,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         if (damacy__zstd_has_company(run)) {
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
-        if (n_tiles++ == 0 || run->n_jobs <= 1000 || is_filtered) {
+        if (n_tiles++ == 0 || run->n_jobs <= 1000 || by_sequence) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, grid, tile.threads,

@@ -46,7 +46,7 @@ cases() {
         done
         echo "codec lz4 decodes_lz4_and_blosc"
         echo "codec blosc decodes_lz4_and_blosc"
-        for kernels in zstd_filtered_64 zstd_filtered_128x2 zstd_filtered_256x2; do
+        for kernels in zstd_blosc_64 zstd_blosc_128x2 zstd_blosc_256x2 zstd_blosc_1024 zstd_blosc_fse_few; do
             echo "codec $kernels waves_of_shuffled_blosc"
         done
         echo "pipeline assemble the_gpu_gives"

@@ -316,12 +316,23 @@ TEST(codec_gpu_decodes_waves_of_shuffled_blosc_of_every_density)
     NEED(DAMACY_CODEC_BLOSC)
     const bool is_small = getenv("DAMACY_TEST_SMALL") != nullptr; // under a sanitizer
     uint64_t seed = 5;
-    for (const unsigned n : {1300u, 700u, 500u, 160u, 90u}) {
+    for (const unsigned n : {1300u, 700u, 500u, 160u, 90u, 20u}) {
         for (const unsigned rare : {150u, 10u, 3u}) {
             const codec_wave wave = {n,    is_small ? 4096u : 32768u, 256,
                                      rare, rare == 10 ? 2u : 0u,      n < 100 ? 4u : 1u};
             check_codec_wave(*gpu(DAMACY_CODEC_BLOSC), wave, &seed);
         }
+    }
+}
+
+// Large ones, which all multiprocessors share: records of segments, whose shapes undo no shuffle.
+TEST(codec_gpu_decodes_large_chunks_of_shuffled_blosc)
+{
+    NEED(DAMACY_CODEC_BLOSC)
+    uint64_t seed = 6;
+    for (const unsigned n : {150u, 100u, 60u, 5u, 1u}) {
+        const codec_wave wave = {n, 1u << 20, 1024, 10, n == 5 ? 2u : 0u};
+        check_codec_wave(*gpu(DAMACY_CODEC_BLOSC), wave, &seed);
     }
 }
 

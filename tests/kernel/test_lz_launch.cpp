@@ -27,7 +27,7 @@ static std::vector<std::pair<uint64_t, uint64_t>> taken;
 static const damacy__source sources[] = {
     {"kernels/zstd.cu", "1"},     {"kernels/zstd_sequences.cu", "2"}, {"kernels/lz4.cu", "3"},
     {"kernels/blosc.cu", "4"},    {"kernels/copy.cu", "5"},           {"kernels/crc32c.cu", "6"},
-    {"kernels/assemble.cu", "7"}, {"kernels/zstd_filtered.cu", "8"}};
+    {"kernels/assemble.cu", "7"}, {"kernels/zstd_blosc.cu", "8"}};
 
 static void open_all(uint64_t seed)
 {
@@ -192,7 +192,7 @@ static void run_wave(uint64_t seed, bool corrupt, uint32_t execute)
     zstd_call.scratch = take(zstd_layout.size);
     const damacy__blosc_wave on_device = damacy__blosc_wave_at(&blosc, &call);
     zstd_call.blosc = &on_device;
-    zstd_call.filtered = kernels.filtered.kernels;
+    zstd_call.blosc_kernels = kernels.zstd.kernels;
     zstd_call.options.execute = execute;
     zstd_call.stream = stream;
     zstd_call.likely_jobs = 8;

@@ -119,7 +119,23 @@ TEST(zstd_decodes_the_generated_frames)
     valid_set("D_smallblk_s2001", 300, true, o, full ? 1 : 5);
     valid_set("C_cs14_s1001", 300, false, o, full ? 1 : 9);
     valid_set("A_big_s1", 21, false, o, full ? 1 : 10);
+    for (uint32_t i = 0; i < 6; i++) { // as for blosc
+        static const uint32_t shapes[] = {
+            DAMACY__ZSTD_EXECUTE_128X2_SERIAL, DAMACY__ZSTD_EXECUTE_64X4_SERIAL,
+            DAMACY__ZSTD_EXECUTE_256X2_SERIAL, DAMACY__ZSTD_EXECUTE_128X4_3K,
+            DAMACY__ZSTD_EXECUTE_256X4,        DAMACY__ZSTD_EXECUTE_1024X3};
+        o.literals = (int)(i % 3);
+        o.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | shapes[i] |
+                  (i % 2 ? DAMACY__ZSTD_FLAG_FSE_LATENCY : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT);
+        valid_set("D_smallblk_s2001", 300, i % 2, o, full ? 1 : 9);
+        valid_set("C_cs14_s1001", 300, i % 2, o, full ? 1 : 9);
+        valid_set(i % 2 ? "A_big_s1" : "B_cs17_s1", i % 2 ? 21 : 300, false, o,
+                  full    ? 1
+                  : i % 2 ? 21
+                          : 30);
+    }
     if (full) {
+        o.literals = WAVE_SPLIT128;
         o.flags = DAMACY__ZSTD_EXECUTE_1024X3;
         valid_set("D_smallblk_s2001", 300, true, o);
         valid_set("C_cs14_s1001", 300, false, o);
@@ -169,7 +185,8 @@ static const char* const deliberate[] = {
     nullptr,
 };
 
-TEST(zstd_agrees_with_libzstd_on_fuzzed_inputs)
+// With both kinds of records.
+static void check_fuzzed(uint32_t flags)
 {
     const std::vector<corpus_file> files = corpus_load("zstd_fuzz");
     wave_options o;
@@ -177,6 +194,7 @@ TEST(zstd_agrees_with_libzstd_on_fuzzed_inputs)
 
     CHECK_EQ(files.size(), 1230);
     o.literals = WAVE_SPLIT32;
+    o.flags = flags;
     decode_all(files, 128, o, false, [&](const corpus_file& f, wave_job& j, bool before) {
         const verdict v = verdict_of(f.row);
         if (before) {
@@ -198,6 +216,12 @@ TEST(zstd_agrees_with_libzstd_on_fuzzed_inputs)
     });
     CHECK_EQ(wrong, 0);
     CHECK(differences <= 12);
+}
+
+TEST(zstd_agrees_with_libzstd_on_fuzzed_inputs)
+{
+    check_fuzzed(DAMACY__ZSTD_EXECUTE_128X4_3K);
+    check_fuzzed(DAMACY__ZSTD_FLAG_BY_SEQUENCE | DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
 }
 
 // ---- jobs and waves ----
@@ -493,6 +517,38 @@ TEST(zstd_makes_room_for_likely_records_where_not_all_have_room)
     }
 }
 
+// How many records of sequences there are is known before they are decoded.
+TEST(zstd_makes_room_for_all_records_of_sequences)
+{
+    const bytes content = volume(60000, 60), frame = compressed(content, 3, true);
+    const std::vector<bytes> contents(12, content);
+    damacy__zstd_counters counters = {};
+    wave_options o;
+
+    o.counters = &counters;
+    for (int run = 0; run < 6; run++) {
+        std::vector<wave_job> jobs(12, job_of(frame, content.size()));
+        o.seed = (uint64_t)run + 50;
+        o.literals = run % 3;
+        o.max_records = 0;
+        o.flags = DAMACY__ZSTD_EXECUTE_128X4;
+        CHECK(wave_run(jobs, o).empty());
+        const uint64_t of_segments = counters.n_records;
+        o.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+        CHECK(wave_run(jobs, o).empty());
+        CHECK(counters.n_records < of_segments * 3 / 4);
+        const uint64_t all = records_placed(counters);
+        o.max_records = all;
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.is_tight + counters.n_more_records, 0u);
+        CHECK_EQ(check_refused(jobs, contents), 0);
+        o.max_records = all - 16;
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.n_more_records, 0u);
+        CHECK_EQ(check_refused(jobs, contents), 1);
+    }
+}
+
 TEST(zstd_decodes_blocks_of_more_records_than_were_likely)
 {
     const std::vector<corpus_file> all = corpus_load("C_cs14_s1001");
@@ -622,15 +678,25 @@ TEST(zstd_bounds_the_walk_over_headers)
 
 // Whatever we accept libzstd accepts with the same bytes. It is laxer in one way that is common:
 // its fast Huffman loops do not check that a stream ends where its symbols do. n_lax counts the
-// rest.
+// rest. With both kinds of records, which leave the same.
 static void check_broken(std::vector<wave_job>& jobs, const bytes& original, uint64_t seed,
                          uint64_t* n_lax)
 {
+    std::vector<wave_job> again = jobs;
     wave_options o;
     o.seed = seed;
     o.literals = (int)(seed % 3);
+    o.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE |
+              (seed % 2 ? DAMACY__ZSTD_EXECUTE_128X2_SERIAL : DAMACY__ZSTD_EXECUTE_256X4);
+    CHECK(wave_run(again, o).empty());
     o.flags = seed % 2 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_RELAY;
     CHECK(wave_run(jobs, o).empty());
+    for (size_t i = 0; i < jobs.size(); i++) {
+        CHECK(again[i].canary);
+        CHECK_EQ(again[i].result.status, jobs[i].result.status);
+        CHECK_EQ(again[i].result.error_offset, jobs[i].result.error_offset);
+        CHECK(again[i].out == jobs[i].out);
+    }
     for (const wave_job& j : jobs) {
         bytes out(original.size() + 1);
         const size_t n = ZSTD_decompress(out.data(), out.size(), j.src.data(), j.src.size());

@@ -197,7 +197,7 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
 static uint32_t chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
                            const damacy__blosc_wave* blosc)
 {
-    const damacy__kernel filtered[DAMACY__ZSTD_TILES] = {};
+    const damacy__kernel blosc_kernels[8] = {};
     damacy__zstd_kernels all = {};
     damacy__zstd_call call = {};
     damacy__zstd_pass run = {};
@@ -206,7 +206,7 @@ static uint32_t chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
     all.tiles = DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
                 DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
                 DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
-    call.filtered = filtered;
+    call.blosc_kernels = blosc_kernels;
     call.n_concurrent = n_concurrent;
     call.blosc = blosc;
     run.kernels = &all;
@@ -225,13 +225,20 @@ static uint32_t shapes_of(uint32_t n, uint64_t size, bool has_company,
 }
 
 // Whatever number of jobs: shapes that undo a filter are there to be had, but the jobs are frames.
-TEST(zstd_launch_takes_shapes_of_blosc_for_blosc_alone)
+// Records are of sequences where all shapes can read them, which those of large frames cannot.
+TEST(zstd_launch_takes_shapes_and_records_of_blosc_for_blosc_alone)
 {
     const damacy__blosc_wave blosc = {};
+    const uint32_t by_sequence = DAMACY__ZSTD_FLAG_BY_SEQUENCE;
 
     for (const uint32_t n : {1u, 49u, 50u, 200u, 201u, 601u, 1001u, 1201u, 100000u}) {
         CHECK_EQ(shapes_of(n, 0, false, nullptr) & DAMACY__ZSTD_EXECUTE_BLOSC, 0);
         CHECK_EQ((shapes_of(n, 0, false, &blosc) & DAMACY__ZSTD_EXECUTE_BLOSC) != 0, n >= 50);
+        CHECK_EQ(chosen_for(n, 0, 1, nullptr) & by_sequence, 0);
+        CHECK_EQ(chosen_for(n, 0, 1, &blosc) & by_sequence, by_sequence);
+        const uint32_t large = chosen_for(n, 9 << 20, 1, &blosc);
+        CHECK_EQ(large & by_sequence, n > 200 ? by_sequence : 0);
+        CHECK_EQ((large & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) != 0, n <= 200);
     }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include "tests/simt/simt.h"
 #include "kernels/zstd.cu"
+#include "kernels/zstd_blosc.cu"
 #include "kernels/zstd_sequences.cu"
 #include "tests/kernel/zstd_corpus.h"
 
@@ -55,15 +56,41 @@ struct wave_memory {
 
 enum { WAVE_CANARY = 64 };
 
-// The invariants of records that zstd_abi.h promises. Empty, or what is broken.
+// The invariants of records of sequences that zstd_abi.h promises. Empty, or what is broken.
+static inline std::string wave_check_sequences(const damacy__zstd_wave& w,
+                                               const damacy__zstd_block& b)
+{
+    const uint64_t* const records = (const uint64_t*)(uintptr_t)w.records + b.first_record;
+
+    if (b.n_records != b.n_sequences && b.n_records != b.n_sequences + 1) {
+        return "not a record a sequence";
+    }
+    for (uint32_t i = 0; i < b.n_records; i++) {
+        const bool is_last = i + 1 == b.n_records, is_tail = i == b.n_sequences;
+        const uint64_t start = records[i] & 0x1ffff, at = records[i] >> 17 & 0x1ffff;
+        const uint64_t end = is_last ? b.size : records[i + 1] & 0x1ffff;
+        const uint64_t literal_end = is_last ? b.n_literals : records[i + 1] >> 17 & 0x1ffff;
+        const uint64_t n_match = end - start - (literal_end - at);
+        if (i == 0 && (start || at)) {
+            return "the first record does not start at 0";
+        }
+        if (end <= start || literal_end < at || literal_end - at > end - start) {
+            return "starts or positions of literals do not grow";
+        }
+        if (is_tail ? n_match != 0 || records[i] >> 34 != 0
+                    : n_match < 3 || records[i] >> 34 == 0) {
+            return "a match is too short, or its offset 0";
+        }
+    }
+    return b.size > b.max_size ? "the sum of records is wrong" : "";
+}
+
+// The same of segments.
 static inline std::string wave_check_block(const damacy__zstd_wave& w, const damacy__zstd_block& b)
 {
     const uint64_t* const records = (const uint64_t*)(uintptr_t)w.records + b.first_record;
     uint64_t at = 0, literal = 0;
 
-    if (b.n_records > b.record_capacity) {
-        return "more records than capacity";
-    }
     for (uint32_t i = 0; i < b.n_records; i++) {
         const uint64_t start = records[i] & 0x1ffff, n = (records[i] >> 17 & 0x1ffff) + 1;
         const uint64_t d = records[i] >> 34;
@@ -96,7 +123,10 @@ static inline std::string wave_check_records(const damacy__zstd_wave& w)
             damacy__zstd_errors(w)[job] != DAMACY__ZSTD_NO_ERROR) {
             continue;
         }
-        const std::string wrong = wave_check_block(w, b);
+        const std::string wrong = b.n_records > b.record_capacity ? "more records than capacity"
+                                  : w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE
+                                      ? wave_check_sequences(w, b)
+                                      : wave_check_block(w, b);
         if (!wrong.empty()) {
             return wrong;
         }
@@ -160,7 +190,8 @@ static inline std::string wave_early(damacy__zstd_wave w, int how, uint32_t earl
     if (!(early & DAMACY__ZSTD_FLAG_EARLY))
         return "";
     wave_literals(w, how);
-    const bool are_few = 4 * c.n_literal_bytes < 3 * c.n_records;
+    const uint32_t eighths = w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE ? 9 : 6;
+    const bool are_few = 8 * c.n_literal_bytes < eighths * c.n_records;
     const bool may_be = are_few || !(w.flags & DAMACY__ZSTD_FLAG_EARLY_FEW);
     for (const uint32_t n : c.n_literal_blocks) {
         if (n && !may_be)
@@ -174,9 +205,51 @@ static inline std::string wave_early(damacy__zstd_wave w, int how, uint32_t earl
     return "";
 }
 
+// Sequences to records, in the shape and of the kind that the wave's flags name.
+static inline void wave_fse(const damacy__zstd_wave& w)
+{
+    const bool by_sequence = w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE;
+    const bool is_few = w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY;
+    void (*const kernel)(damacy__zstd_wave) = by_sequence && is_few ? damacy_zstd_blosc_fse_few
+                                              : by_sequence         ? damacy_zstd_blosc_fse
+                                              : is_few              ? damacy_zstd_fse_few
+                                                                    : damacy_zstd_fse;
+    simt::launch(wave_grid(2), dim3(256),
+                 is_few ? DAMACY__ZSTD_FSE_LATENCY_SHARED : DAMACY__SHARED_MAX, [&] { kernel(w); });
+}
+
+// Runs the variants of execution that the wave's flags name, for blosc.
+static inline void wave_execute_blosc(const damacy__zstd_wave& w)
+{
+    static const struct {
+        uint32_t flag, threads, shared;
+        void (*kernel)(damacy__zstd_wave);
+    } shapes[] = {{DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384),
+                   damacy_zstd_blosc_1024x3},
+                  {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168),
+                   damacy_zstd_blosc_256x4},
+                  {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072),
+                   damacy_zstd_blosc_128x4_3k},
+                  {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 128, DAMACY__ZSTD_SERIAL_SHARED(128, 2, 6144),
+                   damacy_zstd_blosc_128x2_serial},
+                  {DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 64, DAMACY__ZSTD_SERIAL_SHARED(64, 4, 4096),
+                   damacy_zstd_blosc_64x4_serial},
+                  {DAMACY__ZSTD_EXECUTE_256X2_SERIAL, 256, DAMACY__ZSTD_SERIAL_SHARED(256, 2, 6144),
+                   damacy_zstd_blosc_256x2_serial}};
+    for (const auto& shape : shapes) {
+        if (w.flags & shape.flag) {
+            simt::launch(wave_grid(3), dim3(shape.threads), shape.shared, [&] { shape.kernel(w); });
+        }
+    }
+}
+
 // Runs the variants of execution that the wave's flags name.
 static inline void wave_execute(const damacy__zstd_wave& w)
 {
+    if (w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE) {
+        wave_execute_blosc(w);
+        return;
+    }
     if (w.flags & DAMACY__ZSTD_EXECUTE_LINKS) {
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_link(w); });
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_jump(w); });
@@ -302,11 +375,7 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     if (is_first)
         wrong = wave_early(w, o.literals, early);
     simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_tables(w); });
-    if (w.flags & DAMACY__ZSTD_FLAG_FSE_LATENCY)
-        simt::launch(wave_grid(2), dim3(256), DAMACY__ZSTD_FSE_LATENCY_SHARED,
-                     [&] { damacy_zstd_fse_few(w); });
-    else
-        simt::launch(wave_grid(2), dim3(256), DAMACY__SHARED_MAX, [&] { damacy_zstd_fse(w); });
+    wave_fse(w);
     if (is_between)
         wrong = wave_early(w, o.literals, early);
     simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_resolve(w); });

@@ -8,7 +8,7 @@
 #include "kernels/crc32c.cu"
 #include "kernels/lz4.cu"
 #include "kernels/zstd.cu"
-#include "kernels/zstd_filtered.cu"
+#include "kernels/zstd_blosc.cu"
 #include "kernels/zstd_sequences.cu"
 
 void enroll_kernels()
@@ -29,6 +29,14 @@ void enroll_kernels()
     KERNEL(damacy_lz4_fours);
     KERNEL(damacy_lz4_sparse);
     KERNEL(damacy_zstd_allocate);
+    KERNEL(damacy_zstd_blosc_1024x3);
+    KERNEL(damacy_zstd_blosc_128x2_serial);
+    KERNEL(damacy_zstd_blosc_128x4_3k);
+    KERNEL(damacy_zstd_blosc_256x2_serial);
+    KERNEL(damacy_zstd_blosc_256x4);
+    KERNEL(damacy_zstd_blosc_64x4_serial);
+    KERNEL(damacy_zstd_blosc_fse);
+    KERNEL(damacy_zstd_blosc_fse_few);
     KERNEL(damacy_zstd_count);
     KERNEL(damacy_zstd_cut);
     KERNEL(damacy_zstd_execute_1024x3);
@@ -37,11 +45,6 @@ void enroll_kernels()
     KERNEL(damacy_zstd_execute_128x4_3k);
     KERNEL(damacy_zstd_execute_256x4);
     KERNEL(damacy_zstd_fill);
-    KERNEL(damacy_zstd_filtered_128x2_serial);
-    KERNEL(damacy_zstd_filtered_128x4_3k);
-    KERNEL(damacy_zstd_filtered_256x2_serial);
-    KERNEL(damacy_zstd_filtered_256x4);
-    KERNEL(damacy_zstd_filtered_64x4_serial);
     KERNEL(damacy_zstd_finish);
     KERNEL(damacy_zstd_fse);
     KERNEL(damacy_zstd_fse_few);
