@@ -16783,15 +16783,16 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    return hundreds ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "}\n"
     "\n"
-    "// The variant for hundreds of frames: one that the device holds all of at once up to 600, above by\n"
-    "// density, where more than 170 mean short segments, and up to 90 long ones: that of the wave, not\n"
-    "// of each frame, as shapes with a part of the frames have a tail each; but up to 1,000, which are\n"
-    "// all under way at once, it is the largest that they end with.\n"
-    "DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* counts)\n"
+    "// The variant for hundreds of frames: one that the device holds all of at once up to 600, if that\n"
+    "// is launched, above by density, where more than 170 mean short segments, and up to 90 long ones:\n"
+    "// that of the wave, not of each frame, as shapes with a part of the frames have a tail each; but up\n"
+    "// to 1,000, which are all under way at once, it is the largest that they end with.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* counts,\n"
+    "                                                  uint32_t launched)\n"
     "{\n"
     "    const uint32_t n = counts->n_execute;\n"
     "\n"
-    "    if (n > 1000 && counts->density > 170)\n"
+    "    if ((n > 1000 || !(launched & DAMACY__ZSTD_EXECUTE_256X4)) && counts->density > 170)\n"
     "        return DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "    if (n <= 600 || (n <= 1000 && counts->most_dense > 170))\n"
     "        return DAMACY__ZSTD_EXECUTE_256X4;\n"
@@ -16823,7 +16824,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)\n"
     "        best = damacy__exec_blosc_variant(counts, launched);\n"
     "    else if (counts->n_execute > 200)\n"
-    "        best = damacy__exec_many_variant(counts);\n"
+    "        best = damacy__exec_many_variant(counts, launched);\n"
     "    else\n"
     "        return 0;\n"
     "    return damacy__exec_among(launched, best);\n"
@@ -33211,7 +33212,8 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
                          : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     }
     if (n <= 1000 && damacy__zstd_has_company(run)) { /* small blocks of threads find room */
-        return n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4;
+        return n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4
+                        : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K;
     }
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
         return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;

@@ -244,15 +244,16 @@ DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* 
     return hundreds ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;
 }
 
-// The variant for hundreds of frames: one that the device holds all of at once up to 600, above by
-// density, where more than 170 mean short segments, and up to 90 long ones: that of the wave, not
-// of each frame, as shapes with a part of the frames have a tail each; but up to 1,000, which are
-// all under way at once, it is the largest that they end with.
-DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* counts)
+// The variant for hundreds of frames: one that the device holds all of at once up to 600, if that
+// is launched, above by density, where more than 170 mean short segments, and up to 90 long ones:
+// that of the wave, not of each frame, as shapes with a part of the frames have a tail each; but up
+// to 1,000, which are all under way at once, it is the largest that they end with.
+DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* counts,
+                                                  uint32_t launched)
 {
     const uint32_t n = counts->n_execute;
 
-    if (n > 1000 && counts->density > 170)
+    if ((n > 1000 || !(launched & DAMACY__ZSTD_EXECUTE_256X4)) && counts->density > 170)
         return DAMACY__ZSTD_EXECUTE_128X4_3K;
     if (n <= 600 || (n <= 1000 && counts->most_dense > 170))
         return DAMACY__ZSTD_EXECUTE_256X4;
@@ -284,7 +285,7 @@ DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)
     if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)
         best = damacy__exec_blosc_variant(counts, launched);
     else if (counts->n_execute > 200)
-        best = damacy__exec_many_variant(counts);
+        best = damacy__exec_many_variant(counts, launched);
     else
         return 0;
     return damacy__exec_among(launched, best);

@@ -167,7 +167,8 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
                          : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     }
     if (n <= 1000 && damacy__zstd_has_company(run)) { /* small blocks of threads find room */
-        return n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4;
+        return n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4
+                        : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K;
     }
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
         return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;

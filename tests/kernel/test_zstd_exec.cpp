@@ -574,6 +574,7 @@ TEST(hundreds_of_frames_go_by_one_shape)
         DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
     static const uint32_t thousands =
         DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2;
+    static const uint32_t beside = DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K;
     static const struct {
         uint32_t flags, n, density, most_dense, variant;
     } cases[] = {{hundreds, 600, 20, 20, DAMACY__ZSTD_EXECUTE_256X4},
@@ -587,6 +588,9 @@ TEST(hundreds_of_frames_go_by_one_shape)
                  {thousands, 50000, 170, 400, DAMACY__ZSTD_EXECUTE_128X4},
                  {thousands, 50000, 171, 171, DAMACY__ZSTD_EXECUTE_128X4_3K},
                  {DAMACY__ZSTD_EXECUTE_128X4, 512, 300, 300, DAMACY__ZSTD_EXECUTE_128X4},
+                 {beside, 512, 171, 171, DAMACY__ZSTD_EXECUTE_128X4_3K},
+                 {beside, 512, 170, 300, DAMACY__ZSTD_EXECUTE_128X4},
+                 {beside, 1000, 20, 20, DAMACY__ZSTD_EXECUTE_128X4},
                  {DAMACY__ZSTD_EXECUTE_256X4, 800, 20, 20, DAMACY__ZSTD_EXECUTE_256X4},
                  {DAMACY__ZSTD_EXECUTE_1024X3, 200, 20, 20, DAMACY__ZSTD_EXECUTE_1024X3}};
 
