@@ -9741,7 +9741,7 @@ DAMACY__COLD_END
 
 /* ---- Records, 8 bytes, in output order. A wave has one kind.
  *
- * Of a segment (one literal run or one match), which threads of execution take each:
+ * Of a segment (one literal run or one match):
  *
  *   bits  0-16  start: first output byte, relative to the block
  *   bits 17-33  length - 1
@@ -9753,7 +9753,7 @@ DAMACY__COLD_END
  * lie inside and in order use up exactly the block's literals (the tail after the last sequence
  * included).
  *
- * Of a sequence (a literal run, which may be empty, and a match), with FLAG_BY_SEQUENCE; fewer, but
+ * Of a sequence (a literal run, which may be empty, and a match), with FLAG_BY_SEQUENCE: fewer, and
  * more work each, which gains where lengths are long:
  *
  *   bits  0-16  start: first output byte of both, relative to the block
@@ -15244,7 +15244,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "\n"
     "/* ---- Records, 8 bytes, in output order. A wave has one kind.\n"
     " *\n"
-    " * Of a segment (one literal run or one match), which threads of execution take each:\n"
+    " * Of a segment (one literal run or one match):\n"
     " *\n"
     " *   bits  0-16  start: first output byte, relative to the block\n"
     " *   bits 17-33  length - 1\n"
@@ -15256,7 +15256,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " * lie inside and in order use up exactly the block's literals (the tail after the last sequence\n"
     " * included).\n"
     " *\n"
-    " * Of a sequence (a literal run, which may be empty, and a match), with FLAG_BY_SEQUENCE; fewer, but\n"
+    " * Of a sequence (a literal run, which may be empty, and a match), with FLAG_BY_SEQUENCE: fewer, and\n"
     " * more work each, which gains where lengths are long:\n"
     " *\n"
     " *   bits  0-16  start: first output byte of both, relative to the block\n"
@@ -17802,7 +17802,8 @@ __extension__ static const char damacy__source_zstd_exec_sequence_cuh[] =
     "                                            const damacy__exec_view* v)\n"
     "{\n"
     "    uint32_t offset = q->offset;\n"
-    "    if (IS_FIRST && !S::IS_RELAY && threadIdx.x == 0 && q->match < v->t0 && offset > 0)\n"
+    "    static_assert(!S::IS_RELAY, \"that has segments alone\");\n"
+    "    if (IS_FIRST && threadIdx.x == 0 && q->match < v->t0 && offset > 0)\n"
     "        offset += (uint32_t)(v->t0 - q->match) / offset * offset;\n"
     "    const int32_t to = q->match > v->t0 ? q->match : v->t0;\n"
     "    const int32_t n = (q->end < v->t1 ? q->end : v->t1) - to;\n"
@@ -17811,12 +17812,11 @@ __extension__ static const char damacy__source_zstd_exec_sequence_cuh[] =
     "    const uint64_t from = v->frame + source;\n"
     "    // An offset of 0, one that leads before the frame, or a source that is not in the output yet.\n"
     "    const bool late = here && (source >= position || to + n > (int32_t)offset);\n"
-    "    const bool early = S::IS_RELAY && here && !late && source + (uint32_t)n > v->done;\n"
     "\n"
     "    s->source = source;\n"
     "    s->skew = (uint32_t)from * 8;\n"
     "    s->to = to;\n"
-    "    s->n = here && !late && !early ? n : 0;\n"
+    "    s->n = here && !late ? n : 0;\n"
     "    s->words = damacy__exec_gather(from, s->n);\n"
     "    if (S::IS_SERIAL)\n"
     "        damacy__exec_owned<S>(shared, (int32_t)slot, late);\n"
@@ -17828,11 +17828,6 @@ __extension__ static const char damacy__source_zstd_exec_sequence_cuh[] =
     "        damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);\n"
     "        if (source >= position)\n"
     "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
-    "    }\n"
-    "    if (early) {\n"
-    "        const uint32_t i =\n"
-    "            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);\n"
-    "        damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);\n"
     "    }\n"
     "}\n"
     "\n"
@@ -18725,8 +18720,8 @@ __extension__ static const char damacy__source_zstd_exec_relay_cuh[] =
 
 /* ==== kernels/zstd_fse.cuh ==== */
 __extension__ static const char damacy__source_zstd_fse_cuh[] =
-    "// Sequence decoding: the sequences of each block become segment records (zstd_abi.h), the block's\n"
-    "// size and its outgoing repeat offsets.\n"
+    "// Sequence decoding: the sequences of each block become records (zstd_abi.h), of the kind that the\n"
+    "// shape says, the block's size and its outgoing repeat offsets.\n"
     "//\n"
     "// A persistent CTA of 256 threads takes groups of up to LANES blocks, most sequences first\n"
     "// (zstd_fse_plan.cuh), one lane each. All warps build tables; then they work as a pipeline of\n"
@@ -19112,8 +19107,8 @@ __extension__ static const char damacy__source_zstd_fse_cuh[] =
 /* ==== kernels/zstd_fse_extract.cuh ==== */
 __extension__ static const char damacy__source_zstd_fse_extract_cuh[] =
     "// The parallel part of sequence decoding (RFC 8878 sections 3.1.1.3.2.1.1 and 3.1.1.5): queued\n"
-    "// windows become literal lengths, match lengths and offsets, then segment records. Split in two\n"
-    "// halves so that two warps alternate: values depend on nothing, sums and repeat offsets do.\n"
+    "// windows become literal lengths, match lengths and offsets, then records. Split in two halves so\n"
+    "// that two warps alternate: values depend on nothing, sums and repeat offsets do.\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/zstd_fse_walk.cuh\"\n"
@@ -22995,8 +22990,8 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "\n"
     "// Whether literals are decoded beside the sequences. By lanes they take long wherever they find\n"
     "// room, so they gain only if they are done before the last sequences are: with few bytes for each\n"
-    "// sequence of these, which are two thirds of records of segments. (Of these text has 0.4, dim\n"
-    "// microscopy 0.4 to 0.6; with 0.95 nothing is gained.)\n"
+    "// record, 0.75 of segments or 1.125 of sequences, which are two thirds as many. (Of segments text\n"
+    "// has 0.4, dim microscopy 0.4 to 0.6; with 0.95 nothing is gained.)\n"
     "DAMACY__INLINE bool damacy__zstd_order_is_early(const damacy__zstd_wave& w)\n"
     "{\n"
     "    const damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
@@ -32791,8 +32786,9 @@ DAMACY__COLD_BEGIN
  * The surprising rule: a device with less shared memory than the largest lacks some of the shapes
  * of execution; those that it has are told in a mask. */
 
-/* The two programs, and what it takes to run kernels side by side. Zero: none. One thread at a time
- * launches; waves on several streams are fine. */
+/* The two programs (for blosc there is a third, see damacy__lz_kernels), and what it takes to run
+ * kernels side by side. Zero: none. One thread at a time launches; waves on several streams are
+ * fine. */
 typedef struct damacy__zstd_kernels {
     damacy__program front, back;
     bool has_split128; /* the device has the shared memory for it */

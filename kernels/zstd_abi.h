@@ -42,7 +42,7 @@
 
 /* ---- Records, 8 bytes, in output order. A wave has one kind.
  *
- * Of a segment (one literal run or one match), which threads of execution take each:
+ * Of a segment (one literal run or one match):
  *
  *   bits  0-16  start: first output byte, relative to the block
  *   bits 17-33  length - 1
@@ -54,7 +54,7 @@
  * lie inside and in order use up exactly the block's literals (the tail after the last sequence
  * included).
  *
- * Of a sequence (a literal run, which may be empty, and a match), with FLAG_BY_SEQUENCE; fewer, but
+ * Of a sequence (a literal run, which may be empty, and a match), with FLAG_BY_SEQUENCE: fewer, and
  * more work each, which gains where lengths are long:
  *
  *   bits  0-16  start: first output byte of both, relative to the block

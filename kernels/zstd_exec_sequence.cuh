@@ -66,7 +66,8 @@ DAMACY__INLINE void damacy__exec_take_match(damacy__exec_segment* s, uint32_t sh
                                             const damacy__exec_view* v)
 {
     uint32_t offset = q->offset;
-    if (IS_FIRST && !S::IS_RELAY && threadIdx.x == 0 && q->match < v->t0 && offset > 0)
+    static_assert(!S::IS_RELAY, "that has segments alone");
+    if (IS_FIRST && threadIdx.x == 0 && q->match < v->t0 && offset > 0)
         offset += (uint32_t)(v->t0 - q->match) / offset * offset;
     const int32_t to = q->match > v->t0 ? q->match : v->t0;
     const int32_t n = (q->end < v->t1 ? q->end : v->t1) - to;
@@ -75,12 +76,11 @@ DAMACY__INLINE void damacy__exec_take_match(damacy__exec_segment* s, uint32_t sh
     const uint64_t from = v->frame + source;
     // An offset of 0, one that leads before the frame, or a source that is not in the output yet.
     const bool late = here && (source >= position || to + n > (int32_t)offset);
-    const bool early = S::IS_RELAY && here && !late && source + (uint32_t)n > v->done;
 
     s->source = source;
     s->skew = (uint32_t)from * 8;
     s->to = to;
-    s->n = here && !late && !early ? n : 0;
+    s->n = here && !late ? n : 0;
     s->words = damacy__exec_gather(from, s->n);
     if (S::IS_SERIAL)
         damacy__exec_owned<S>(shared, (int32_t)slot, late);
@@ -92,11 +92,6 @@ DAMACY__INLINE void damacy__exec_take_match(damacy__exec_segment* s, uint32_t sh
         damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);
         if (source >= position)
             damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
-    }
-    if (early) {
-        const uint32_t i =
-            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);
-        damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);
     }
 }
 

@@ -1,5 +1,5 @@
-// Sequence decoding: the sequences of each block become segment records (zstd_abi.h), the block's
-// size and its outgoing repeat offsets.
+// Sequence decoding: the sequences of each block become records (zstd_abi.h), of the kind that the
+// shape says, the block's size and its outgoing repeat offsets.
 //
 // A persistent CTA of 256 threads takes groups of up to LANES blocks, most sequences first
 // (zstd_fse_plan.cuh), one lane each. All warps build tables; then they work as a pipeline of

@@ -1,6 +1,6 @@
 // The parallel part of sequence decoding (RFC 8878 sections 3.1.1.3.2.1.1 and 3.1.1.5): queued
-// windows become literal lengths, match lengths and offsets, then segment records. Split in two
-// halves so that two warps alternate: values depend on nothing, sums and repeat offsets do.
+// windows become literal lengths, match lengths and offsets, then records. Split in two halves so
+// that two warps alternate: values depend on nothing, sums and repeat offsets do.
 #pragma once
 
 #include "kernels/zstd_fse_walk.cuh"

@@ -173,8 +173,8 @@ DAMACY__INLINE void damacy__zstd_order_after_fse(const damacy__zstd_wave& w)
 
 // Whether literals are decoded beside the sequences. By lanes they take long wherever they find
 // room, so they gain only if they are done before the last sequences are: with few bytes for each
-// sequence of these, which are two thirds of records of segments. (Of these text has 0.4, dim
-// microscopy 0.4 to 0.6; with 0.95 nothing is gained.)
+// record, 0.75 of segments or 1.125 of sequences, which are two thirds as many. (Of segments text
+// has 0.4, dim microscopy 0.4 to 0.6; with 0.95 nothing is gained.)
 DAMACY__INLINE bool damacy__zstd_order_is_early(const damacy__zstd_wave& w)
 {
     const damacy__zstd_counters* const c = damacy__zstd_counts(w);

@@ -7,8 +7,9 @@
 #include "gpu/program.h"
 #include "kernels/zstd_abi.h"
 
-/* The two programs, and what it takes to run kernels side by side. Zero: none. One thread at a time
- * launches; waves on several streams are fine. */
+/* The two programs (for blosc there is a third, see damacy__lz_kernels), and what it takes to run
+ * kernels side by side. Zero: none. One thread at a time launches; waves on several streams are
+ * fine. */
 typedef struct damacy__zstd_kernels {
     damacy__program front, back;
     bool has_split128; /* the device has the shared memory for it */
