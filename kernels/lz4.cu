@@ -19,8 +19,8 @@ extern "C" __global__ __launch_bounds__(32,
     DAMACY__DYNAMIC_SHARED(shared);
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
     const uint32_t memory = DAMACY__DYNAMIC_BASE(shared);
+    const bool is_there = memory == damacy__shared_address(shared);
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        const bool is_there = memory == damacy__shared_address(shared);
         damacy__lz4_job(&wave, memory, is_there, i, threadIdx.x);
         damacy__sync_warp(); // before shared memory is used again
     }

@@ -61,7 +61,7 @@ DAMACY__INLINE void damacy__exec_each(uint32_t shared, const damacy__exec_record
         if (u < S::SEGMENTS)
             damacy__exec_take<S>(&s[u & 1], shared,
                                  u == 0 && threadIdx.x == 0 && !S::IS_RELAY
-                                     ? damacy__exec_back(r->record[0], v)
+                                     ? damacy__exec_record_back(r->record[0], v)
                                      : r->record[u],
                                  u * S::THREADS, v);
         if (u > 0)
@@ -396,14 +396,12 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
 
 // A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to
 // this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED or _SERIAL_SHARED bytes. Grid: any; best one
-// CTA a frame. IS_BLOSC: for blosc blocks, whose records are of sequences and whose byte shuffle it
-// undoes.
-template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_SERIAL = false,
-          bool IS_BLOSC = false>
+// CTA a frame. Shapes for records of sequences are those for blosc blocks, whose byte shuffle they
+// undo.
+template <class S>
 static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t variant,
                                             uint8_t* shared)
 {
-    typedef damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL, IS_BLOSC> shape;
     const uint32_t base = DAMACY__DYNAMIC_BASE(shared);
     const uint32_t whole = damacy__exec_wave_variant(w);
     const uint32_t n = damacy__exec_is_idle(whole, variant) ? 0 : damacy__zstd_counts(w)->n_execute;
@@ -416,13 +414,23 @@ static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t
         }
         if (damacy__exec_variant(w, whole, i) != variant || damacy__exec_skip(w, frame))
             continue;
-        const uint32_t bad = damacy__exec_frame_run<shape>(w, frame, base);
+        const uint32_t bad = damacy__exec_frame_run<S>(w, frame, base);
         if (bad != DAMACY__ZSTD_NONE && threadIdx.x == 0) {
             const damacy__zstd_block& block = damacy__zstd_blocks(w)[bad];
             damacy__zstd_fail(w, block, block.sequence_src, DAMACY__JOB_BAD_OFFSET);
         }
         damacy__sync_block();
-        if (IS_BLOSC && bad == DAMACY__ZSTD_NONE)
+        if (S::BY_SEQUENCE && bad == DAMACY__ZSTD_NONE)
             damacy__exec_unfilter(w, frame);
     }
 }
+
+// An entry point for a shape, the template arguments of damacy__exec_shape; `per`: CTAs that a
+// multiprocessor is to hold. Dynamic shared memory: the shape's SIZE.
+#define DAMACY__EXECUTE_ENTRY(name, variant, per, ...)                                          \
+    extern "C" __global__ __launch_bounds__(damacy__exec_shape<__VA_ARGS__>::THREADS, per) void \
+    name(damacy__zstd_wave w)                                                                   \
+    {                                                                                           \
+        DAMACY__DYNAMIC_SHARED(shared);                                                         \
+        damacy__zstd_execute<damacy__exec_shape<__VA_ARGS__>>(w, variant, shared);              \
+    }

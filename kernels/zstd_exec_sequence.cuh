@@ -58,17 +58,15 @@ DAMACY__INLINE void damacy__exec_take_literals(damacy__exec_segment* s,
 }
 
 // The same of its match, which is checked; one that reads the tile is set aside. IS_FIRST: of the
-// tile's first record. Where that match has gone on since before the tile it repeats: its bytes lie
-// as many whole offsets further back as it has gone, too, and that far back they are in the output.
+// tile's first record.
 template <class S, bool IS_FIRST>
 DAMACY__INLINE void damacy__exec_take_match(damacy__exec_segment* s, uint32_t shared,
                                             const damacy__exec_sequence* q, uint32_t slot,
                                             const damacy__exec_view* v)
 {
-    uint32_t offset = q->offset;
     static_assert(!S::IS_RELAY, "that has segments alone");
-    if (IS_FIRST && threadIdx.x == 0 && q->match < v->t0 && offset > 0)
-        offset += (uint32_t)(v->t0 - q->match) / offset * offset;
+    const uint32_t offset =
+        IS_FIRST && threadIdx.x == 0 ? damacy__exec_back(q->offset, v->t0 - q->match) : q->offset;
     const int32_t to = q->match > v->t0 ? q->match : v->t0;
     const int32_t n = (q->end < v->t1 ? q->end : v->t1) - to;
     const bool here = n > 0;
@@ -84,15 +82,8 @@ DAMACY__INLINE void damacy__exec_take_match(damacy__exec_segment* s, uint32_t sh
     s->words = damacy__exec_gather(from, s->n);
     if (S::IS_SERIAL)
         damacy__exec_owned<S>(shared, (int32_t)slot, late);
-    if (late) {
-        const uint32_t i = S::IS_SERIAL
-                               ? slot + threadIdx.x
-                               : damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1,
-                                                    (uint32_t)to >> 16);
-        damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);
-        if (source >= position)
-            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
-    }
+    if (late)
+        damacy__exec_set_aside<S>(shared, slot + threadIdx.x, to, n, offset, source >= position);
 }
 
 // The records of a tile. Of a thread's literals and matches one is loaded while the one before is

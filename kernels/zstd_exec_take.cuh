@@ -46,7 +46,8 @@ DAMACY__INLINE void damacy__exec_load(damacy__exec_records<S>* r, const damacy__
 {
     const int32_t tid = (int32_t)threadIdx.x, left = (int32_t)(b->n_records - b->next);
     const int32_t mine = (int32_t)damacy__exec_first<S>();
-    const uint64_t from = b->records + 8ull * (b->next + damacy__exec_first<S>());
+    const uint64_t from = b->records + 8ull * (b->next + (uint32_t)mine);
+    const uint64_t coming = b->records + 8ull * (b->next + S::RECORDS);
     const damacy__u32x2 behind = damacy__exec_behind<S>(b);
 
     DAMACY__EXEC_UNROLL for (int32_t u = 0; u < S::SEGMENTS; u++)
@@ -59,11 +60,9 @@ DAMACY__INLINE void damacy__exec_load(damacy__exec_records<S>* r, const damacy__
     if (S::IS_RELAY) // tiles of their own, and their bounds known
         return;
     if (tid < S::RECORDS / 16 && S::RECORDS + 16 * tid < left) // a line of memory each
-        damacy__prefetch_l2(
-            (const void*)(uintptr_t)(from + 8 * S::RECORDS +
-                                     (128 * threadIdx.x - 8 * damacy__exec_first<S>())));
+        damacy__prefetch_l2((const void*)(uintptr_t)(coming + 128 * threadIdx.x));
     if (S::RECORDS < left)
-        r->bound = damacy__exec_record(b->records + 8ull * (b->next + S::RECORDS)).x;
+        r->bound = damacy__exec_record(coming).x;
 }
 
 // Moves to the next block with sequences; false at the end of the frame.
@@ -115,16 +114,38 @@ struct damacy__exec_segment {
     damacy__exec_words words;
 };
 
-// The tile's first record. A match that has gone on since before the tile repeats: its bytes lie as
-// many whole offsets further back as it has gone, too, and that far back they are in the output.
-DAMACY__INLINE damacy__u32x2 damacy__exec_back(damacy__u32x2 record, const damacy__exec_view* v)
+// The offset of the match of a tile's first record that has gone on for `gone` bytes before the
+// tile. It repeats: its bytes lie as many whole offsets further back as it has gone, too, and that
+// far back they are in the output.
+DAMACY__INLINE uint32_t damacy__exec_back(uint32_t offset, int32_t gone)
 {
-    const uint32_t offset = record.y >> 2;
+    return gone > 0 && offset > 0 ? offset + (uint32_t)gone / offset * offset : offset;
+}
+
+// A tile's first record, of a segment, likewise.
+DAMACY__INLINE damacy__u32x2 damacy__exec_record_back(damacy__u32x2 record,
+                                                      const damacy__exec_view* v)
+{
     const int32_t gone = v->t0 - (int32_t)(record.x & 0x1ffff) - v->block;
 
-    if (gone > 0 && (int32_t)record.y >= 0 && offset > 0)
-        record.y += (uint32_t)gone / offset * offset << 2;
+    if ((int32_t)record.y >= 0)
+        record.y = damacy__exec_back(record.y >> 2, gone) << 2 | (record.y & 3);
     return record;
+}
+
+// Sets a match aside that reads its tile; is_bad: what is before the frame. `slot`: where, if such
+// matches are one warp's.
+template <class S>
+DAMACY__INLINE void damacy__exec_set_aside(uint32_t shared, uint32_t slot, int32_t to, int32_t n,
+                                           uint32_t offset, bool is_bad)
+{
+    const uint32_t i = S::IS_SERIAL ? slot
+                                    : damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED,
+                                                         1, (uint32_t)to >> 16);
+
+    damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);
+    if (is_bad)
+        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
 }
 
 // Clips and checks a record, `skip` after the thread's first, and issues the loads of its first 8
@@ -160,15 +181,9 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
     s->words = damacy__exec_gather(from, s->n);
     if (S::IS_SERIAL)
         damacy__exec_owned<S>(shared, skip, late);
-    if (late) {
-        const uint32_t i = S::IS_SERIAL
-                               ? (uint32_t)skip + threadIdx.x
-                               : damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_OWNED, 1,
-                                                    (uint32_t)to >> 16);
-        damacy__sts64(shared + S::OWN + 8 * i, (uint32_t)(to | n << 16), offset);
-        if (source >= position)
-            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
-    }
+    if (late)
+        damacy__exec_set_aside<S>(shared, (uint32_t)skip + threadIdx.x, to, n, offset,
+                                  source >= position);
     if (early) {
         const uint32_t i =
             damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);

@@ -481,71 +481,66 @@ static uint64_t records_placed(const damacy__zstd_counters& c)
     return c.n_records + (c.n_literal_bytes + 127) / 128 * 16; // a multiple of 16
 }
 
-TEST(zstd_makes_room_for_likely_records_where_not_all_have_room)
-{
-    const bytes content = volume(60000, 60), frame = compressed(content, 3, true);
-    const std::vector<bytes> contents(12, content);
+// A frame twelve times in waves that have room for so many records.
+struct room_scene {
+    bytes content, frame;
+    std::vector<bytes> contents;
+    std::vector<wave_job> jobs;
     damacy__zstd_counters counters = {};
     wave_options o;
 
-    o.counters = &counters;
+    room_scene(uint64_t data, uint64_t seed, int literals)
+        : content(volume(60000, data)), frame(compressed(content, 3, true)), contents(12, content),
+          jobs(12, job_of(frame, content.size()))
+    {
+        o.counters = &counters;
+        o.seed = seed;
+        o.literals = literals;
+    }
+    // Room for n records, 0: for all that there may be. Returns how many are refused.
+    uint32_t decode(uint64_t n)
+    {
+        o.max_records = n;
+        CHECK(wave_run(jobs, o).empty());
+        return check_refused(jobs, contents);
+    }
+};
+
+TEST(zstd_makes_room_for_likely_records_where_not_all_have_room)
+{
     for (int run = 0; run < 6; run++) {
-        std::vector<wave_job> jobs(12, job_of(frame, content.size()));
-        o.seed = (uint64_t)run + 50;
-        o.literals = run % 3;
-        o.max_records = 0;
-        CHECK(wave_run(jobs, o).empty());
-        CHECK_EQ(counters.is_tight, 0u);
-        const uint64_t most = records_placed(counters);
-        o.max_records = most;
-        CHECK(wave_run(jobs, o).empty());
-        CHECK_EQ(counters.is_tight, 0u);
-        CHECK_EQ(check_refused(jobs, contents), 0);
-        o.max_records = most - 16;
-        CHECK(wave_run(jobs, o).empty());
-        CHECK_EQ(counters.is_tight, 1u);
-        CHECK_EQ(check_refused(jobs, contents), 0);
-        const uint64_t likely = records_placed(counters);
+        room_scene s(60, (uint64_t)run + 50, run % 3);
+        CHECK_EQ(s.decode(0), 0);
+        CHECK_EQ(s.counters.is_tight, 0u);
+        const uint64_t most = records_placed(s.counters);
+        CHECK_EQ(s.decode(most), 0);
+        CHECK_EQ(s.counters.is_tight, 0u);
+        CHECK_EQ(s.decode(most - 16), 0);
+        CHECK_EQ(s.counters.is_tight, 1u);
+        const uint64_t likely = records_placed(s.counters);
         CHECK(likely < most - 16);
-        o.max_records = likely;
-        CHECK(wave_run(jobs, o).empty());
-        CHECK_EQ(counters.n_more_records, 0u); // what is likely was right
-        CHECK_EQ(check_refused(jobs, contents), 0);
-        o.max_records = likely - 16;
-        CHECK(wave_run(jobs, o).empty());
-        CHECK_EQ(check_refused(jobs, contents), 1);
+        CHECK_EQ(s.decode(likely), 0);
+        CHECK_EQ(s.counters.n_more_records, 0u); // what is likely was right
+        CHECK_EQ(s.decode(likely - 16), 1);
     }
 }
 
 // How many records of sequences there are is known before they are decoded.
 TEST(zstd_makes_room_for_all_records_of_sequences)
 {
-    const bytes content = volume(60000, 60), frame = compressed(content, 3, true);
-    const std::vector<bytes> contents(12, content);
-    damacy__zstd_counters counters = {};
-    wave_options o;
-
-    o.counters = &counters;
     for (int run = 0; run < 6; run++) {
-        std::vector<wave_job> jobs(12, job_of(frame, content.size()));
-        o.seed = (uint64_t)run + 50;
-        o.literals = run % 3;
-        o.max_records = 0;
-        o.flags = DAMACY__ZSTD_EXECUTE_128X4;
-        CHECK(wave_run(jobs, o).empty());
-        const uint64_t of_segments = counters.n_records;
-        o.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
-        CHECK(wave_run(jobs, o).empty());
-        CHECK(counters.n_records < of_segments * 3 / 4);
-        const uint64_t all = records_placed(counters);
-        o.max_records = all;
-        CHECK(wave_run(jobs, o).empty());
-        CHECK_EQ(counters.is_tight + counters.n_more_records, 0u);
-        CHECK_EQ(check_refused(jobs, contents), 0);
-        o.max_records = all - 16;
-        CHECK(wave_run(jobs, o).empty());
-        CHECK_EQ(counters.n_more_records, 0u);
-        CHECK_EQ(check_refused(jobs, contents), 1);
+        room_scene s(60, (uint64_t)run + 50, run % 3);
+        s.o.flags = DAMACY__ZSTD_EXECUTE_128X4;
+        CHECK_EQ(s.decode(0), 0);
+        const uint64_t of_segments = s.counters.n_records;
+        s.o.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+        CHECK_EQ(s.decode(0), 0);
+        CHECK(s.counters.n_records < of_segments * 3 / 4);
+        const uint64_t all = records_placed(s.counters);
+        CHECK_EQ(s.decode(all), 0);
+        CHECK_EQ(s.counters.is_tight + s.counters.n_more_records, 0u);
+        CHECK_EQ(s.decode(all - 16), 1);
+        CHECK_EQ(s.counters.n_more_records, 0u);
     }
 }
 
@@ -632,24 +627,14 @@ TEST(zstd_decodes_frames_whose_tables_are_no_measure)
 
 TEST(zstd_reports_blocks_of_more_records_than_have_room)
 {
-    const bytes content = volume(60000, 61), frame = compressed(content, 3, true);
-    const std::vector<bytes> contents(12, content);
-    damacy__zstd_counters counters = {};
-    wave_options o;
     uint32_t n_refused = 0;
 
-    o.counters = &counters;
     for (int run = 0; run < 6; run++) {
-        std::vector<wave_job> jobs(12, job_of(frame, content.size()));
-        o.seed = (uint64_t)run + 90;
-        o.percent_short = 0;
-        o.max_records = 0;
-        CHECK(wave_run(jobs, o).empty());
-        o.max_records = records_placed(counters);
-        o.max_records += run % 2 ? counters.n_records / 24 & ~15ull : 0; // half of a job's
-        o.percent_short = 50;
-        CHECK(wave_run(jobs, o).empty());
-        n_refused += check_refused(jobs, contents);
+        room_scene s(61, (uint64_t)run + 90, 0);
+        CHECK_EQ(s.decode(0), 0);
+        const uint64_t more = run % 2 ? s.counters.n_records / 24 & ~15ull : 0; // half of a job's
+        s.o.percent_short = 50;
+        n_refused += s.decode(records_placed(s.counters) + more);
     }
     CHECK(n_refused > 6 && n_refused < 6 * 12);
 }

@@ -96,62 +96,32 @@ static bytes noise(uint64_t* seed, size_t n)
 
 // ---- variants ----
 
-template <int THREADS, int SEGMENTS, int TILE, int CHUNK = 8, bool IS_SERIAL = false,
-          bool IS_BLOSC = false>
-static void run_tile(damacy__zstd_wave w, uint32_t variant)
+typedef damacy__exec_shape<1024, 3, 16384> tile_1024x3;
+typedef damacy__exec_shape<256, 4, 7168> tile_256x4;
+typedef damacy__exec_shape<128, 4, 4096> tile_128x4;
+typedef damacy__exec_shape<128, 4, 3072> tile_128x4_3k;
+typedef damacy__exec_shape<128, 2, 4096, 16> tile_128x2;
+typedef damacy__exec_shape<1024, 3, 16384, 8, false, true> blosc_1024x3;
+typedef damacy__exec_shape<256, 4, 7168, 8, false, true> blosc_256x4;
+typedef damacy__exec_shape<128, 4, 3072, 8, false, true> blosc_128x4_3k;
+typedef damacy__exec_shape<128, 2, 6144, 16, true, true> blosc_128x2;
+typedef damacy__exec_shape<64, 4, 4096, 16, true, true> blosc_64x4;
+typedef damacy__exec_shape<256, 2, 6144, 16, true, true> blosc_256x2;
+
+template <class shape>
+static void run_shape(const damacy__zstd_wave& w, uint32_t variant, uint32_t n_blocks)
 {
-    w.flags = variant;
-    simt::launch(dim3(1 + (unsigned)(simt::random() % 5)), dim3(THREADS),
-                 damacy__exec_shape<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL, IS_BLOSC>::SIZE,
-                 [&] {
-                     DAMACY__DYNAMIC_SHARED(shared);
-                     damacy__zstd_execute<THREADS, SEGMENTS, TILE, CHUNK, IS_SERIAL, IS_BLOSC>(
-                         w, variant, shared);
-                 });
+    simt::launch(dim3(n_blocks), dim3(shape::THREADS), shape::SIZE, [&] {
+        DAMACY__DYNAMIC_SHARED(shared);
+        damacy__zstd_execute<shape>(w, variant, shared);
+    });
 }
-static void run_256x4(const damacy__zstd_wave& w)
+// The one shape that is launched.
+template <class shape, uint32_t VARIANT> static void run_alone(const damacy__zstd_wave& wave)
 {
-    run_tile<256, 4, 7168>(w, DAMACY__ZSTD_EXECUTE_256X4);
-}
-static void run_128x4(const damacy__zstd_wave& w)
-{
-    run_tile<128, 4, 4096>(w, DAMACY__ZSTD_EXECUTE_128X4);
-}
-static void run_128x4_3k(const damacy__zstd_wave& w)
-{
-    run_tile<128, 4, 3072>(w, DAMACY__ZSTD_EXECUTE_128X4_3K);
-}
-static void run_128x2(const damacy__zstd_wave& w)
-{
-    run_tile<128, 2, 4096, 16>(w, DAMACY__ZSTD_EXECUTE_128X2);
-}
-static void run_1024x3(const damacy__zstd_wave& w)
-{
-    run_tile<1024, 3, 16384>(w, DAMACY__ZSTD_EXECUTE_1024X3);
-}
-static void run_blosc_1024x3(const damacy__zstd_wave& w)
-{
-    run_tile<1024, 3, 16384, 8, false, true>(w, DAMACY__ZSTD_EXECUTE_1024X3);
-}
-static void run_blosc_256x4(const damacy__zstd_wave& w)
-{
-    run_tile<256, 4, 7168, 8, false, true>(w, DAMACY__ZSTD_EXECUTE_256X4);
-}
-static void run_blosc_128x4_3k(const damacy__zstd_wave& w)
-{
-    run_tile<128, 4, 3072, 8, false, true>(w, DAMACY__ZSTD_EXECUTE_128X4_3K);
-}
-static void run_blosc_128x2(const damacy__zstd_wave& w)
-{
-    run_tile<128, 2, 6144, 16, true, true>(w, DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
-}
-static void run_blosc_64x4(const damacy__zstd_wave& w)
-{
-    run_tile<64, 4, 4096, 16, true, true>(w, DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
-}
-static void run_blosc_256x2(const damacy__zstd_wave& w)
-{
-    run_tile<256, 2, 6144, 16, true, true>(w, DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
+    damacy__zstd_wave w = wave;
+    w.flags = VARIANT;
+    run_shape<shape>(w, VARIANT, 1 + (uint32_t)(simt::random() % 5));
 }
 static void run_links(const damacy__zstd_wave& wave)
 {
@@ -188,15 +158,6 @@ static void run_relay_crowd(const damacy__zstd_wave& w)
 {
     run_relay_of<damacy__relay_best>(w, simt::random() % 2 ? 7 : 13, 5);
 }
-// A shape among several that are launched, of which one takes the frames.
-template <class shape> static void run_one(const damacy__zstd_wave& w, uint32_t variant)
-{
-    simt::launch(dim3(2), dim3(shape::THREADS), shape::SIZE, [&] {
-        DAMACY__DYNAMIC_SHARED(shared);
-        damacy__zstd_execute<shape::THREADS, shape::SEGMENTS, shape::TILE, shape::CHUNK,
-                             shape::IS_SERIAL, shape::BY_SEQUENCE>(w, variant, shared);
-    });
-}
 // As a launcher does: all of them, one after another.
 static void run_all(const damacy__zstd_wave& wave)
 {
@@ -211,11 +172,11 @@ static void run_all(const damacy__zstd_wave& wave)
     w.flags = flags[simt::random() % 6];
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_link(w); });
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_jump(w); });
-    run_one<damacy__exec_shape<256, 4, 7168>>(w, DAMACY__ZSTD_EXECUTE_256X4);
-    run_one<damacy__exec_shape<128, 4, 4096>>(w, DAMACY__ZSTD_EXECUTE_128X4);
-    run_one<damacy__exec_shape<128, 4, 3072>>(w, DAMACY__ZSTD_EXECUTE_128X4_3K);
-    run_one<damacy__exec_shape<128, 2, 4096, 16>>(w, DAMACY__ZSTD_EXECUTE_128X2);
-    run_one<damacy__exec_shape<1024, 3, 16384>>(w, DAMACY__ZSTD_EXECUTE_1024X3);
+    run_shape<tile_256x4>(w, DAMACY__ZSTD_EXECUTE_256X4, 2);
+    run_shape<tile_128x4>(w, DAMACY__ZSTD_EXECUTE_128X4, 2);
+    run_shape<tile_128x4_3k>(w, DAMACY__ZSTD_EXECUTE_128X4_3K, 2);
+    run_shape<tile_128x2>(w, DAMACY__ZSTD_EXECUTE_128X2, 2);
+    run_shape<tile_1024x3>(w, DAMACY__ZSTD_EXECUTE_1024X3, 2);
     simt::launch(dim3(2), dim3(1024), [&] { damacy__zstd_cut<damacy__relay_best>(w); });
     const auto relay = [&](auto t) {
         simt::launch(dim3(2), dim3(decltype(t)::THREADS), decltype(t)::RELAY_SIZE, [&] {
@@ -235,28 +196,41 @@ static void run_blosc_all(const damacy__zstd_wave& wave)
                                      DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_BLOSC};
     damacy__zstd_wave w = wave;
     w.flags = flags[simt::random() % 3];
-    run_one<damacy__exec_shape<1024, 3, 16384, 8, false, true>>(w, DAMACY__ZSTD_EXECUTE_1024X3);
-    run_one<damacy__exec_shape<256, 4, 7168, 8, false, true>>(w, DAMACY__ZSTD_EXECUTE_256X4);
-    run_one<damacy__exec_shape<128, 4, 3072, 8, false, true>>(w, DAMACY__ZSTD_EXECUTE_128X4_3K);
-    run_one<damacy__exec_shape<128, 2, 6144, 16, true, true>>(w, DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
-    run_one<damacy__exec_shape<64, 4, 4096, 16, true, true>>(w, DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
-    run_one<damacy__exec_shape<256, 2, 6144, 16, true, true>>(w, DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
+    run_shape<blosc_1024x3>(w, DAMACY__ZSTD_EXECUTE_1024X3, 2);
+    run_shape<blosc_256x4>(w, DAMACY__ZSTD_EXECUTE_256X4, 2);
+    run_shape<blosc_128x4_3k>(w, DAMACY__ZSTD_EXECUTE_128X4_3K, 2);
+    run_shape<blosc_128x2>(w, DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 2);
+    run_shape<blosc_64x4>(w, DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 2);
+    run_shape<blosc_256x2>(w, DAMACY__ZSTD_EXECUTE_256X2_SERIAL, 2);
 }
 struct variant {
     void (*run)(const damacy__zstd_wave& w);
     bool by_sequence; // its records are of sequences
     uint32_t tile;    // bytes, of one of its shapes
 };
-static const variant variants[] = {
-    {run_256x4, false, 7168},        {run_128x4, false, 4096},
-    {run_128x4_3k, false, 3072},     {run_1024x3, false, 16384},
-    {run_links, false, 3072},        {run_all, false, 4096},
-    {run_relay, false, 16384},       {run_wide, false, 16384},
-    {run_128x2, false, 4096},        {run_blosc_128x2, true, 6144},
-    {run_blosc_64x4, true, 4096},    {run_blosc_256x2, true, 6144},
-    {run_blosc_256x4, true, 7168},   {run_blosc_128x4_3k, true, 3072},
-    {run_blosc_1024x3, true, 16384}, {run_blosc_all, true, 6144}};
-static const uint32_t n_variants = 16;
+template <class shape, uint32_t VARIANT> static variant alone()
+{
+    return {run_alone<shape, VARIANT>, shape::BY_SEQUENCE, shape::TILE};
+}
+static const variant everything = {run_all, false, 4096},
+                     all_of_blosc = {run_blosc_all, true, 6144};
+static const variant variants[] = {alone<tile_256x4, DAMACY__ZSTD_EXECUTE_256X4>(),
+                                   alone<tile_128x4, DAMACY__ZSTD_EXECUTE_128X4>(),
+                                   alone<tile_128x4_3k, DAMACY__ZSTD_EXECUTE_128X4_3K>(),
+                                   alone<tile_1024x3, DAMACY__ZSTD_EXECUTE_1024X3>(),
+                                   {run_links, false, 3072},
+                                   everything,
+                                   {run_relay, false, damacy__relay_best::TILE},
+                                   {run_wide, false, damacy__relay_wide::TILE},
+                                   alone<tile_128x2, DAMACY__ZSTD_EXECUTE_128X2>(),
+                                   alone<blosc_128x2, DAMACY__ZSTD_EXECUTE_128X2_SERIAL>(),
+                                   alone<blosc_64x4, DAMACY__ZSTD_EXECUTE_64X4_SERIAL>(),
+                                   alone<blosc_256x2, DAMACY__ZSTD_EXECUTE_256X2_SERIAL>(),
+                                   alone<blosc_256x4, DAMACY__ZSTD_EXECUTE_256X4>(),
+                                   alone<blosc_128x4_3k, DAMACY__ZSTD_EXECUTE_128X4_3K>(),
+                                   alone<blosc_1024x3, DAMACY__ZSTD_EXECUTE_1024X3>(),
+                                   all_of_blosc};
+static const uint32_t n_variants = sizeof variants / sizeof variants[0];
 
 // ---- harness ----
 
@@ -640,7 +614,7 @@ TEST(waves_of_many_frames_of_all_kinds_execute)
             for (uint32_t i = 0; i < n; i++)
                 frames.push_back(random_frame(&seed, i % (2 + round), 1 + i % 300));
             simt::g.seed = seed;
-            check_frames(frames, round % 2 ? variants[5] : variants[15], round);
+            check_frames(frames, round % 2 ? everything : all_of_blosc, round);
         }
 }
 

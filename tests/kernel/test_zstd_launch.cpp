@@ -197,7 +197,6 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
 static uint32_t chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
                            const damacy__blosc_wave* blosc)
 {
-    const damacy__kernel blosc_kernels[8] = {};
     damacy__zstd_kernels all = {};
     damacy__zstd_call call = {};
     damacy__zstd_pass run = {};
@@ -206,7 +205,6 @@ static uint32_t chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
     all.tiles = DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
                 DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
                 DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
-    call.blosc_kernels = blosc_kernels;
     call.n_concurrent = n_concurrent;
     call.blosc = blosc;
     run.kernels = &all;

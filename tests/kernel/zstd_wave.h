@@ -218,38 +218,34 @@ static inline void wave_fse(const damacy__zstd_wave& w)
                  is_few ? DAMACY__ZSTD_FSE_LATENCY_SHARED : DAMACY__SHARED_MAX, [&] { kernel(w); });
 }
 
-// Runs the variants of execution that the wave's flags name, for blosc.
-static inline void wave_execute_blosc(const damacy__zstd_wave& w)
-{
-    static const struct {
-        uint32_t flag, threads, shared;
-        void (*kernel)(damacy__zstd_wave);
-    } shapes[] = {{DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384),
-                   damacy_zstd_blosc_1024x3},
-                  {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168),
-                   damacy_zstd_blosc_256x4},
-                  {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072),
-                   damacy_zstd_blosc_128x4_3k},
-                  {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 128, DAMACY__ZSTD_SERIAL_SHARED(128, 2, 6144),
-                   damacy_zstd_blosc_128x2_serial},
-                  {DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 64, DAMACY__ZSTD_SERIAL_SHARED(64, 4, 4096),
-                   damacy_zstd_blosc_64x4_serial},
-                  {DAMACY__ZSTD_EXECUTE_256X2_SERIAL, 256, DAMACY__ZSTD_SERIAL_SHARED(256, 2, 6144),
-                   damacy_zstd_blosc_256x2_serial}};
-    for (const auto& shape : shapes) {
-        if (w.flags & shape.flag) {
-            simt::launch(wave_grid(3), dim3(shape.threads), shape.shared, [&] { shape.kernel(w); });
-        }
-    }
-}
+// A shape of execution: its kernels for records of segments and of sequences, null where there is
+// none.
+struct wave_shape {
+    uint32_t flag, threads, shared;
+    void (*kernel)(damacy__zstd_wave);
+    void (*blosc_kernel)(damacy__zstd_wave);
+};
+static const wave_shape wave_shapes[] = {
+    {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384),
+     damacy_zstd_execute_1024x3, damacy_zstd_blosc_1024x3},
+    {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168),
+     damacy_zstd_execute_256x4, damacy_zstd_blosc_256x4},
+    {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096),
+     damacy_zstd_execute_128x4, nullptr},
+    {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072),
+     damacy_zstd_execute_128x4_3k, damacy_zstd_blosc_128x4_3k},
+    {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096),
+     damacy_zstd_execute_128x2, nullptr},
+    {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 128, DAMACY__ZSTD_SERIAL_SHARED(128, 2, 6144), nullptr,
+     damacy_zstd_blosc_128x2_serial},
+    {DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 64, DAMACY__ZSTD_SERIAL_SHARED(64, 4, 4096), nullptr,
+     damacy_zstd_blosc_64x4_serial},
+    {DAMACY__ZSTD_EXECUTE_256X2_SERIAL, 256, DAMACY__ZSTD_SERIAL_SHARED(256, 2, 6144), nullptr,
+     damacy_zstd_blosc_256x2_serial}};
 
 // Runs the variants of execution that the wave's flags name.
 static inline void wave_execute(const damacy__zstd_wave& w)
 {
-    if (w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE) {
-        wave_execute_blosc(w);
-        return;
-    }
     if (w.flags & DAMACY__ZSTD_EXECUTE_LINKS) {
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_link(w); });
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_jump(w); });
@@ -266,25 +262,12 @@ static inline void wave_execute(const damacy__zstd_wave& w)
                               damacy__relay_wide::RELAY_SIZE, n_resident,
                               [&] { damacy_zstd_relay_wide(w); });
     }
-    if (w.flags & DAMACY__ZSTD_EXECUTE_1024X3) {
-        simt::launch(wave_grid(3), dim3(1024), DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384),
-                     [&] { damacy_zstd_execute_1024x3(w); });
-    }
-    if (w.flags & DAMACY__ZSTD_EXECUTE_256X4) {
-        simt::launch(wave_grid(3), dim3(256), DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168),
-                     [&] { damacy_zstd_execute_256x4(w); });
-    }
-    if (w.flags & DAMACY__ZSTD_EXECUTE_128X4) {
-        simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096),
-                     [&] { damacy_zstd_execute_128x4(w); });
-    }
-    if (w.flags & DAMACY__ZSTD_EXECUTE_128X4_3K) {
-        simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072),
-                     [&] { damacy_zstd_execute_128x4_3k(w); });
-    }
-    if (w.flags & DAMACY__ZSTD_EXECUTE_128X2) {
-        simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096),
-                     [&] { damacy_zstd_execute_128x2(w); });
+    for (const wave_shape& shape : wave_shapes) {
+        const auto kernel =
+            w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE ? shape.blosc_kernel : shape.kernel;
+        if (w.flags & shape.flag) {
+            simt::launch(wave_grid(3), dim3(shape.threads), shape.shared, [&] { kernel(w); });
+        }
     }
 }
 
