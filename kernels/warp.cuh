@@ -349,10 +349,12 @@ DAMACY__INLINE void damacy__prefetch_l2(const void* p)
 // Where dynamic shared memory begins. On compute capability 9.0 it is known, if the kernel has no
 // other shared memory, and as a constant it is part of every address: 3 to 4 % of the time of what
 // is bound by instructions. Who takes it compares it with damacy__shared_address.
+#ifndef DAMACY__DYNAMIC_BASE // tests set it wrong
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 #define DAMACY__DYNAMIC_BASE(shared) 1024u
 #else
 #define DAMACY__DYNAMIC_BASE(shared) damacy__shared_address(shared)
+#endif
 #endif
 #ifdef __CUDACC__
 DAMACY__INLINE uint32_t damacy__shared_address(const void* p)
