@@ -304,8 +304,8 @@ damacy__exec_tile_begin(damacy__exec_tile* t, uint32_t shared, const damacy__exe
 // What shared memory holds before the first tile of all.
 template <class S> DAMACY__INLINE void damacy__exec_init(uint32_t shared)
 {
-    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < (S::LIST - S::LINK) / 4;
-                               i += S::THREADS)
+    uint32_t n_links = (S::LIST - S::LINK) / 4; // not const: nvcc warns of i < 0
+    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < n_links; i += S::THREADS)
         damacy__sts32(shared + S::LINK + 4 * i, 0xffffffffu);
     DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < (S::BYTES - S::STARTS) / 4;
                                i += S::THREADS)
