@@ -1,10 +1,10 @@
 // kernels/lz4.cu on the CPU against liblz4: every block that it accepts must decode to its bytes,
 // and whatever it refuses must be refused, without a byte outside the job's ranges.
 #define DAMACY__LZ4_RATIO 0u // the kernel for long sequences begins with every block
+#include "tests/kernel/lz4_block.h"
 #include "tests/kernel/lz4_run.h"
 #include "tests/test.h"
 #include <lz4.h>
-#include <lz4hc.h>
 #include <string>
 
 typedef std::vector<uint8_t> bytes;
@@ -155,17 +155,6 @@ static bytes sample(unsigned kind, size_t n, uint64_t* seed)
     return v;
 }
 
-static bytes compress(const bytes& raw, int level)
-{
-    bytes out((size_t)LZ4_compressBound((int)raw.size()));
-    const int n = level > 0 ? LZ4_compress_HC((const char*)raw.data(), (char*)out.data(),
-                                              (int)raw.size(), (int)out.size(), level)
-                            : LZ4_compress_fast((const char*)raw.data(), (char*)out.data(),
-                                                (int)raw.size(), (int)out.size(), 1 - level);
-    out.resize((size_t)(n > 0 ? n : 0));
-    return out;
-}
-
 TEST(blocks_of_all_kinds_and_sizes_decode_to_their_bytes)
 {
     uint64_t seed = test_seed();
@@ -177,7 +166,7 @@ TEST(blocks_of_all_kinds_and_sizes_decode_to_their_bytes)
         for (size_t n : sizes) {
             const bytes raw = sample(kind, n, &seed);
             const int levels[] = {0, -7, 3, 12};
-            const bytes packed = compress(raw, levels[turn % 4]);
+            const bytes packed = lz4_block(raw, levels[turn % 4]);
             const outcome o = decode(packed, n, n, 0, turn++);
             CHECK_EQ(o.result.status, DAMACY__JOB_OK);
             CHECK_EQ(o.result.size, n);
@@ -190,7 +179,7 @@ TEST(size_prefix_is_demanded_and_compared)
 {
     uint64_t seed = test_seed();
     const bytes raw = sample(3, 5000, &seed);
-    const bytes block = compress(raw, 0);
+    const bytes block = lz4_block(raw, 0);
     bytes packed = {0x88, 0x13, 0, 0};
     packed.insert(packed.end(), block.begin(), block.end());
     outcome o = decode(packed, 5000, 5000, DAMACY__LZ4_SIZE_PREFIX, 3);
@@ -215,7 +204,7 @@ TEST(sizes_that_do_not_fit_are_named)
 {
     uint64_t seed = test_seed();
     const bytes raw = sample(5, 3000, &seed);
-    const bytes packed = compress(raw, 0);
+    const bytes packed = lz4_block(raw, 0);
     outcome o = decode(packed, 3000, 2999, 0, 1);
     CHECK_EQ(o.result.status, DAMACY__JOB_NO_SPACE);
     CHECK_EQ(o.result.size, 3000);
@@ -326,7 +315,7 @@ TEST(every_prefix_is_refused)
     uint64_t seed = test_seed();
     for (unsigned kind = 2; kind < 8; kind++) {
         const bytes raw = sample(kind, 700, &seed);
-        const bytes packed = compress(raw, 0);
+        const bytes packed = lz4_block(raw, 0);
         for (size_t n = 0; n < packed.size(); n += 1 + n / 64) {
             const outcome o = decode(bytes(packed.begin(), packed.begin() + (ptrdiff_t)n), 700, 700,
                                      0, (unsigned)n);
@@ -342,7 +331,7 @@ TEST(mutated_blocks_agree_with_the_reference)
     for (unsigned i = 0; i < 1500; i++) {
         const size_t n = 20 + (size_t)(test_random(&seed) % (i % 10 == 0 ? 4000 : 400));
         const bytes raw = sample((unsigned)(test_random(&seed) % 8), n, &seed);
-        bytes packed = compress(raw, i % 3 ? 0 : 9);
+        bytes packed = lz4_block(raw, i % 3 ? 0 : 9);
         for (unsigned k = (unsigned)(test_random(&seed) % 3); k + 1 > 0 && k < 3; k--) {
             const size_t at = (size_t)(test_random(&seed) % packed.size());
             switch (test_random(&seed) % 4) {

@@ -1,10 +1,9 @@
 // kernels/lz4.cu where shared memory does not begin where the program was compiled for: what needs
 // it is refused by name, and what was finished without it stays.
 #define DAMACY__DYNAMIC_BASE(shared) (damacy__shared_address(shared) + 16u)
+#include "tests/kernel/lz4_block.h"
 #include "tests/kernel/lz4_run.h"
 #include "tests/test.h"
-#include <lz4.h>
-#include <vector>
 
 typedef std::vector<uint8_t> bytes;
 
@@ -25,16 +24,6 @@ static bytes dense(size_t n, uint64_t* seed)
     return v;
 }
 
-static bytes pack(const bytes& content)
-{
-    bytes v((size_t)LZ4_compressBound((int)content.size()));
-    const int n = LZ4_compress_default((const char*)content.data(), (char*)v.data(),
-                                       (int)content.size(), (int)v.size());
-    CHECK(n > 0);
-    v.resize((size_t)n);
-    return v;
-}
-
 // One wave of blocks of these contents, with `missing` bytes less room for each than it needs.
 static std::vector<damacy__job_result> decode(const std::vector<bytes>& contents, size_t missing,
                                               std::vector<bytes>* outputs)
@@ -47,7 +36,8 @@ static std::vector<damacy__job_result> decode(const std::vector<bytes>& contents
     memset(jobs.data(), 0, n * sizeof jobs[0]);
     memset(results.data(), 0xee, n * sizeof results[0]);
     for (uint32_t i = 0; i < n; i++) {
-        blocks.push_back(pack(contents[i]));
+        blocks.push_back(lz4_block(contents[i], 0));
+        CHECK(!blocks[i].empty());
         outputs->push_back(bytes(contents[i].size(), 0xa5));
     }
     for (uint32_t i = 0; i < n; i++) {

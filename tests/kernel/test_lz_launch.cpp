@@ -6,11 +6,11 @@
 #include "stage/lz_launch.h"
 #include "stage/zstd_launch.h"
 #include "tests/device_open.h"
+#include "tests/kernel/lz4_block.h"
 #include "tests/simt/driver.h"
 #include "tests/simt/kernels.h"
 #include "tests/test.h"
 #include <blosc.h>
-#include <lz4.h>
 
 typedef std::vector<uint8_t> bytes;
 
@@ -157,11 +157,7 @@ static void run_wave(uint64_t seed, bool corrupt, uint32_t execute)
                 job_of(pack(raw[i], i % 2 ? "zstd" : "lz4", (int)i % 3, i == 2 ? 0 : 2048), to,
                        chunk_size));
         } else {
-            bytes packed((size_t)LZ4_compressBound((int)chunk_size));
-            packed.resize((size_t)LZ4_compress_default((const char*)raw[i].data(),
-                                                       (char*)packed.data(), (int)chunk_size,
-                                                       (int)packed.size()));
-            plain.push_back(job_of(packed, to, chunk_size));
+            plain.push_back(job_of(lz4_block(raw[i], 0), to, chunk_size));
         }
     }
     if (corrupt) {
