@@ -9810,7 +9810,7 @@ typedef struct damacy__zstd_frame {
     uint32_t n_records;         /* records of all its blocks; before resolve those that have room */
     uint64_t done;              /* cut: 0; relay: tiles that are done << 32 | their end */
     uint32_t n_tiles;           /* cut: tiles of all its blocks; 0: not for relay */
-    uint32_t zero;
+    uint32_t turn;              /* fill: 0; execute: see zstd_exec_turn.cuh */
 } damacy__zstd_frame;
 static_assert(sizeof(damacy__zstd_frame) == 64, "ABI");
 
@@ -9916,9 +9916,12 @@ typedef struct damacy__zstd_counters {
     uint32_t most_dense; /* place: of the one with the most records */
     uint32_t is_tight;  /* allocate: not all records that there may be have room */
     uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
-    uint32_t zero;
+    uint32_t n_taken;   /* execute: frames that a block of threads has or has ended */
+    uint32_t n_ended;   /* execute: frames that have ended */
+    uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute */
+    uint32_t zero[2];
 } damacy__zstd_counters;
-static_assert(sizeof(damacy__zstd_counters) == 112, "ABI");
+static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
@@ -9968,6 +9971,8 @@ static_assert(sizeof(damacy__zstd_counters) == 112, "ABI");
 #define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u
 /* Of all: records are of sequences. Shapes of execution for blosc blocks read these alone. */
 #define DAMACY__ZSTD_FLAG_BY_SEQUENCE 0x80u
+/* Of execute: frames take turns whenever one waits; not: when it is worth it. */
+#define DAMACY__ZSTD_FLAG_TURNS 0x40u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 
@@ -14884,6 +14889,13 @@ __extension__ static const char damacy__source_warp_cuh[] =
     "    return atomicCAS((damacy__atomic64*)p, (damacy__atomic64)expected, (damacy__atomic64)v);\n"
     "}\n"
     "\n"
+    "// Orders what this thread and those that it has met at a barrier have done before and what it does\n"
+    "// after, for the whole device.\n"
+    "DAMACY__INLINE void damacy__device_fence(void)\n"
+    "{\n"
+    "    __threadfence();\n"
+    "}\n"
+    "\n"
     "// ---- global memory: cache hints ----\n"
     "// Of a load whose neighbours are wanted soon: L2 asks memory for all 256 bytes.\n"
     "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800\n"
@@ -15315,7 +15327,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t n_records;         /* records of all its blocks; before resolve those that have room */\n"
     "    uint64_t done;              /* cut: 0; relay: tiles that are done << 32 | their end */\n"
     "    uint32_t n_tiles;           /* cut: tiles of all its blocks; 0: not for relay */\n"
-    "    uint32_t zero;\n"
+    "    uint32_t turn;              /* fill: 0; execute: see zstd_exec_turn.cuh */\n"
     "} damacy__zstd_frame;\n"
     "static_assert(sizeof(damacy__zstd_frame) == 64, \"ABI\");\n"
     "\n"
@@ -15421,9 +15433,12 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t most_dense; /* place: of the one with the most records */\n"
     "    uint32_t is_tight;  /* allocate: not all records that there may be have room */\n"
     "    uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */\n"
-    "    uint32_t zero;\n"
+    "    uint32_t n_taken;   /* execute: frames that a block of threads has or has ended */\n"
+    "    uint32_t n_ended;   /* execute: frames that have ended */\n"
+    "    uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute */\n"
+    "    uint32_t zero[2];\n"
     "} damacy__zstd_counters;\n"
-    "static_assert(sizeof(damacy__zstd_counters) == 112, \"ABI\");\n"
+    "static_assert(sizeof(damacy__zstd_counters) == 128, \"ABI\");\n"
     "\n"
     "/* ---- Flags of a wave, and what the host has to know of shapes. */\n"
     "\n"
@@ -15473,6 +15488,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u\n"
     "/* Of all: records are of sequences. Shapes of execution for blosc blocks read these alone. */\n"
     "#define DAMACY__ZSTD_FLAG_BY_SEQUENCE 0x80u\n"
+    "/* Of execute: frames take turns whenever one waits; not: when it is worth it. */\n"
+    "#define DAMACY__ZSTD_FLAG_TURNS 0x40u\n"
     "/* Of literals: the pass over all that are not early. */\n"
     "#define DAMACY__ZSTD_FLAG_LATE 0x800u\n"
     "\n"
@@ -16122,6 +16139,7 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "\n"
     "#include \"kernels/zstd_exec_filter.cuh\"\n"
     "#include \"kernels/zstd_exec_sequence.cuh\"\n"
+    "#include \"kernels/zstd_exec_turn.cuh\"\n"
     "\n"
     "// Of a tile that ends inside a record that is loaded: leaves that record's index.\n"
     "template <class S>\n"
@@ -16444,44 +16462,52 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    return n_listed;\n"
     "}\n"
     "\n"
-    "// Executes a frame. Returns the block with a bad offset, NONE if there is none.\n"
+    "// Of a tile that ends a block, but for the last: asks whether the frame is given back there.\n"
     "template <class S>\n"
-    "static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, uint32_t frame,\n"
+    "DAMACY__INLINE void damacy__exec_ask(const damacy__zstd_wave& w, uint32_t shared,\n"
+    "                                     const damacy__exec_frame* f, const damacy__exec_tile* t,\n"
+    "                                     const damacy__exec_block* b)\n"
+    "{\n"
+    "    if (threadIdx.x == 0 && t->start + (uint32_t)t->t1 == b->end && f->block < f->end &&\n"
+    "        f->block >= damacy__lds32(shared + S::TURN + DAMACY__EXEC_UNTIL))\n"
+    "        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_YIELDS, damacy__turn_is_due(w));\n"
+    "}\n"
+    "\n"
+    "// Executes a frame from its block f->block on, to the end or until it is to be given back; then\n"
+    "// f->block is the next one. Returns the block with a bad offset, NONE if there is none.\n"
+    "template <class S>\n"
+    "static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, damacy__exec_frame* f,\n"
     "                                                  uint32_t shared)\n"
     "{\n"
-    "    const damacy__zstd_frame& from = damacy__zstd_frames(w)[frame];\n"
-    "    damacy__exec_frame f;\n"
     "    damacy__exec_block b;\n"
     "    damacy__exec_records<S> r;\n"
     "    damacy__exec_tile t;\n"
     "    bool is_first = true;\n"
     "\n"
-    "    f.base = from.dst & ~15ull;\n"
-    "    f.begin = (uint32_t)(from.dst & 15);\n"
-    "    f.block = from.first_block;\n"
-    "    f.end = from.first_block + from.n_blocks;\n"
     "    damacy__exec_init<S>(shared);\n"
-    "    if (!damacy__exec_block_next(w, &f, &b))\n"
+    "    if (!damacy__exec_block_next(w, f, &b))\n"
     "        return DAMACY__ZSTD_NONE;\n"
     "    damacy__exec_load<S>(&r, &b);\n"
     "    damacy__sync_block();\n"
     "    for (uint32_t t0 = b.begin;;) { // every pass moves t0 or leaves\n"
     "        damacy__exec_used used;\n"
-    "        damacy__exec_tile_begin<S>(&t, shared, &f, &b, r.bound, t0, is_first);\n"
-    "        damacy__exec_segments<S>(shared, &r, &b, &f, &t, 0);\n"
+    "        damacy__exec_tile_begin<S>(&t, shared, f, &b, r.bound, t0, is_first);\n"
+    "        damacy__exec_segments<S>(shared, &r, &b, f, &t, 0);\n"
     "        if (t.t1 <= t.t0)\n"
     "            damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
+    "        damacy__exec_ask<S>(w, shared, f, &t, &b);\n"
     "        damacy__sync_block();\n"
     "        const damacy__u32x4 control = damacy__lds128(shared + S::CONTROL);\n"
     "        if (control.x)\n"
-    "            return f.block - 1;\n"
+    "            return f->block - 1;\n"
     "        const uint32_t t1 = t.start + (uint32_t)t.t1;\n"
     "        const uint64_t literals = b.literals;\n"
     "        bool more = true;\n"
     "        b.next = t.is_cut ? control.y : b.next + S::RECORDS;\n"
     "        is_first = false;\n"
     "        if (t1 == b.end) {\n"
-    "            more = damacy__exec_block_next(w, &f, &b);\n"
+    "            more = !damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_YIELDS) &&\n"
+    "                   damacy__exec_block_next(w, f, &b);\n"
     "            is_first = more && b.begin != t1;\n"
     "        }\n"
     "        if (more)\n"
@@ -16489,14 +16515,14 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "        used.n_own = S::IS_SERIAL ? damacy__exec_owns<S>(shared) : control.z;\n"
     "        used.n_chunks = control.w & 0xffff;\n"
     "        used.n_listed = 0;\n"
-    "        damacy__exec_chunks<S>(shared, used.n_chunks, f.base + f.begin, literals);\n"
+    "        damacy__exec_chunks<S>(shared, used.n_chunks, f->base + f->begin, literals);\n"
     "        if (!S::IS_SERIAL)\n"
     "            damacy__exec_mark<S>(shared, used.n_own);\n"
     "        if (used.n_own | used.n_chunks)\n"
     "            damacy__sync_block();\n"
     "        if (used.n_own)\n"
     "            used.n_listed = damacy__exec_tile_own<S>(shared, &t, used.n_own);\n"
-    "        damacy__exec_flush<S>(shared, &f, &t, !more || is_first);\n"
+    "        damacy__exec_flush<S>(shared, f, &t, !more || is_first);\n"
     "        if (!more)\n"
     "            return DAMACY__ZSTD_NONE;\n"
     "        damacy__exec_turn<S>(shared, &t, used);\n"
@@ -16504,35 +16530,92 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to\n"
-    "// this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED or _SERIAL_SHARED bytes. Grid: any; best one\n"
-    "// CTA a frame. Shapes for records of sequences are those for blosc blocks, whose byte shuffle they\n"
-    "// undo.\n"
+    "// What a CTA does with a frame whose turn it is. Returns how many of its blocks are done then.\n"
+    "template <class S>\n"
+    "static __device__ uint32_t damacy__exec_frame_turn(const damacy__zstd_wave& w, uint32_t frame,\n"
+    "                                                   uint32_t n_done, uint32_t base)\n"
+    "{\n"
+    "    const damacy__zstd_frame& from = damacy__zstd_frames(w)[frame];\n"
+    "    damacy__exec_frame f;\n"
+    "\n"
+    "    f.base = from.dst & ~15ull;\n"
+    "    f.begin = (uint32_t)(from.dst & 15);\n"
+    "    f.block = from.first_block + n_done;\n"
+    "    f.end = from.first_block + from.n_blocks;\n"
+    "    if (threadIdx.x == 0)\n"
+    "        damacy__sts32(base + S::TURN + DAMACY__EXEC_UNTIL, f.block + (from.n_blocks + 3) / 4);\n"
+    "    const uint32_t bad = damacy__exec_frame_run<S>(w, &f, base);\n"
+    "    if (bad != DAMACY__ZSTD_NONE && threadIdx.x == 0) {\n"
+    "        const damacy__zstd_block& block = damacy__zstd_blocks(w)[bad];\n"
+    "        damacy__zstd_fail(w, block, block.sequence_src, DAMACY__JOB_BAD_OFFSET);\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "    if (bad != DAMACY__ZSTD_NONE)\n"
+    "        return from.n_blocks;\n"
+    "    if (S::BY_SEQUENCE && f.block == f.end)\n"
+    "        damacy__exec_unfilter(w, frame);\n"
+    "    return f.block - from.first_block;\n"
+    "}\n"
+    "\n"
+    "// The frames of a CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list, or, if\n"
+    "// CTAs share them, that of its own number and then those that wait. What is needed after a frame\n"
+    "// stays in shared memory, as its execution needs all registers.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_frames(const damacy__zstd_wave& w, uint32_t variant,\n"
+    "                                        uint32_t whole, uint32_t base)\n"
+    "{\n"
+    "    const uint32_t at = base + S::TURN;\n"
+    "    damacy__u32x4 state; // entry, own entry, blocks that were done, whole\n"
+    "\n"
+    "    state.y = blockIdx.x;\n"
+    "    for (;;) {\n"
+    "        damacy__turn turn;\n"
+    "        turn.entry = state.y;\n"
+    "        turn.n_done = 0;\n"
+    "        damacy__sync_block(); // all have read the state of the last frame\n"
+    "        if (damacy__turn_is_shared(w, whole))\n"
+    "            damacy__turn_next(w, state.y, at, &turn);\n"
+    "        if (turn.entry >= damacy__zstd_counts(w)->n_execute)\n"
+    "            return;\n"
+    "        state.x = turn.entry;\n"
+    "        state.z = turn.n_done;\n"
+    "        state.w = whole;\n"
+    "        if (threadIdx.x == 0)\n"
+    "            damacy__sts128(at + DAMACY__EXEC_STATE, state);\n"
+    "        const uint32_t frame = damacy__turn_frame(w, turn.entry);\n"
+    "        uint32_t n_done = damacy__zstd_frames(w)[frame].n_blocks;\n"
+    "        if (damacy__exec_variant(w, whole, turn.entry) == variant && !damacy__exec_skip(w, frame))\n"
+    "            n_done = damacy__exec_frame_turn<S>(w, frame, turn.n_done, base);\n"
+    "        damacy__sync_block();\n"
+    "        state = damacy__lds128(at + DAMACY__EXEC_STATE);\n"
+    "        whole = state.w;\n"
+    "        if (threadIdx.x == 0 && damacy__turn_is_shared(w, whole))\n"
+    "            damacy__turn_give(w, state.x, state.z, n_done);\n"
+    "        state.y += gridDim.x;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// A whole CTA: the frames that belong to this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED or\n"
+    "// _SERIAL_SHARED bytes. Grid: any; best one CTA a frame. Shapes for records of sequences are those\n"
+    "// for blosc blocks, whose byte shuffle they undo.\n"
     "template <class S>\n"
     "static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t variant,\n"
     "                                            uint8_t* shared)\n"
     "{\n"
     "    const uint32_t base = DAMACY__DYNAMIC_BASE(shared);\n"
     "    const uint32_t whole = damacy__exec_wave_variant(w);\n"
-    "    const uint32_t n = damacy__exec_is_idle(whole, variant) ? 0 : damacy__zstd_counts(w)->n_execute;\n"
+    "    const uint32_t n = damacy__zstd_counts(w)->n_execute;\n"
     "\n"
-    "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
-    "        const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
-    "        if (base != damacy__shared_address(shared)) { // the constant is wrong: better no result\n"
-    "            damacy__zstd_fail_job(w, damacy__zstd_frames(w)[frame].job, 0, DAMACY__JOB_UNSUPPORTED);\n"
-    "            continue;\n"
-    "        }\n"
-    "        if (damacy__exec_variant(w, whole, i) != variant || damacy__exec_skip(w, frame))\n"
-    "            continue;\n"
-    "        const uint32_t bad = damacy__exec_frame_run<S>(w, frame, base);\n"
-    "        if (bad != DAMACY__ZSTD_NONE && threadIdx.x == 0) {\n"
-    "            const damacy__zstd_block& block = damacy__zstd_blocks(w)[bad];\n"
-    "            damacy__zstd_fail(w, block, block.sequence_src, DAMACY__JOB_BAD_OFFSET);\n"
-    "        }\n"
-    "        damacy__sync_block();\n"
-    "        if (S::BY_SEQUENCE && bad == DAMACY__ZSTD_NONE)\n"
-    "            damacy__exec_unfilter(w, frame);\n"
+    "    if (damacy__exec_is_idle(whole, variant))\n"
+    "        return;\n"
+    "    if (base == damacy__shared_address(shared)) {\n"
+    "        damacy__exec_frames<S>(w, variant, whole, base);\n"
+    "        return;\n"
     "    }\n"
+    "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) // the constant is wrong: better no result\n"
+    "        if (damacy__exec_variant(w, whole, i) == variant)\n"
+    "            damacy__zstd_fail_job(w, damacy__zstd_frames(w)[damacy__turn_frame(w, i)].job, 0,\n"
+    "                                  DAMACY__JOB_UNSUPPORTED);\n"
     "}\n"
     "\n"
     "// An entry point for a shape, the template arguments of damacy__exec_shape; `per`: CTAs that a\n"
@@ -16909,6 +16992,143 @@ __extension__ static const char damacy__source_zstd_exec_filter_cuh[] =
     "        (void)damacy__atomic_add(&chunk->n_filtered, 1);\n"
     "}\n";
 
+/* ==== kernels/zstd_exec_turn.cuh ==== */
+__extension__ static const char damacy__source_zstd_exec_turn_cuh[] =
+    "// Which frame a CTA executes next. Where frames are somewhat more than the CTAs that run at once,\n"
+    "// the last of them would have the device for themselves. So they take turns: a CTA that has done a\n"
+    "// quarter of its frame gives it back at the end of a block and takes one that waits, and all come\n"
+    "// to their ends at about the same time.\n"
+    "//\n"
+    "// A frame's `turn` says who may have it: its blocks that are done << 1, and TAKEN while a CTA has\n"
+    "// it, or when it has ended.\n"
+    "//\n"
+    "// Surprising: nobody waits, and no frame is forgotten. Who gives a frame back looks for one\n"
+    "// afterwards. n_taken may be too high only by those that have still to do so; so the last CTA that\n"
+    "// looks sees the right number, and finds what others have left.\n"
+    "#pragma once\n"
+    "\n"
+    "#include \"kernels/zstd_exec_copy.cuh\"\n"
+    "\n"
+    "#define DAMACY__TURN_TAKEN 1u\n"
+    "\n"
+    "// The frame that a CTA has: entry of the execute list, NONE if there is none, and how many of its\n"
+    "// blocks are done.\n"
+    "struct damacy__turn {\n"
+    "    uint32_t entry, n_done;\n"
+    "};\n"
+    "\n"
+    "// Whether CTAs share the frames of a wave; `whole`: the variant that has all of them, 0 if none.\n"
+    "DAMACY__INLINE bool damacy__turn_is_shared(const damacy__zstd_wave& w, uint32_t whole)\n"
+    "{\n"
+    "    return (whole && gridDim.x < damacy__zstd_counts(w)->n_execute) ||\n"
+    "           w.flags & DAMACY__ZSTD_FLAG_TURNS;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t damacy__turn_frame(const damacy__zstd_wave& w, uint32_t entry)\n"
+    "{\n"
+    "    return ((const uint32_t*)(uintptr_t)w.execute_list)[entry];\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE uint32_t* damacy__turn_of(const damacy__zstd_wave& w, uint32_t entry)\n"
+    "{\n"
+    "    return &damacy__zstd_frames(w)[damacy__turn_frame(w, entry)].turn;\n"
+    "}\n"
+    "\n"
+    "// Whether frames are to be given back, as others wait: fewer than one for two that are executed,\n"
+    "// and of a wave of fewer than two rounds, as each turn empties an L1. One thread asks.\n"
+    "DAMACY__INLINE bool damacy__turn_is_due(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    const damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
+    "    const uint32_t n = c->n_execute, n_taken = damacy__atomic_load(&c->n_taken);\n"
+    "    const uint64_t n_executed = n_taken - damacy__atomic_load(&c->n_ended);\n"
+    "\n"
+    "    return n_taken < n && (w.flags & DAMACY__ZSTD_FLAG_TURNS ||\n"
+    "                           (2ull * (n - n_taken) < n_executed && n < 2 * n_executed));\n"
+    "}\n"
+    "\n"
+    "// Takes a frame if its turn is still this one. One lane; the CTA has it after a barrier.\n"
+    "DAMACY__INLINE bool damacy__turn_take(const damacy__zstd_wave& w, uint32_t entry, uint32_t turn)\n"
+    "{\n"
+    "    if (damacy__atomic_cas(damacy__turn_of(w, entry), turn, turn | DAMACY__TURN_TAKEN) != turn)\n"
+    "        return false;\n"
+    "    damacy__atomic_add(&damacy__zstd_counts(w)->n_taken, 1);\n"
+    "    if (turn) // another CTA has written\n"
+    "        damacy__device_fence();\n"
+    "    return true;\n"
+    "}\n"
+    "\n"
+    "// Takes a frame that waits, the first one from `first` on, modulo their number. A warp does.\n"
+    "DAMACY__INLINE void damacy__turn_find(const damacy__zstd_wave& w, uint32_t first,\n"
+    "                                      damacy__turn* found)\n"
+    "{\n"
+    "    damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
+    "    const uint32_t n = c->n_execute, lane = damacy__lane();\n"
+    "\n"
+    "    for (uint32_t k = 0; k < n; k += 32) {\n"
+    "        const uint32_t entry = (uint32_t)(((uint64_t)first + k + lane) % n);\n"
+    "        const uint32_t turn = k + lane < n ? damacy__atomic_load(damacy__turn_of(w, entry)) : 1;\n"
+    "        uint32_t waiting = damacy__ballot(!(turn & DAMACY__TURN_TAKEN));\n"
+    "        for (; waiting; waiting &= waiting - 1) {\n"
+    "            const uint32_t l = damacy__ctz(waiting);\n"
+    "            const bool is_mine = lane == l && damacy__turn_take(w, entry, turn);\n"
+    "            if (is_mine && k + lane > 0) // the next one looks behind it\n"
+    "                damacy__atomic_max(&c->next_entry, first + k + lane + 1);\n"
+    "            if (damacy__any(is_mine)) {\n"
+    "                found->entry = damacy__shfl(entry, l);\n"
+    "                found->n_done = damacy__shfl(turn, l) >> 1;\n"
+    "                return;\n"
+    "            }\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// A frame for the CTA: entry `own` if nobody has begun it, else one that waits; each CTA looks from\n"
+    "// another entry on. All threads call it; `at`: 8 bytes of shared memory.\n"
+    "DAMACY__INLINE void damacy__turn_next(const damacy__zstd_wave& w, uint32_t own, uint32_t at,\n"
+    "                                      damacy__turn* next)\n"
+    "{\n"
+    "    damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
+    "\n"
+    "    next->entry = DAMACY__ZSTD_NONE;\n"
+    "    next->n_done = 0;\n"
+    "    if (threadIdx.x < 32) {\n"
+    "        const bool is_first = damacy__lane() == 0;\n"
+    "        if (damacy__any(is_first && own < c->n_execute && damacy__turn_take(w, own, 0))) {\n"
+    "            next->entry = own;\n"
+    "            if (is_first)\n"
+    "                damacy__atomic_max(&c->next_entry, own + 1);\n"
+    "        } else {\n"
+    "            const uint32_t from = is_first ? damacy__atomic_add(&c->next_entry, 1) : 0;\n"
+    "            const bool none = damacy__atomic_load(&c->n_taken) >= c->n_execute;\n"
+    "            if (!damacy__any(is_first && none))\n"
+    "                damacy__turn_find(w, damacy__shfl(from, 0), next);\n"
+    "        }\n"
+    "        if (is_first)\n"
+    "            damacy__sts64(at, next->entry, next->n_done);\n"
+    "    }\n"
+    "    damacy__sync_block();\n"
+    "    const damacy__u32x2 v = damacy__lds64(at);\n"
+    "    damacy__sync_block();\n"
+    "    next->entry = v.x;\n"
+    "    next->n_done = v.y;\n"
+    "}\n"
+    "\n"
+    "// Gives a frame back of which `before` blocks were and `n_done` are done, or ends it. One thread,\n"
+    "// after a barrier.\n"
+    "DAMACY__INLINE void damacy__turn_give(const damacy__zstd_wave& w, uint32_t entry, uint32_t before,\n"
+    "                                      uint32_t n_done)\n"
+    "{\n"
+    "    damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
+    "\n"
+    "    if (n_done == damacy__zstd_frames(w)[damacy__turn_frame(w, entry)].n_blocks) {\n"
+    "        damacy__atomic_add(&c->n_ended, 1);\n"
+    "        return;\n"
+    "    }\n"
+    "    damacy__device_fence();\n"
+    "    damacy__atomic_add(damacy__turn_of(w, entry), ((n_done - before) << 1) - DAMACY__TURN_TAKEN);\n"
+    "    damacy__atomic_add(&c->n_taken, 0u - 1);\n"
+    "}\n";
+
 /* ==== kernels/zstd_exec_own.cuh ==== */
 __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "// A tile in shared memory, and its matches that read bytes of the same tile.\n"
@@ -16957,6 +17177,7 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "    static constexpr uint32_t CONTROL = MARKS + (IS_SERIAL ? 0 : TILE / 8 + 16);\n"
     "    static constexpr uint32_t BYTES = CONTROL + 64;\n"
     "    static constexpr uint32_t CLEARED = CONTROL + 16 - STARTS; // after a tile\n"
+    "    static constexpr uint32_t TURN = BYTES + TILE + 32;        // see damacy__exec_frames\n"
     "    static constexpr uint32_t SIZE = BYTES + TILE + 64;\n"
     "    static_assert(CHUNK == 8 || CHUNK == 16, \"chunks\");\n"
     "    static_assert(TILE % 1024 == 0 && TILE <= DAMACY__EXEC_BIAS, \"tile\");\n"
@@ -16972,7 +17193,13 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "    DAMACY__EXEC_OWNED = 8,    // entries of OWN\n"
     "    DAMACY__EXEC_CHUNKED = 12, // entries of QUEUE << 16 | chunks\n"
     "    DAMACY__EXEC_LISTED = 16,  // bytes with links\n"
+    "    DAMACY__EXEC_YIELDS = 24,  // whether the frame is given back at the end of the block\n"
     "    DAMACY__EXEC_EARLY = 20    // RELAY: entries at the end of OWN whose sources are not there yet\n"
+    "};\n"
+    "\n"
+    "enum {                       // words at TURN\n"
+    "    DAMACY__EXEC_UNTIL = 8,  // first block before which the frame may be given back\n"
+    "    DAMACY__EXEC_STATE = 16, // 16 bytes, of damacy__exec_frames\n"
     "};\n"
     "\n"
     "// Marks the bytes of a match, {place | bytes << 16}.\n"
@@ -16985,10 +17212,13 @@ __extension__ static const char damacy__source_zstd_exec_own_cuh[] =
     "                                                               << (at & 31));\n"
     "}\n"
     "\n"
-    "// Marks the bytes of the matches that read their tile.\n"
+    "// Marks the bytes of the matches that read their tile. The last threads begin, as the first ones\n"
+    "// have chunks.\n"
     "template <class S> DAMACY__INLINE void damacy__exec_mark(uint32_t shared, uint32_t n_own)\n"
     "{\n"
-    "    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < n_own; i += S::THREADS)\n"
+    "    const uint32_t first = (uint32_t)S::THREADS - 1 - threadIdx.x;\n"
+    "\n"
+    "    DAMACY__EXEC_NOUNROLL for (uint32_t i = first; i < n_own; i += S::THREADS)\n"
     "        damacy__exec_mark_match<S>(shared, damacy__lds32(shared + S::OWN + 8 * i));\n"
     "}\n"
     "\n"
@@ -32572,6 +32802,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_exec.cuh", damacy__source_zstd_exec_cuh},
     {"kernels/zstd_exec_copy.cuh", damacy__source_zstd_exec_copy_cuh},
     {"kernels/zstd_exec_filter.cuh", damacy__source_zstd_exec_filter_cuh},
+    {"kernels/zstd_exec_turn.cuh", damacy__source_zstd_exec_turn_cuh},
     {"kernels/zstd_exec_own.cuh", damacy__source_zstd_exec_own_cuh},
     {"kernels/zstd_exec_serial.cuh", damacy__source_zstd_exec_serial_cuh},
     {"kernels/zstd_exec_take.cuh", damacy__source_zstd_exec_take_cuh},
@@ -33061,6 +33292,7 @@ typedef struct damacy__zstd_options {
                           DAMACY__ZSTD_FLAG_EARLY, alone or with EARLY_FEW */
     uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
     uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
+    uint32_t turns;    /* DAMACY__ZSTD_FLAG_TURNS: by a third as many blocks of threads as frames */
 } damacy__zstd_options;
 
 /* One wave. The tables are read while the kernels run. */
@@ -33270,7 +33502,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (o->execute & DAMACY__ZSTD_EXECUTE_BLOSC) {
         o->execute &= DAMACY__ZSTD_EXECUTE_SEQUENCES;
     }
-    run->wave.flags = o->execute | o->fse | damacy__zstd_choose_records(run);
+    run->wave.flags = o->execute | o->fse | o->turns | damacy__zstd_choose_records(run);
 }
 
 /* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel
@@ -33613,14 +33845,23 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_erro
 
 /* Blocks of threads of a shape of execution. Blocks of blosc may be many more than chunks, and then
  * a round of them is long; but these shapes get no more than SERIAL_FRAMES of them, and what finds
- * nothing to do is to be soon done. */
-static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, uint32_t flag)
+ * nothing to do is to be soon done. Somewhat more frames than the device holds at once take turns,
+ * see kernels/zstd_exec_turn.cuh: then there are no more blocks of threads than it holds. */
+static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, damacy__zstd_tile tile)
 {
     const uint32_t bounded = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL |
                              DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
-    const uint64_t most = flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES : UINT64_MAX;
+    const uint64_t most = tile.flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES : UINT64_MAX;
+    const uint64_t at_once = (uint64_t)tile.per * run->device->n_multiprocessors;
+    const uint64_t n = run->n_jobs;
 
-    return run->call->blosc ? DAMACY__MIN(4ull * run->n_jobs, most) : run->n_jobs;
+    if (run->options.turns) {
+        return damacy__div_up(n, 3);
+    }
+    if (n > 200 && n > at_once && 2 * n < 3 * at_once) {
+        return at_once;
+    }
+    return run->call->blosc ? DAMACY__MIN(4 * n, most) : n;
 }
 
 /* Which of the shapes takes the frames, the device chooses; of hundreds one takes all. Up to 1,000
@@ -33648,7 +33889,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         const damacy__kernel* kernel =
             by_sequence ? &blosc[DAMACY__ZSTD_BLOSC_TILE + i - DAMACY__ZSTD_TILE_BLOSC]
                         : &back[DAMACY__ZSTD_TILE + i];
-        const uint64_t grid = damacy__zstd_tile_grid(run, tile.flag);
+        const uint64_t grid = damacy__zstd_tile_grid(run, tile);
         if (!(run->options.execute & tile.flag)) {
             continue;
         }

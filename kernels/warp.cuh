@@ -296,6 +296,13 @@ DAMACY__INLINE uint64_t damacy__atomic_cas64(uint64_t* p, uint64_t expected, uin
     return atomicCAS((damacy__atomic64*)p, (damacy__atomic64)expected, (damacy__atomic64)v);
 }
 
+// Orders what this thread and those that it has met at a barrier have done before and what it does
+// after, for the whole device.
+DAMACY__INLINE void damacy__device_fence(void)
+{
+    __threadfence();
+}
+
 // ---- global memory: cache hints ----
 // Of a load whose neighbours are wanted soon: L2 asks memory for all 256 bytes.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800

@@ -111,7 +111,7 @@ typedef struct damacy__zstd_frame {
     uint32_t n_records;         /* records of all its blocks; before resolve those that have room */
     uint64_t done;              /* cut: 0; relay: tiles that are done << 32 | their end */
     uint32_t n_tiles;           /* cut: tiles of all its blocks; 0: not for relay */
-    uint32_t zero;
+    uint32_t turn;              /* fill: 0; execute: see zstd_exec_turn.cuh */
 } damacy__zstd_frame;
 static_assert(sizeof(damacy__zstd_frame) == 64, "ABI");
 
@@ -217,9 +217,12 @@ typedef struct damacy__zstd_counters {
     uint32_t most_dense; /* place: of the one with the most records */
     uint32_t is_tight;  /* allocate: not all records that there may be have room */
     uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
-    uint32_t zero;
+    uint32_t n_taken;   /* execute: frames that a block of threads has or has ended */
+    uint32_t n_ended;   /* execute: frames that have ended */
+    uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute */
+    uint32_t zero[2];
 } damacy__zstd_counters;
-static_assert(sizeof(damacy__zstd_counters) == 112, "ABI");
+static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
@@ -269,6 +272,8 @@ static_assert(sizeof(damacy__zstd_counters) == 112, "ABI");
 #define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u
 /* Of all: records are of sequences. Shapes of execution for blosc blocks read these alone. */
 #define DAMACY__ZSTD_FLAG_BY_SEQUENCE 0x80u
+/* Of execute: frames take turns whenever one waits; not: when it is worth it. */
+#define DAMACY__ZSTD_FLAG_TURNS 0x40u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 

@@ -12,6 +12,7 @@
 
 #include "kernels/zstd_exec_filter.cuh"
 #include "kernels/zstd_exec_sequence.cuh"
+#include "kernels/zstd_exec_turn.cuh"
 
 // Of a tile that ends inside a record that is loaded: leaves that record's index.
 template <class S>
@@ -334,44 +335,52 @@ DAMACY__INLINE uint32_t damacy__exec_tile_own(uint32_t shared, const damacy__exe
     return n_listed;
 }
 
-// Executes a frame. Returns the block with a bad offset, NONE if there is none.
+// Of a tile that ends a block, but for the last: asks whether the frame is given back there.
 template <class S>
-static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, uint32_t frame,
+DAMACY__INLINE void damacy__exec_ask(const damacy__zstd_wave& w, uint32_t shared,
+                                     const damacy__exec_frame* f, const damacy__exec_tile* t,
+                                     const damacy__exec_block* b)
+{
+    if (threadIdx.x == 0 && t->start + (uint32_t)t->t1 == b->end && f->block < f->end &&
+        f->block >= damacy__lds32(shared + S::TURN + DAMACY__EXEC_UNTIL))
+        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_YIELDS, damacy__turn_is_due(w));
+}
+
+// Executes a frame from its block f->block on, to the end or until it is to be given back; then
+// f->block is the next one. Returns the block with a bad offset, NONE if there is none.
+template <class S>
+static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, damacy__exec_frame* f,
                                                   uint32_t shared)
 {
-    const damacy__zstd_frame& from = damacy__zstd_frames(w)[frame];
-    damacy__exec_frame f;
     damacy__exec_block b;
     damacy__exec_records<S> r;
     damacy__exec_tile t;
     bool is_first = true;
 
-    f.base = from.dst & ~15ull;
-    f.begin = (uint32_t)(from.dst & 15);
-    f.block = from.first_block;
-    f.end = from.first_block + from.n_blocks;
     damacy__exec_init<S>(shared);
-    if (!damacy__exec_block_next(w, &f, &b))
+    if (!damacy__exec_block_next(w, f, &b))
         return DAMACY__ZSTD_NONE;
     damacy__exec_load<S>(&r, &b);
     damacy__sync_block();
     for (uint32_t t0 = b.begin;;) { // every pass moves t0 or leaves
         damacy__exec_used used;
-        damacy__exec_tile_begin<S>(&t, shared, &f, &b, r.bound, t0, is_first);
-        damacy__exec_segments<S>(shared, &r, &b, &f, &t, 0);
+        damacy__exec_tile_begin<S>(&t, shared, f, &b, r.bound, t0, is_first);
+        damacy__exec_segments<S>(shared, &r, &b, f, &t, 0);
         if (t.t1 <= t.t0)
             damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
+        damacy__exec_ask<S>(w, shared, f, &t, &b);
         damacy__sync_block();
         const damacy__u32x4 control = damacy__lds128(shared + S::CONTROL);
         if (control.x)
-            return f.block - 1;
+            return f->block - 1;
         const uint32_t t1 = t.start + (uint32_t)t.t1;
         const uint64_t literals = b.literals;
         bool more = true;
         b.next = t.is_cut ? control.y : b.next + S::RECORDS;
         is_first = false;
         if (t1 == b.end) {
-            more = damacy__exec_block_next(w, &f, &b);
+            more = !damacy__lds32(shared + S::CONTROL + DAMACY__EXEC_YIELDS) &&
+                   damacy__exec_block_next(w, f, &b);
             is_first = more && b.begin != t1;
         }
         if (more)
@@ -379,14 +388,14 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
         used.n_own = S::IS_SERIAL ? damacy__exec_owns<S>(shared) : control.z;
         used.n_chunks = control.w & 0xffff;
         used.n_listed = 0;
-        damacy__exec_chunks<S>(shared, used.n_chunks, f.base + f.begin, literals);
+        damacy__exec_chunks<S>(shared, used.n_chunks, f->base + f->begin, literals);
         if (!S::IS_SERIAL)
             damacy__exec_mark<S>(shared, used.n_own);
         if (used.n_own | used.n_chunks)
             damacy__sync_block();
         if (used.n_own)
             used.n_listed = damacy__exec_tile_own<S>(shared, &t, used.n_own);
-        damacy__exec_flush<S>(shared, &f, &t, !more || is_first);
+        damacy__exec_flush<S>(shared, f, &t, !more || is_first);
         if (!more)
             return DAMACY__ZSTD_NONE;
         damacy__exec_turn<S>(shared, &t, used);
@@ -394,35 +403,92 @@ static __device__ uint32_t damacy__exec_frame_run(const damacy__zstd_wave& w, ui
     }
 }
 
-// A whole CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list that belong to
-// this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED or _SERIAL_SHARED bytes. Grid: any; best one
-// CTA a frame. Shapes for records of sequences are those for blosc blocks, whose byte shuffle they
-// undo.
+// What a CTA does with a frame whose turn it is. Returns how many of its blocks are done then.
+template <class S>
+static __device__ uint32_t damacy__exec_frame_turn(const damacy__zstd_wave& w, uint32_t frame,
+                                                   uint32_t n_done, uint32_t base)
+{
+    const damacy__zstd_frame& from = damacy__zstd_frames(w)[frame];
+    damacy__exec_frame f;
+
+    f.base = from.dst & ~15ull;
+    f.begin = (uint32_t)(from.dst & 15);
+    f.block = from.first_block + n_done;
+    f.end = from.first_block + from.n_blocks;
+    if (threadIdx.x == 0)
+        damacy__sts32(base + S::TURN + DAMACY__EXEC_UNTIL, f.block + (from.n_blocks + 3) / 4);
+    const uint32_t bad = damacy__exec_frame_run<S>(w, &f, base);
+    if (bad != DAMACY__ZSTD_NONE && threadIdx.x == 0) {
+        const damacy__zstd_block& block = damacy__zstd_blocks(w)[bad];
+        damacy__zstd_fail(w, block, block.sequence_src, DAMACY__JOB_BAD_OFFSET);
+    }
+    damacy__sync_block();
+    if (bad != DAMACY__ZSTD_NONE)
+        return from.n_blocks;
+    if (S::BY_SEQUENCE && f.block == f.end)
+        damacy__exec_unfilter(w, frame);
+    return f.block - from.first_block;
+}
+
+// The frames of a CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list, or, if
+// CTAs share them, that of its own number and then those that wait. What is needed after a frame
+// stays in shared memory, as its execution needs all registers.
+template <class S>
+DAMACY__INLINE void damacy__exec_frames(const damacy__zstd_wave& w, uint32_t variant,
+                                        uint32_t whole, uint32_t base)
+{
+    const uint32_t at = base + S::TURN;
+    damacy__u32x4 state; // entry, own entry, blocks that were done, whole
+
+    state.y = blockIdx.x;
+    for (;;) {
+        damacy__turn turn;
+        turn.entry = state.y;
+        turn.n_done = 0;
+        damacy__sync_block(); // all have read the state of the last frame
+        if (damacy__turn_is_shared(w, whole))
+            damacy__turn_next(w, state.y, at, &turn);
+        if (turn.entry >= damacy__zstd_counts(w)->n_execute)
+            return;
+        state.x = turn.entry;
+        state.z = turn.n_done;
+        state.w = whole;
+        if (threadIdx.x == 0)
+            damacy__sts128(at + DAMACY__EXEC_STATE, state);
+        const uint32_t frame = damacy__turn_frame(w, turn.entry);
+        uint32_t n_done = damacy__zstd_frames(w)[frame].n_blocks;
+        if (damacy__exec_variant(w, whole, turn.entry) == variant && !damacy__exec_skip(w, frame))
+            n_done = damacy__exec_frame_turn<S>(w, frame, turn.n_done, base);
+        damacy__sync_block();
+        state = damacy__lds128(at + DAMACY__EXEC_STATE);
+        whole = state.w;
+        if (threadIdx.x == 0 && damacy__turn_is_shared(w, whole))
+            damacy__turn_give(w, state.x, state.z, n_done);
+        state.y += gridDim.x;
+    }
+}
+
+// A whole CTA: the frames that belong to this variant. `shared`: DAMACY__ZSTD_EXECUTE_SHARED or
+// _SERIAL_SHARED bytes. Grid: any; best one CTA a frame. Shapes for records of sequences are those
+// for blosc blocks, whose byte shuffle they undo.
 template <class S>
 static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t variant,
                                             uint8_t* shared)
 {
     const uint32_t base = DAMACY__DYNAMIC_BASE(shared);
     const uint32_t whole = damacy__exec_wave_variant(w);
-    const uint32_t n = damacy__exec_is_idle(whole, variant) ? 0 : damacy__zstd_counts(w)->n_execute;
+    const uint32_t n = damacy__zstd_counts(w)->n_execute;
 
-    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
-        if (base != damacy__shared_address(shared)) { // the constant is wrong: better no result
-            damacy__zstd_fail_job(w, damacy__zstd_frames(w)[frame].job, 0, DAMACY__JOB_UNSUPPORTED);
-            continue;
-        }
-        if (damacy__exec_variant(w, whole, i) != variant || damacy__exec_skip(w, frame))
-            continue;
-        const uint32_t bad = damacy__exec_frame_run<S>(w, frame, base);
-        if (bad != DAMACY__ZSTD_NONE && threadIdx.x == 0) {
-            const damacy__zstd_block& block = damacy__zstd_blocks(w)[bad];
-            damacy__zstd_fail(w, block, block.sequence_src, DAMACY__JOB_BAD_OFFSET);
-        }
-        damacy__sync_block();
-        if (S::BY_SEQUENCE && bad == DAMACY__ZSTD_NONE)
-            damacy__exec_unfilter(w, frame);
+    if (damacy__exec_is_idle(whole, variant))
+        return;
+    if (base == damacy__shared_address(shared)) {
+        damacy__exec_frames<S>(w, variant, whole, base);
+        return;
     }
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) // the constant is wrong: better no result
+        if (damacy__exec_variant(w, whole, i) == variant)
+            damacy__zstd_fail_job(w, damacy__zstd_frames(w)[damacy__turn_frame(w, i)].job, 0,
+                                  DAMACY__JOB_UNSUPPORTED);
 }
 
 // An entry point for a shape, the template arguments of damacy__exec_shape; `per`: CTAs that a

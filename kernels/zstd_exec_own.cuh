@@ -44,6 +44,7 @@ struct damacy__exec_shape {
     static constexpr uint32_t CONTROL = MARKS + (IS_SERIAL ? 0 : TILE / 8 + 16);
     static constexpr uint32_t BYTES = CONTROL + 64;
     static constexpr uint32_t CLEARED = CONTROL + 16 - STARTS; // after a tile
+    static constexpr uint32_t TURN = BYTES + TILE + 32;        // see damacy__exec_frames
     static constexpr uint32_t SIZE = BYTES + TILE + 64;
     static_assert(CHUNK == 8 || CHUNK == 16, "chunks");
     static_assert(TILE % 1024 == 0 && TILE <= DAMACY__EXEC_BIAS, "tile");
@@ -59,7 +60,13 @@ enum { // words at CONTROL
     DAMACY__EXEC_OWNED = 8,    // entries of OWN
     DAMACY__EXEC_CHUNKED = 12, // entries of QUEUE << 16 | chunks
     DAMACY__EXEC_LISTED = 16,  // bytes with links
+    DAMACY__EXEC_YIELDS = 24,  // whether the frame is given back at the end of the block
     DAMACY__EXEC_EARLY = 20    // RELAY: entries at the end of OWN whose sources are not there yet
+};
+
+enum {                       // words at TURN
+    DAMACY__EXEC_UNTIL = 8,  // first block before which the frame may be given back
+    DAMACY__EXEC_STATE = 16, // 16 bytes, of damacy__exec_frames
 };
 
 // Marks the bytes of a match, {place | bytes << 16}.
@@ -72,10 +79,13 @@ template <class S> DAMACY__INLINE void damacy__exec_mark_match(uint32_t shared, 
                                                                << (at & 31));
 }
 
-// Marks the bytes of the matches that read their tile.
+// Marks the bytes of the matches that read their tile. The last threads begin, as the first ones
+// have chunks.
 template <class S> DAMACY__INLINE void damacy__exec_mark(uint32_t shared, uint32_t n_own)
 {
-    DAMACY__EXEC_NOUNROLL for (uint32_t i = threadIdx.x; i < n_own; i += S::THREADS)
+    const uint32_t first = (uint32_t)S::THREADS - 1 - threadIdx.x;
+
+    DAMACY__EXEC_NOUNROLL for (uint32_t i = first; i < n_own; i += S::THREADS)
         damacy__exec_mark_match<S>(shared, damacy__lds32(shared + S::OWN + 8 * i));
 }
 

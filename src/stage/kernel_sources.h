@@ -36,6 +36,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_exec.cuh", damacy__source_zstd_exec_cuh},
     {"kernels/zstd_exec_copy.cuh", damacy__source_zstd_exec_copy_cuh},
     {"kernels/zstd_exec_filter.cuh", damacy__source_zstd_exec_filter_cuh},
+    {"kernels/zstd_exec_turn.cuh", damacy__source_zstd_exec_turn_cuh},
     {"kernels/zstd_exec_own.cuh", damacy__source_zstd_exec_own_cuh},
     {"kernels/zstd_exec_serial.cuh", damacy__source_zstd_exec_serial_cuh},
     {"kernels/zstd_exec_take.cuh", damacy__source_zstd_exec_take_cuh},

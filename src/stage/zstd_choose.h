@@ -17,6 +17,7 @@ typedef struct damacy__zstd_options {
                           DAMACY__ZSTD_FLAG_EARLY, alone or with EARLY_FEW */
     uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
     uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
+    uint32_t turns;    /* DAMACY__ZSTD_FLAG_TURNS: by a third as many blocks of threads as frames */
 } damacy__zstd_options;
 
 /* One wave. The tables are read while the kernels run. */
@@ -226,7 +227,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (o->execute & DAMACY__ZSTD_EXECUTE_BLOSC) {
         o->execute &= DAMACY__ZSTD_EXECUTE_SEQUENCES;
     }
-    run->wave.flags = o->execute | o->fse | damacy__zstd_choose_records(run);
+    run->wave.flags = o->execute | o->fse | o->turns | damacy__zstd_choose_records(run);
 }
 
 /* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel

@@ -302,14 +302,23 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_erro
 
 /* Blocks of threads of a shape of execution. Blocks of blosc may be many more than chunks, and then
  * a round of them is long; but these shapes get no more than SERIAL_FRAMES of them, and what finds
- * nothing to do is to be soon done. */
-static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, uint32_t flag)
+ * nothing to do is to be soon done. Somewhat more frames than the device holds at once take turns,
+ * see kernels/zstd_exec_turn.cuh: then there are no more blocks of threads than it holds. */
+static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, damacy__zstd_tile tile)
 {
     const uint32_t bounded = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL |
                              DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
-    const uint64_t most = flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES : UINT64_MAX;
+    const uint64_t most = tile.flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES : UINT64_MAX;
+    const uint64_t at_once = (uint64_t)tile.per * run->device->n_multiprocessors;
+    const uint64_t n = run->n_jobs;
 
-    return run->call->blosc ? DAMACY__MIN(4ull * run->n_jobs, most) : run->n_jobs;
+    if (run->options.turns) {
+        return damacy__div_up(n, 3);
+    }
+    if (n > 200 && n > at_once && 2 * n < 3 * at_once) {
+        return at_once;
+    }
+    return run->call->blosc ? DAMACY__MIN(4 * n, most) : n;
 }
 
 /* Which of the shapes takes the frames, the device chooses; of hundreds one takes all. Up to 1,000
@@ -337,7 +346,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         const damacy__kernel* kernel =
             by_sequence ? &blosc[DAMACY__ZSTD_BLOSC_TILE + i - DAMACY__ZSTD_TILE_BLOSC]
                         : &back[DAMACY__ZSTD_TILE + i];
-        const uint64_t grid = damacy__zstd_tile_grid(run, tile.flag);
+        const uint64_t grid = damacy__zstd_tile_grid(run, tile);
         if (!(run->options.execute & tile.flag)) {
             continue;
         }

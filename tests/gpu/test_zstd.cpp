@@ -98,6 +98,9 @@ TEST(zstd_gpu_gives_the_same_bytes_with_every_kernel)
     for (const uint32_t execute : executions) {
         o.execute = execute;
         valid_waves(files, 500, o, execute % 13, false, false);
+        o.turns = DAMACY__ZSTD_FLAG_TURNS;
+        valid_waves(files, 500, o, execute % 11, false, false);
+        o.turns = 0;
     }
     o.execute = DAMACY__ZSTD_EXECUTE_LINKS;
     valid_waves(few, 16, o, 3, false, false);
@@ -133,6 +136,8 @@ TEST(zstd_gpu_decodes_a_small_wave_with_every_kernel)
         damacy__zstd_options o = {};
         o.execute = execute;
         valid_waves(files, files.size(), o, 7, false, false);
+        o.turns = DAMACY__ZSTD_FLAG_TURNS;
+        valid_waves(files, files.size(), o, 3, false, false);
     }
 }
 

@@ -116,9 +116,34 @@ static void run_shape(const damacy__zstd_wave& w, uint32_t variant, uint32_t n_b
         damacy__zstd_execute<shape>(w, variant, shared);
     });
 }
-// The one shape that is launched.
+// The one shape that is launched, frames in turns: each is given back at the end of a block if
+// another waits. Blocks of threads go on by turns, too.
+static uint64_t n_blocks_before; // that were done when a frame was taken the last time
+template <class shape, uint32_t VARIANT> static void run_turns(const damacy__zstd_wave& wave)
+{
+    damacy__zstd_wave w = wave;
+    const unsigned n = 1 + (unsigned)(simt::random() % 5);
+    w.flags = VARIANT | DAMACY__ZSTD_FLAG_TURNS;
+    simt::launch_together(dim3(n), dim3(shape::THREADS), shape::SIZE,
+                          1 + (unsigned)(simt::random() % n), [&] {
+                              DAMACY__DYNAMIC_SHARED(shared);
+                              damacy__zstd_execute<shape>(w, VARIANT, shared);
+                          });
+    const damacy__zstd_counters& c = *damacy__zstd_counts(w);
+    CHECK_EQ(c.n_taken, c.n_execute);
+    CHECK_EQ(c.n_ended, c.n_execute);
+    for (uint32_t i = 0; i < c.n_execute; i++) {
+        CHECK(*damacy__turn_of(w, i) & DAMACY__TURN_TAKEN);
+        n_blocks_before += *damacy__turn_of(w, i) >> 1;
+    }
+}
+// The one shape that is launched, in turns or not.
 template <class shape, uint32_t VARIANT> static void run_alone(const damacy__zstd_wave& wave)
 {
+    if (simt::random() % 2) {
+        run_turns<shape, VARIANT>(wave);
+        return;
+    }
     damacy__zstd_wave w = wave;
     w.flags = VARIANT;
     run_shape<shape>(w, VARIANT, 1 + (uint32_t)(simt::random() % 5));
@@ -231,6 +256,22 @@ static const variant variants[] = {alone<tile_256x4, DAMACY__ZSTD_EXECUTE_256X4>
                                    alone<blosc_1024x3, DAMACY__ZSTD_EXECUTE_1024X3>(),
                                    all_of_blosc};
 static const uint32_t n_variants = sizeof variants / sizeof variants[0];
+
+template <class shape, uint32_t VARIANT> static variant turns()
+{
+    return {run_turns<shape, VARIANT>, shape::BY_SEQUENCE, shape::TILE};
+}
+static const variant in_turns[] = {turns<tile_256x4, DAMACY__ZSTD_EXECUTE_256X4>(),
+                                   turns<tile_128x4, DAMACY__ZSTD_EXECUTE_128X4>(),
+                                   turns<tile_128x4_3k, DAMACY__ZSTD_EXECUTE_128X4_3K>(),
+                                   turns<tile_1024x3, DAMACY__ZSTD_EXECUTE_1024X3>(),
+                                   turns<tile_128x2, DAMACY__ZSTD_EXECUTE_128X2>(),
+                                   turns<blosc_128x2, DAMACY__ZSTD_EXECUTE_128X2_SERIAL>(),
+                                   turns<blosc_64x4, DAMACY__ZSTD_EXECUTE_64X4_SERIAL>(),
+                                   turns<blosc_256x2, DAMACY__ZSTD_EXECUTE_256X2_SERIAL>(),
+                                   turns<blosc_256x4, DAMACY__ZSTD_EXECUTE_256X4>(),
+                                   turns<blosc_128x4_3k, DAMACY__ZSTD_EXECUTE_128X4_3K>(),
+                                   turns<blosc_1024x3, DAMACY__ZSTD_EXECUTE_1024X3>()};
 
 // ---- harness ----
 
@@ -687,6 +728,71 @@ TEST(bad_offsets_fail_their_job_alone)
         }
         simt::g.seed = seed;
         check_frames(frames, variants[round % n_variants], round);
+    }
+}
+
+// Blocks of a frame by one block of threads after the other, each at any alignment, with matches
+// of what others have written; one frame fails in its second block, one has a block alone.
+TEST(frames_in_turns_execute_as_without)
+{
+    uint64_t seed = test_seed();
+    for (uint32_t round = 0; round < 8; round++)
+        for (const variant& v : in_turns) {
+            std::vector<frame> frames;
+            n_blocks_before = 0;
+            for (uint32_t i = 0; i < 9; i++) {
+                frame f;
+                for (uint32_t k = 0; k < (i == 4 ? 1 : 2 + (round + i) % 5); k++) {
+                    if (test_random(&seed) % 3 == 0)
+                        f.stored(noise(&seed, 1 + test_random(&seed) % 40));
+                    f.begin();
+                    f.literals(noise(&seed, 1 + test_random(&seed) % 70));
+                    if (i == 7 && k == 1)
+                        f.match((uint32_t)f.expected.size() + 1, 50);
+                    for (uint32_t m = 0; m < 40 + round * 30; m++) {
+                        f.match(1 + (uint32_t)(test_random(&seed) % f.expected.size()),
+                                3 + (uint32_t)(test_random(&seed) % 90));
+                        f.literals(noise(&seed, test_random(&seed) % 5));
+                    }
+                }
+                if (i % 3 == 0)
+                    f.stored(noise(&seed, 20));
+                frames.push_back(f);
+            }
+            simt::g.seed = seed + round;
+            check_frames(frames, v, round);
+            CHECK(n_blocks_before > 0);
+        }
+}
+
+// Frames are given back if fewer than two wait for three that are executed, in one round and a
+// part.
+TEST(turns_are_due_while_few_frames_wait)
+{
+    static const struct {
+        uint32_t n, n_taken, n_ended, flags;
+        bool is_due;
+    } cases[] = {
+        {660, 528, 0, 0, true},    {791, 528, 0, 0, true},       {792, 528, 0, 0, false},
+        {1000, 528, 0, 0, false},  {528, 528, 0, 0, false},      {528, 528, 400, 0, false},
+        {1000, 800, 272, 0, true}, {4600, 4224, 3168, 0, false}, {1760, 1704, 700, 0, true},
+        {700, 690, 345, 0, false}, {700, 690, 339, 0, true},     {1, 1, 0, 0x40, false},
+        {1000, 1, 0, 0x40, true},  {1000, 1000, 0, 0x40, false}, {1000, 1001, 0, 0, false}};
+
+    CHECK_EQ(DAMACY__ZSTD_FLAG_TURNS, 0x40u);
+    for (const auto& c : cases) {
+        damacy__zstd_counters counters;
+        damacy__zstd_wave w;
+        bool is_due = false;
+        memset(&counters, 0, sizeof counters);
+        memset(&w, 0, sizeof w);
+        counters.n_execute = c.n;
+        counters.n_taken = c.n_taken;
+        counters.n_ended = c.n_ended;
+        w.counters = (uint64_t)(uintptr_t)&counters;
+        w.flags = c.flags;
+        simt::launch(dim3(1), dim3(1), [&] { is_due = damacy__turn_is_due(w); });
+        CHECK_EQ(is_due, c.is_due);
     }
 }
 

@@ -183,8 +183,9 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
         w.call.options.early |= i % 4 == 1 ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0;
         w.call.options.fse = i % 3 ? DAMACY__ZSTD_FLAG_FSE_LATENCY << i % 3 >> 1 : 0;
         w.call.n_concurrent = i >= 4 ? 2 : 0; // a small grid
-        w.call.n_held = i / 2 % 3;   // more than there are, too
+        w.call.n_held = i / 2 % 3;            // more than there are, too
         w.call.options.execute = executions[i];
+        w.call.options.turns = i % 2 ? DAMACY__ZSTD_FLAG_TURNS : 0;
         w.launch();
         w.check();
         w.close();
@@ -299,6 +300,44 @@ TEST(zstd_launch_counts_the_blocks_of_each_frame)
         run.size_each = c.size;
         CHECK_EQ(damacy__zstd_likely_blocks(&run), c.n_blocks);
     }
+}
+
+// On 132 multiprocessors. Somewhat more frames than run at once take turns.
+TEST(zstd_launch_gives_turns_to_somewhat_more_frames_than_run_at_once)
+{
+    const struct {
+        uint32_t n, flag, grid, blosc_grid;
+    } cases[] = {{528, DAMACY__ZSTD_EXECUTE_256X4, 528, 1200},
+                 {529, DAMACY__ZSTD_EXECUTE_256X4, 528, 528},
+                 {791, DAMACY__ZSTD_EXECUTE_256X4, 528, 528},
+                 {792, DAMACY__ZSTD_EXECUTE_256X4, 792, 1200},
+                 {1056, DAMACY__ZSTD_EXECUTE_128X4_3K, 1056, 4224},
+                 {1057, DAMACY__ZSTD_EXECUTE_128X4_3K, 1056, 1056},
+                 {1583, DAMACY__ZSTD_EXECUTE_128X4, 1056, 1056},
+                 {1584, DAMACY__ZSTD_EXECUTE_128X4, 1584, 6336},
+                 {200, DAMACY__ZSTD_EXECUTE_1024X3, 200, 800},
+                 {201, DAMACY__ZSTD_EXECUTE_1024X3, 201, 804}};
+    const damacy__blosc_wave blosc = {};
+    damacy__zstd_call call = {};
+    damacy__zstd_pass run = {};
+
+    device.n_multiprocessors = 132;
+    run.device = &device;
+    run.call = &call;
+    for (const auto& c : cases)
+        for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
+            const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
+            if (tile.flag != c.flag)
+                continue;
+            run.n_jobs = c.n;
+            run.options.turns = 0;
+            call.blosc = nullptr;
+            CHECK_EQ(damacy__zstd_tile_grid(&run, tile), c.grid);
+            call.blosc = &blosc;
+            CHECK_EQ(damacy__zstd_tile_grid(&run, tile), c.blosc_grid);
+            run.options.turns = DAMACY__ZSTD_FLAG_TURNS;
+            CHECK_EQ(damacy__zstd_tile_grid(&run, tile), (c.n + 2) / 3);
+        }
 }
 
 TEST(zstd_launch_works_with_the_shared_memory_of_small_devices)
