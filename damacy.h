@@ -9976,13 +9976,32 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 
-/* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
+/* Shapes of execution: threads, records a thread, bytes of a tile and of a chunk. */
+#define DAMACY__ZSTD_SHAPE_1024X3       1024, 3, 16384, 8
+#define DAMACY__ZSTD_SHAPE_256X4        256, 4, 7168, 8
+#define DAMACY__ZSTD_SHAPE_128X4        128, 4, 4096, 8
+#define DAMACY__ZSTD_SHAPE_128X4_3K     128, 4, 3072, 8
+#define DAMACY__ZSTD_SHAPE_128X2        128, 2, 4096, 16
+#define DAMACY__ZSTD_SHAPE_256X2_SERIAL 256, 2, 6144, 16
+#define DAMACY__ZSTD_SHAPE_128X2_SERIAL 128, 2, 6144, 16
+#define DAMACY__ZSTD_SHAPE_64X4_SERIAL  64, 4, 4096, 16
+
+/* Dynamic shared memory of a shape: threads, records a thread, bytes of a tile. */
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
     (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)
 
-/* The same of a variant that copies a tile's own matches by one warp. */
+/* The same of a shape that copies a tile's own matches by one warp. */
 #define DAMACY__ZSTD_SERIAL_SHARED(threads, segments, tile) \
     (8 * (threads) * (segments) + (threads) * (segments) / 8 + 2 * (tile) + (tile) / 64 + 128)
+
+/* What a launch of a shape needs, {threads, bytes of dynamic shared memory}, by its name: TILE or
+ * SERIAL of DAMACY__ZSTD_SHAPE_*. */
+#define DAMACY__ZSTD_TILE_NEEDS(...)   DAMACY__ZSTD_TILE_EACH(__VA_ARGS__)
+#define DAMACY__ZSTD_SERIAL_NEEDS(...) DAMACY__ZSTD_SERIAL_EACH(__VA_ARGS__)
+#define DAMACY__ZSTD_TILE_EACH(threads, segments, tile, chunk) \
+    threads, DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile)
+#define DAMACY__ZSTD_SERIAL_EACH(threads, segments, tile, chunk) \
+    threads, DAMACY__ZSTD_SERIAL_SHARED(threads, segments, tile)
 
 /* The same of relay, and from which average size of jobs on it is worth to cut them. */
 #define DAMACY__ZSTD_RELAY_SIZE 1048576u
@@ -15493,13 +15512,32 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Of literals: the pass over all that are not early. */\n"
     "#define DAMACY__ZSTD_FLAG_LATE 0x800u\n"
     "\n"
-    "/* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */\n"
+    "/* Shapes of execution: threads, records a thread, bytes of a tile and of a chunk. */\n"
+    "#define DAMACY__ZSTD_SHAPE_1024X3       1024, 3, 16384, 8\n"
+    "#define DAMACY__ZSTD_SHAPE_256X4        256, 4, 7168, 8\n"
+    "#define DAMACY__ZSTD_SHAPE_128X4        128, 4, 4096, 8\n"
+    "#define DAMACY__ZSTD_SHAPE_128X4_3K     128, 4, 3072, 8\n"
+    "#define DAMACY__ZSTD_SHAPE_128X2        128, 2, 4096, 16\n"
+    "#define DAMACY__ZSTD_SHAPE_256X2_SERIAL 256, 2, 6144, 16\n"
+    "#define DAMACY__ZSTD_SHAPE_128X2_SERIAL 128, 2, 6144, 16\n"
+    "#define DAMACY__ZSTD_SHAPE_64X4_SERIAL  64, 4, 4096, 16\n"
+    "\n"
+    "/* Dynamic shared memory of a shape: threads, records a thread, bytes of a tile. */\n"
     "#define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \\\n"
     "    (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)\n"
     "\n"
-    "/* The same of a variant that copies a tile's own matches by one warp. */\n"
+    "/* The same of a shape that copies a tile's own matches by one warp. */\n"
     "#define DAMACY__ZSTD_SERIAL_SHARED(threads, segments, tile) \\\n"
     "    (8 * (threads) * (segments) + (threads) * (segments) / 8 + 2 * (tile) + (tile) / 64 + 128)\n"
+    "\n"
+    "/* What a launch of a shape needs, {threads, bytes of dynamic shared memory}, by its name: TILE or\n"
+    " * SERIAL of DAMACY__ZSTD_SHAPE_*. */\n"
+    "#define DAMACY__ZSTD_TILE_NEEDS(...)   DAMACY__ZSTD_TILE_EACH(__VA_ARGS__)\n"
+    "#define DAMACY__ZSTD_SERIAL_NEEDS(...) DAMACY__ZSTD_SERIAL_EACH(__VA_ARGS__)\n"
+    "#define DAMACY__ZSTD_TILE_EACH(threads, segments, tile, chunk) \\\n"
+    "    threads, DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile)\n"
+    "#define DAMACY__ZSTD_SERIAL_EACH(threads, segments, tile, chunk) \\\n"
+    "    threads, DAMACY__ZSTD_SERIAL_SHARED(threads, segments, tile)\n"
     "\n"
     "/* The same of relay, and from which average size of jobs on it is worth to cut them. */\n"
     "#define DAMACY__ZSTD_RELAY_SIZE 1048576u\n"
@@ -16618,14 +16656,17 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "                                  DAMACY__JOB_UNSUPPORTED);\n"
     "}\n"
     "\n"
-    "// An entry point for a shape, the template arguments of damacy__exec_shape; `per`: CTAs that a\n"
-    "// multiprocessor is to hold. Dynamic shared memory: the shape's SIZE.\n"
-    "#define DAMACY__EXECUTE_ENTRY(name, variant, per, ...)                                          \\\n"
-    "    extern \"C\" __global__ __launch_bounds__(damacy__exec_shape<__VA_ARGS__>::THREADS, per) void \\\n"
-    "    name(damacy__zstd_wave w)                                                                   \\\n"
-    "    {                                                                                           \\\n"
-    "        DAMACY__DYNAMIC_SHARED(shared);                                                         \\\n"
-    "        damacy__zstd_execute<damacy__exec_shape<__VA_ARGS__>>(w, variant, shared);              \\\n"
+    "// An entry point for a shape, DAMACY__ZSTD_SHAPE_* and the last template arguments of\n"
+    "// damacy__exec_shape; `per`: CTAs that a multiprocessor is to hold. Dynamic shared memory: the\n"
+    "// shape's SIZE.\n"
+    "#define DAMACY__EXECUTE_ENTRY(name, shape, per, is_serial, by_sequence)                           \\\n"
+    "    extern \"C\" __global__ __launch_bounds__(                                                      \\\n"
+    "        damacy__exec_shape<DAMACY__ZSTD_SHAPE_##shape>::THREADS, per) void                        \\\n"
+    "    name(damacy__zstd_wave w)                                                                     \\\n"
+    "    {                                                                                             \\\n"
+    "        typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_##shape, is_serial, by_sequence> its_shape; \\\n"
+    "        DAMACY__DYNAMIC_SHARED(shared);                                                           \\\n"
+    "        damacy__zstd_execute<its_shape>(w, DAMACY__ZSTD_EXECUTE_##shape, shared);                 \\\n"
     "    }\n";
 
 /* ==== kernels/zstd_exec_copy.cuh ==== */
@@ -18319,18 +18360,12 @@ __extension__ static const char damacy__source_zstd_blosc_cu[] =
     "    damacy__fse_run_even<damacy__fse_latency<true>>(w, damacy__shared_address(shared));\n"
     "}\n"
     "\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_1024x3, DAMACY__ZSTD_EXECUTE_1024X3, 1, 1024, 3, 16384, 8,\n"
-    "                      false, true)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_256x4, DAMACY__ZSTD_EXECUTE_256X4, 4, 256, 4, 7168, 8,\n"
-    "                      false, true)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_128x4_3k, DAMACY__ZSTD_EXECUTE_128X4_3K, 8, 128, 4, 3072, 8,\n"
-    "                      false, true)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_128x2_serial, DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 8, 128, 2,\n"
-    "                      6144, 16, true, true)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_64x4_serial, DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 16, 64, 4,\n"
-    "                      4096, 16, true, true)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_256x2_serial, DAMACY__ZSTD_EXECUTE_256X2_SERIAL, 4, 256, 2,\n"
-    "                      6144, 16, true, true)\n";
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_1024x3, 1024X3, 1, false, true)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_256x4, 256X4, 4, false, true)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_128x4_3k, 128X4_3K, 8, false, true)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_128x2_serial, 128X2_SERIAL, 8, true, true)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_64x4_serial, 64X4_SERIAL, 16, true, true)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_256x2_serial, 256X2_SERIAL, 4, true, true)\n";
 
 /* ==== kernels/zstd_exec_cut.cuh ==== */
 __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
@@ -23487,11 +23522,11 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "}\n"
     "\n"
     "// Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x3, DAMACY__ZSTD_EXECUTE_1024X3, 1, 1024, 3, 16384)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, DAMACY__ZSTD_EXECUTE_256X4, 4, 256, 4, 7168)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, DAMACY__ZSTD_EXECUTE_128X4, 8, 128, 4, 4096)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, DAMACY__ZSTD_EXECUTE_128X4_3K, 8, 128, 4, 3072)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x2, DAMACY__ZSTD_EXECUTE_128X2, 8, 128, 2, 4096, 16)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x3, 1024X3, 1, false, false)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256X4, 4, false, false)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, 128X4, 8, false, false)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, 128X4_3K, 8, false, false)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x2, 128X2, 8, false, false)\n"
     "\n"
     "// Frames that all blocks of threads share, in two steps; DAMACY__ZSTD_RELAY_SHARED bytes of shared\n"
     "// memory for the second, which is one of two kernels.\n"
@@ -33087,14 +33122,17 @@ typedef struct damacy__zstd_tile {
 static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
 {
     static const damacy__zstd_tile tiles[DAMACY__ZSTD_TILES] = {
-        {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096), 8},
-        {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096), 8},
-        {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384), 1},
-        {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168), 4},
-        {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072), 8},
-        {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 128, DAMACY__ZSTD_SERIAL_SHARED(128, 2, 6144), 8},
-        {DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 64, DAMACY__ZSTD_SERIAL_SHARED(64, 4, 4096), 16},
-        {DAMACY__ZSTD_EXECUTE_256X2_SERIAL, 256, DAMACY__ZSTD_SERIAL_SHARED(256, 2, 6144), 4},
+        {DAMACY__ZSTD_EXECUTE_128X4, DAMACY__ZSTD_TILE_NEEDS(DAMACY__ZSTD_SHAPE_128X4), 8},
+        {DAMACY__ZSTD_EXECUTE_128X2, DAMACY__ZSTD_TILE_NEEDS(DAMACY__ZSTD_SHAPE_128X2), 8},
+        {DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_TILE_NEEDS(DAMACY__ZSTD_SHAPE_1024X3), 1},
+        {DAMACY__ZSTD_EXECUTE_256X4, DAMACY__ZSTD_TILE_NEEDS(DAMACY__ZSTD_SHAPE_256X4), 4},
+        {DAMACY__ZSTD_EXECUTE_128X4_3K, DAMACY__ZSTD_TILE_NEEDS(DAMACY__ZSTD_SHAPE_128X4_3K), 8},
+        {DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
+         DAMACY__ZSTD_SERIAL_NEEDS(DAMACY__ZSTD_SHAPE_128X2_SERIAL), 8},
+        {DAMACY__ZSTD_EXECUTE_64X4_SERIAL,
+         DAMACY__ZSTD_SERIAL_NEEDS(DAMACY__ZSTD_SHAPE_64X4_SERIAL), 16},
+        {DAMACY__ZSTD_EXECUTE_256X2_SERIAL,
+         DAMACY__ZSTD_SERIAL_NEEDS(DAMACY__ZSTD_SHAPE_256X2_SERIAL), 4},
     };
 
     return tiles[index];

@@ -277,13 +277,32 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 
-/* Dynamic shared memory of a tile variant: threads, segments a thread, bytes of a tile. */
+/* Shapes of execution: threads, records a thread, bytes of a tile and of a chunk. */
+#define DAMACY__ZSTD_SHAPE_1024X3       1024, 3, 16384, 8
+#define DAMACY__ZSTD_SHAPE_256X4        256, 4, 7168, 8
+#define DAMACY__ZSTD_SHAPE_128X4        128, 4, 4096, 8
+#define DAMACY__ZSTD_SHAPE_128X4_3K     128, 4, 3072, 8
+#define DAMACY__ZSTD_SHAPE_128X2        128, 2, 4096, 16
+#define DAMACY__ZSTD_SHAPE_256X2_SERIAL 256, 2, 6144, 16
+#define DAMACY__ZSTD_SHAPE_128X2_SERIAL 128, 2, 6144, 16
+#define DAMACY__ZSTD_SHAPE_64X4_SERIAL  64, 4, 4096, 16
+
+/* Dynamic shared memory of a shape: threads, records a thread, bytes of a tile. */
 #define DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile) \
     (8 * (threads) * (segments) + 4 * (tile) + (tile) / 64 + (tile) / 8 + 176)
 
-/* The same of a variant that copies a tile's own matches by one warp. */
+/* The same of a shape that copies a tile's own matches by one warp. */
 #define DAMACY__ZSTD_SERIAL_SHARED(threads, segments, tile) \
     (8 * (threads) * (segments) + (threads) * (segments) / 8 + 2 * (tile) + (tile) / 64 + 128)
+
+/* What a launch of a shape needs, {threads, bytes of dynamic shared memory}, by its name: TILE or
+ * SERIAL of DAMACY__ZSTD_SHAPE_*. */
+#define DAMACY__ZSTD_TILE_NEEDS(...)   DAMACY__ZSTD_TILE_EACH(__VA_ARGS__)
+#define DAMACY__ZSTD_SERIAL_NEEDS(...) DAMACY__ZSTD_SERIAL_EACH(__VA_ARGS__)
+#define DAMACY__ZSTD_TILE_EACH(threads, segments, tile, chunk) \
+    threads, DAMACY__ZSTD_EXECUTE_SHARED(threads, segments, tile)
+#define DAMACY__ZSTD_SERIAL_EACH(threads, segments, tile, chunk) \
+    threads, DAMACY__ZSTD_SERIAL_SHARED(threads, segments, tile)
 
 /* The same of relay, and from which average size of jobs on it is worth to cut them. */
 #define DAMACY__ZSTD_RELAY_SIZE 1048576u

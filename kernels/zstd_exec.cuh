@@ -491,12 +491,15 @@ static __device__ void damacy__zstd_execute(const damacy__zstd_wave& w, uint32_t
                                   DAMACY__JOB_UNSUPPORTED);
 }
 
-// An entry point for a shape, the template arguments of damacy__exec_shape; `per`: CTAs that a
-// multiprocessor is to hold. Dynamic shared memory: the shape's SIZE.
-#define DAMACY__EXECUTE_ENTRY(name, variant, per, ...)                                          \
-    extern "C" __global__ __launch_bounds__(damacy__exec_shape<__VA_ARGS__>::THREADS, per) void \
-    name(damacy__zstd_wave w)                                                                   \
-    {                                                                                           \
-        DAMACY__DYNAMIC_SHARED(shared);                                                         \
-        damacy__zstd_execute<damacy__exec_shape<__VA_ARGS__>>(w, variant, shared);              \
+// An entry point for a shape, DAMACY__ZSTD_SHAPE_* and the last template arguments of
+// damacy__exec_shape; `per`: CTAs that a multiprocessor is to hold. Dynamic shared memory: the
+// shape's SIZE.
+#define DAMACY__EXECUTE_ENTRY(name, shape, per, is_serial, by_sequence)                           \
+    extern "C" __global__ __launch_bounds__(                                                      \
+        damacy__exec_shape<DAMACY__ZSTD_SHAPE_##shape>::THREADS, per) void                        \
+    name(damacy__zstd_wave w)                                                                     \
+    {                                                                                             \
+        typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_##shape, is_serial, by_sequence> its_shape; \
+        DAMACY__DYNAMIC_SHARED(shared);                                                           \
+        damacy__zstd_execute<its_shape>(w, DAMACY__ZSTD_EXECUTE_##shape, shared);                 \
     }

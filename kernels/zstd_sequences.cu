@@ -30,11 +30,11 @@ extern "C" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse_few(damacy_
 }
 
 // Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.
-DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x3, DAMACY__ZSTD_EXECUTE_1024X3, 1, 1024, 3, 16384)
-DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, DAMACY__ZSTD_EXECUTE_256X4, 4, 256, 4, 7168)
-DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, DAMACY__ZSTD_EXECUTE_128X4, 8, 128, 4, 4096)
-DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, DAMACY__ZSTD_EXECUTE_128X4_3K, 8, 128, 4, 3072)
-DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x2, DAMACY__ZSTD_EXECUTE_128X2, 8, 128, 2, 4096, 16)
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x3, 1024X3, 1, false, false)
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256X4, 4, false, false)
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, 128X4, 8, false, false)
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, 128X4_3K, 8, false, false)
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x2, 128X2, 8, false, false)
 
 // Frames that all blocks of threads share, in two steps; DAMACY__ZSTD_RELAY_SHARED bytes of shared
 // memory for the second, which is one of two kernels.

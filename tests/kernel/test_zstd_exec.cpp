@@ -96,17 +96,17 @@ static bytes noise(uint64_t* seed, size_t n)
 
 // ---- variants ----
 
-typedef damacy__exec_shape<1024, 3, 16384> tile_1024x3;
-typedef damacy__exec_shape<256, 4, 7168> tile_256x4;
-typedef damacy__exec_shape<128, 4, 4096> tile_128x4;
-typedef damacy__exec_shape<128, 4, 3072> tile_128x4_3k;
-typedef damacy__exec_shape<128, 2, 4096, 16> tile_128x2;
-typedef damacy__exec_shape<1024, 3, 16384, 8, false, true> blosc_1024x3;
-typedef damacy__exec_shape<256, 4, 7168, 8, false, true> blosc_256x4;
-typedef damacy__exec_shape<128, 4, 3072, 8, false, true> blosc_128x4_3k;
-typedef damacy__exec_shape<128, 2, 6144, 16, true, true> blosc_128x2;
-typedef damacy__exec_shape<64, 4, 4096, 16, true, true> blosc_64x4;
-typedef damacy__exec_shape<256, 2, 6144, 16, true, true> blosc_256x2;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_1024X3> tile_1024x3;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_256X4> tile_256x4;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_128X4> tile_128x4;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_128X4_3K> tile_128x4_3k;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_128X2> tile_128x2;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_1024X3, false, true> blosc_1024x3;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_256X4, false, true> blosc_256x4;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_128X4_3K, false, true> blosc_128x4_3k;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_128X2_SERIAL, true, true> blosc_128x2;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_64X4_SERIAL, true, true> blosc_64x4;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_256X2_SERIAL, true, true> blosc_256x2;
 
 template <class shape>
 static void run_shape(const damacy__zstd_wave& w, uint32_t variant, uint32_t n_blocks)

@@ -226,22 +226,22 @@ struct wave_shape {
     void (*blosc_kernel)(damacy__zstd_wave);
 };
 static const wave_shape wave_shapes[] = {
-    {DAMACY__ZSTD_EXECUTE_1024X3, 1024, DAMACY__ZSTD_EXECUTE_SHARED(1024, 3, 16384),
+    {DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_TILE_NEEDS(DAMACY__ZSTD_SHAPE_1024X3),
      damacy_zstd_execute_1024x3, damacy_zstd_blosc_1024x3},
-    {DAMACY__ZSTD_EXECUTE_256X4, 256, DAMACY__ZSTD_EXECUTE_SHARED(256, 4, 7168),
+    {DAMACY__ZSTD_EXECUTE_256X4, DAMACY__ZSTD_TILE_NEEDS(DAMACY__ZSTD_SHAPE_256X4),
      damacy_zstd_execute_256x4, damacy_zstd_blosc_256x4},
-    {DAMACY__ZSTD_EXECUTE_128X4, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 4096),
+    {DAMACY__ZSTD_EXECUTE_128X4, DAMACY__ZSTD_TILE_NEEDS(DAMACY__ZSTD_SHAPE_128X4),
      damacy_zstd_execute_128x4, nullptr},
-    {DAMACY__ZSTD_EXECUTE_128X4_3K, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 4, 3072),
+    {DAMACY__ZSTD_EXECUTE_128X4_3K, DAMACY__ZSTD_TILE_NEEDS(DAMACY__ZSTD_SHAPE_128X4_3K),
      damacy_zstd_execute_128x4_3k, damacy_zstd_blosc_128x4_3k},
-    {DAMACY__ZSTD_EXECUTE_128X2, 128, DAMACY__ZSTD_EXECUTE_SHARED(128, 2, 4096),
+    {DAMACY__ZSTD_EXECUTE_128X2, DAMACY__ZSTD_TILE_NEEDS(DAMACY__ZSTD_SHAPE_128X2),
      damacy_zstd_execute_128x2, nullptr},
-    {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 128, DAMACY__ZSTD_SERIAL_SHARED(128, 2, 6144), nullptr,
-     damacy_zstd_blosc_128x2_serial},
-    {DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 64, DAMACY__ZSTD_SERIAL_SHARED(64, 4, 4096), nullptr,
-     damacy_zstd_blosc_64x4_serial},
-    {DAMACY__ZSTD_EXECUTE_256X2_SERIAL, 256, DAMACY__ZSTD_SERIAL_SHARED(256, 2, 6144), nullptr,
-     damacy_zstd_blosc_256x2_serial}};
+    {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, DAMACY__ZSTD_SERIAL_NEEDS(DAMACY__ZSTD_SHAPE_128X2_SERIAL),
+     nullptr, damacy_zstd_blosc_128x2_serial},
+    {DAMACY__ZSTD_EXECUTE_64X4_SERIAL, DAMACY__ZSTD_SERIAL_NEEDS(DAMACY__ZSTD_SHAPE_64X4_SERIAL),
+     nullptr, damacy_zstd_blosc_64x4_serial},
+    {DAMACY__ZSTD_EXECUTE_256X2_SERIAL, DAMACY__ZSTD_SERIAL_NEEDS(DAMACY__ZSTD_SHAPE_256X2_SERIAL),
+     nullptr, damacy_zstd_blosc_256x2_serial}};
 
 // Runs the variants of execution that the wave's flags name.
 static inline void wave_execute(const damacy__zstd_wave& w)
