@@ -415,8 +415,6 @@ static __device__ uint32_t damacy__exec_frame_turn(const damacy__zstd_wave& w, u
     f.begin = (uint32_t)(from.dst & 15);
     f.block = from.first_block + n_done;
     f.end = from.first_block + from.n_blocks;
-    if (threadIdx.x == 0)
-        damacy__sts32(base + S::TURN + DAMACY__EXEC_UNTIL, f.block + (from.n_blocks + 3) / 4);
     const uint32_t bad = damacy__exec_frame_run<S>(w, &f, base);
     if (bad != DAMACY__ZSTD_NONE && threadIdx.x == 0) {
         const damacy__zstd_block& block = damacy__zstd_blocks(w)[bad];
@@ -446,17 +444,22 @@ DAMACY__INLINE void damacy__exec_frames(const damacy__zstd_wave& w, uint32_t var
         turn.entry = state.y;
         turn.n_done = 0;
         damacy__sync_block(); // all have read the state of the last frame
-        if (damacy__turn_is_shared(w, whole))
+        const bool is_shared = damacy__turn_is_shared(w, whole);
+        if (is_shared)
             damacy__turn_next(w, state.y, at, &turn);
         if (turn.entry >= damacy__zstd_counts(w)->n_execute)
             return;
         state.x = turn.entry;
         state.z = turn.n_done;
         state.w = whole;
-        if (threadIdx.x == 0)
-            damacy__sts128(at + DAMACY__EXEC_STATE, state);
         const uint32_t frame = damacy__turn_frame(w, turn.entry);
         uint32_t n_done = damacy__zstd_frames(w)[frame].n_blocks;
+        const uint32_t until = damacy__zstd_frames(w)[frame].first_block + turn.n_done;
+        if (threadIdx.x == 0) {
+            damacy__sts128(at + DAMACY__EXEC_STATE, state);
+            damacy__sts32(at + DAMACY__EXEC_UNTIL,
+                          is_shared ? until + (n_done + 3) / 4 : DAMACY__ZSTD_NONE);
+        }
         if (damacy__exec_variant(w, whole, turn.entry) == variant && !damacy__exec_skip(w, frame))
             n_done = damacy__exec_frame_turn<S>(w, frame, turn.n_done, base);
         damacy__sync_block();

@@ -65,7 +65,7 @@ enum { // words at CONTROL
 };
 
 enum {                       // words at TURN
-    DAMACY__EXEC_UNTIL = 8,  // first block before which the frame may be given back
+    DAMACY__EXEC_UNTIL = 8,  // first block before which the frame may be given back, or NONE
     DAMACY__EXEC_STATE = 16, // 16 bytes, of damacy__exec_frames
 };
 
