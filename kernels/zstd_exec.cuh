@@ -454,11 +454,11 @@ DAMACY__INLINE void damacy__exec_frames(const damacy__zstd_wave& w, uint32_t var
         state.w = whole;
         const uint32_t frame = damacy__turn_frame(w, turn.entry);
         uint32_t n_done = damacy__zstd_frames(w)[frame].n_blocks;
-        const uint32_t until = damacy__zstd_frames(w)[frame].first_block + turn.n_done;
+        const uint32_t first = damacy__zstd_frames(w)[frame].first_block + turn.n_done;
         if (threadIdx.x == 0) {
             damacy__sts128(at + DAMACY__EXEC_STATE, state);
             damacy__sts32(at + DAMACY__EXEC_UNTIL,
-                          is_shared ? until + (n_done + 3) / 4 : DAMACY__ZSTD_NONE);
+                          is_shared ? first + (n_done + 3) / 4 : DAMACY__ZSTD_NONE);
         }
         if (damacy__exec_variant(w, whole, turn.entry) == variant && !damacy__exec_skip(w, frame))
             n_done = damacy__exec_frame_turn<S>(w, frame, turn.n_done, base);

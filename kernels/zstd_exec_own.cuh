@@ -60,13 +60,13 @@ enum { // words at CONTROL
     DAMACY__EXEC_OWNED = 8,    // entries of OWN
     DAMACY__EXEC_CHUNKED = 12, // entries of QUEUE << 16 | chunks
     DAMACY__EXEC_LISTED = 16,  // bytes with links
-    DAMACY__EXEC_YIELDS = 24,  // whether the frame is given back at the end of the block
-    DAMACY__EXEC_EARLY = 20    // RELAY: entries at the end of OWN whose sources are not there yet
+    DAMACY__EXEC_EARLY = 20,   // RELAY: entries at the end of OWN whose sources are not there yet
+    DAMACY__EXEC_YIELDS = 24   // whether the frame is given back at the end of the block
 };
 
-enum {                       // words at TURN
-    DAMACY__EXEC_UNTIL = 8,  // first block before which the frame may be given back, or NONE
-    DAMACY__EXEC_STATE = 16, // 16 bytes, of damacy__exec_frames
+enum {                      // at TURN, behind the 8 bytes of damacy__turn_next
+    DAMACY__EXEC_UNTIL = 8, // first block before which the frame may be given back, or NONE
+    DAMACY__EXEC_STATE = 16 // 16 bytes, of damacy__exec_frames
 };
 
 // Marks the bytes of a match, {place | bytes << 16}.
