@@ -99,13 +99,15 @@ extern "C" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes11(da
 }
 
 // Literals when few blocks are in flight: a block of threads per block, 32 or 128 lanes a stream.
-extern "C" __global__ __launch_bounds__(128) void damacy_zstd_literals_split32(damacy__zstd_wave w)
+extern "C" __global__ __launch_bounds__(128,
+                                        4) void damacy_zstd_literals_split32(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(memory);
     damacy__zstd_literals_split<32>(w, memory);
 }
 #if DAMACY__SHARED_MAX > 131072
-extern "C" __global__ __launch_bounds__(512) void damacy_zstd_literals_split128(damacy__zstd_wave w)
+extern "C" __global__ __launch_bounds__(512,
+                                        1) void damacy_zstd_literals_split128(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(memory);
     damacy__zstd_literals_split<128>(w, memory);

@@ -73,44 +73,50 @@ DAMACY__INLINE uint32_t damacy__zstd_run(damacy__zstd_stream& s, uint32_t step_t
 
 // A lane's share of a stream in pass A: [from, limit) with a checkpoint inside.
 typedef struct damacy__zstd_share {
-    uint32_t start, middle, limit; // bit positions: first boundary, checkpoint, end of share
+    uint32_t start, middle, limit; // bit positions: first boundary (at first about where),
+                                   // checkpoint, end of share
     uint32_t at_middle, end;       // boundaries reached there
     uint32_t n_before, n_after;    // symbols up to the checkpoint and after it
 } damacy__zstd_share;
 
+// Walks to the three places of a share, from the first on, or `again` from the second: to `start`,
+// where symbols do not count, to the checkpoint and to the end. One loop, as the code of a walk is
+// 6 KB: sequences beside it, and other blocks' walks, are in the same cache of instructions.
 template <int LOG>
-DAMACY__INLINE void damacy__zstd_share_run(damacy__zstd_stream& s, uint32_t step_table,
-                                           damacy__zstd_share& a, bool again)
+DAMACY__INLINE void damacy__zstd_share_walk(damacy__zstd_stream& s, uint32_t step_table,
+                                            damacy__zstd_share& a, bool again)
 {
-    a.start = s.at;
-    a.n_before = damacy__zstd_run<LOG>(s, step_table, a.middle);
-    if (again && s.at == a.at_middle) // synchronised: the rest was right
-        return;
-    a.at_middle = s.at;
-    a.n_after = damacy__zstd_run<LOG>(s, step_table, a.limit);
-    a.end = s.at;
+#pragma unroll 1
+    for (uint32_t k = again ? 1 : 0; k < 3; k++) {
+        const uint32_t from = s.at, to = k == 0 ? a.start : k == 1 ? a.middle : a.limit;
+        const uint32_t n = damacy__zstd_run<LOG>(s, step_table, to);
+        if (k == 1) {
+            a.start = from;
+            a.n_before = n;
+            if (again && s.at == a.at_middle) // synchronised: the rest was right
+                return;
+            a.at_middle = s.at;
+        } else if (k == 2) {
+            a.n_after = n;
+            a.end = s.at;
+        }
+    }
 }
 
-// First guess of the boundaries. Codes that all have `unit` bits, if that is not 1, begin at
-// multiples of it, and never synchronise from another place.
-template <int LOG, int S>
-DAMACY__INLINE void damacy__zstd_share_guess(damacy__zstd_stream& s, uint32_t step_table,
-                                             uint32_t lane, uint32_t target, uint32_t unit,
-                                             damacy__zstd_share& a)
+// First guess of the boundaries, and where to begin to walk. Codes that all have `unit` bits, if
+// that is not 1, begin at multiples of it, and never synchronise from another place.
+template <int S>
+DAMACY__INLINE void damacy__zstd_share_guess(damacy__zstd_stream& s, uint32_t lane, uint32_t target,
+                                             uint32_t unit, damacy__zstd_share& a)
 {
     const uint32_t first = s.at, even = target > first ? (target - first + S - 1) / S : 1;
     const uint32_t size = (even + unit - 1) / unit * unit;
     const uint32_t warm = unit > 1 ? 0 : DAMACY__ZSTD_WARM;
-    uint32_t from = first + lane * size;
 
+    a.start = damacy__min(first + lane * size, target);
     a.limit = lane == S - 1 ? target : damacy__min(first + (lane + 1) * size, target);
-    from = damacy__min(from, target);
-    s.at = from > first + warm ? from - warm : first;
-    damacy__zstd_ring_start(s);
-    a.middle = damacy__min(from + DAMACY__ZSTD_MIDDLE, a.limit);
-    if (s.at < from)
-        damacy__zstd_run<LOG>(s, step_table, from);
-    damacy__zstd_share_run<LOG>(s, step_table, a, false);
+    a.middle = damacy__min(a.start + DAMACY__ZSTD_MIDDLE, a.limit);
+    s.at = a.start > first + warm ? a.start - warm : first;
 }
 
 // Eight neighbouring entries of the table that walks two symbols at a time, from number `first` on.
@@ -150,25 +156,27 @@ DAMACY__INLINE void damacy__zstd_steps_build(uint32_t table, uint32_t step_table
     damacy__sync_block();
 }
 
-// Walks shares that did not synchronise again, from where the one before them ends.
+// Walks shares; those that did not synchronise again, from where the one before them ends.
 template <int LOG, int S>
-DAMACY__INLINE void damacy__zstd_shares_repair(damacy__zstd_stream& s, uint32_t step_table,
-                                               bool runs, damacy__zstd_split_shared<S>& shared,
-                                               damacy__zstd_share& a)
+DAMACY__INLINE void damacy__zstd_shares_walk(damacy__zstd_stream& s, uint32_t step_table, bool runs,
+                                             damacy__zstd_split_shared<S>& shared,
+                                             damacy__zstd_share& a)
 {
     const uint32_t tid = threadIdx.x, lane = tid % S;
+    bool walks = runs;
 
-    for (uint32_t r = 0; r <= S; r++) {
-        bool wrong = false;
+#pragma unroll 1
+    for (uint32_t r = 0; r <= S + 1; r++) {
+        if (walks) {
+            damacy__zstd_ring_start(s);
+            damacy__zstd_share_walk<LOG>(s, step_table, a, r > 0);
+        }
         shared.end[tid] = a.end;
         damacy__sync_block();
-        if (runs && lane && shared.end[tid - 1] != a.start) {
-            wrong = true;
+        walks = runs && lane && shared.end[tid - 1] != a.start;
+        if (walks)
             s.at = shared.end[tid - 1];
-            damacy__zstd_ring_start(s);
-            damacy__zstd_share_run<LOG>(s, step_table, a, true);
-        }
-        if (damacy__sync_count(wrong) == 0)
+        if (damacy__sync_count(walks) == 0)
             break;
     }
 }
@@ -251,8 +259,8 @@ DAMACY__INLINE void damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_
         runs = false;
     }
     if (runs)
-        damacy__zstd_share_guess<LOG, S>(s, step_table, lane, target, differs ? 1 : c.log, a);
-    damacy__zstd_shares_repair<LOG>(s, step_table, runs, shared, a);
+        damacy__zstd_share_guess<S>(s, lane, target, differs ? 1 : c.log, a);
+    damacy__zstd_shares_walk<LOG>(s, step_table, runs, shared, a);
     const uint32_t mine = a.n_before + a.n_after;
     const uint32_t before = damacy__zstd_shares_count(shared, a, mine, runs, target, count);
     if (shared.bad) {
