@@ -1,6 +1,8 @@
 // Huffman tree descriptions (RFC 8878 section 4.2.1) to 4-bit weights and a table log. The weights
-// of a tree are a serial stream of at most 255 symbols, so a lane decodes them, and what it waits
-// for is kept short. Shared memory: 3.4 KB a warp.
+// of a tree are a serial stream of at most 255 symbols, so a lane decodes them; the table that it
+// needs for that, and sums of weights, are made by the whole warp, a tree after the other: with
+// many warps a multiprocessor, what counts is how many instructions a tree takes. Shared memory:
+// 3.4 KB a warp.
 #pragma once
 
 #include "kernels/zstd_common.cuh"
@@ -21,16 +23,16 @@ typedef struct damacy__zstd_trees_warps { // of a block of 64 threads
 
 // What a tree's lane works on. Places are addresses in shared memory.
 typedef struct damacy__zstd_weights {
-    uint32_t out;    // 32 words
-    uint32_t words;  // of the description
-    uint32_t skew;   // bits of the first word before it
-    uint32_t states; // 64 of 16 bits
-    uint32_t counts; // 16 of 8 bits
-    uint32_t n;      // weights so far
-    uint32_t sum;    // of 2^(weight - 1)
-    uint32_t n_ones; // weights equal to 1
-    uint32_t most;   // largest weight
-    uint32_t word;   // the eight weights being collected
+    uint32_t out;       // 32 words
+    uint32_t words;     // of the description
+    uint32_t skew;      // bits of the first word before it
+    uint32_t states;    // 64 of 16 bits
+    uint32_t counts;    // 16 of 8 bits
+    uint32_t n;         // weights so far
+    uint32_t word;      // the eight weights being collected
+    uint32_t at, end;   // bits of the description with the stream of weights
+    uint32_t log;       // of the table of that, 0: there is none
+    uint32_t n_symbols; // in it
 } damacy__zstd_weights;
 
 // 32 bits of the description from bit `at` up. at < 1120.
@@ -49,9 +51,17 @@ DAMACY__INLINE void damacy__zstd_weight_put(damacy__zstd_weights& t, uint32_t we
         t.word = 0;
     }
     t.n++;
-    t.n_ones += weight == 1;
-    t.sum += (1u << weight) >> 1;
-    t.most = damacy__max(t.most, weight);
+}
+
+// Appends two, where their number is even and less than 254.
+DAMACY__INLINE void damacy__zstd_weight_put2(damacy__zstd_weights& t, uint32_t two)
+{
+    t.word |= two << (4 * (t.n & 7));
+    t.n += 2;
+    if ((t.n & 7) == 0) {
+        damacy__sts32(t.out + (t.n >> 1) - 4, t.word);
+        t.word = 0;
+    }
 }
 
 // The counts of the FSE table of the weights, from bit 8 on. Returns the bit after them, or 0.
@@ -102,42 +112,56 @@ static __device__ uint32_t damacy__zstd_weight_counts(const damacy__zstd_weights
     return left == 1 && at <= end ? at : 0;
 }
 
-// States of the weights' FSE table: weight | bits << 4 | base << 8.
-static __device__ bool damacy__zstd_weight_states(const damacy__zstd_weights& t, uint32_t log,
+// Whose symbol a state is, by the order in which they are dealt out (section 4.1.1); a warp, lane s
+// with the number of symbols 0 ... s. `rank` counts without the states at the end, of symbols that
+// are less likely than one.
+DAMACY__INLINE uint32_t damacy__zstd_weight_symbol(uint32_t upto, uint32_t n_symbols, uint32_t rank)
+{
+    uint32_t s = 0;
+
+    for (uint32_t i = 0; i + 1 < n_symbols; i++)
+        s += damacy__shfl(upto, i) <= rank ? 1 : 0;
+    return s;
+}
+
+// States of the weights' FSE table: weight | bits << 4 | base << 8. A warp; counts that sum up.
+static __device__ void damacy__zstd_weight_states(uint32_t states, uint32_t counts, uint32_t log,
                                                   uint32_t n_symbols)
 {
+    const uint32_t lane = damacy__lane(), below = (1u << lane) - 1;
     const uint32_t size = 1u << log, step = (size >> 1) + (size >> 3) + 3;
-    uint64_t low = 0, high = 0; // the next state number of each symbol, 7 bits
-    uint32_t end = size, at = 0;
+    const uint32_t count = lane < n_symbols ? damacy__lds8(counts + lane) : 0;
+    const uint32_t rare = damacy__ballot(count == 255);
+    const uint32_t end = size - damacy__popc(rare);
+    const uint32_t upto = damacy__sum_upto(count == 255 ? 0 : count, lane);
+    const uint32_t first = count == 255 ? 1 : count; // next state number of a symbol
+    uint32_t n_dealt = 0, before[4] = {};
 
-    for (uint32_t s = 0; s < n_symbols; s++) {
-        const uint32_t count = damacy__lds8(t.counts + s);
-        const uint64_t first = count == 255 ? 1 : count;
-        if (count == 255)
-            damacy__sts16(t.states + 2 * --end, s); // at most `size`: the counts summed up
-        low |= s < 8 ? first << (8 * s) : 0;
-        high |= s < 8 ? 0 : first << (8 * (s - 8));
+    if (count == 255)
+        damacy__sts16(states + 2 * (size - 1 - damacy__popc(rare & below)), lane);
+    for (uint32_t j = lane; j < size; j += 32) {
+        const uint32_t at = (j * step) & (size - 1), dealt = damacy__ballot(at < end);
+        const uint32_t rank = n_dealt + damacy__popc(dealt & below);
+        const uint32_t s = damacy__zstd_weight_symbol(upto, n_symbols, rank);
+        if (at < end)
+            damacy__sts16(states + 2 * at, s);
+        n_dealt += damacy__popc(dealt);
     }
-    for (uint32_t s = 0; s < n_symbols; s++) {
-        const uint32_t count = damacy__lds8(t.counts + s);
-        for (uint32_t k = count == 255 ? 0 : count; k; k--) {
-            damacy__sts16(t.states + 2 * at, s);
-            do
-                at = (at + step) & (size - 1);
-            while (at >= end && end); // a full cycle of `size` steps at most
+    damacy__sync_warp();
+    for (uint32_t i = lane; i < size; i += 32) {
+        const uint32_t s = damacy__lds16(states + 2 * i) & 15;
+        uint32_t same = below, same_before = i < 32 ? 0 : 0xffffffffu; // lanes of this symbol
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) {
+            const uint32_t has = damacy__ballot(s >> k & 1);
+            same &= s >> k & 1 ? has : ~has;
+            same_before &= s >> k & 1 ? before[k] : ~before[k];
+            before[k] = has;
         }
-    }
-    if (at)
-        return false;
-    for (uint32_t i = 0; i < size; i++) {
-        const uint32_t s = damacy__lds16(t.states + 2 * i) & 15, shift = 8 * (s & 7);
-        const uint32_t x = (uint32_t)((s < 8 ? low : high) >> shift) & 255;
+        const uint32_t x = damacy__shfl(first, s) + damacy__popc(same) + damacy__popc(same_before);
         const uint32_t n_bits = log - (31 - damacy__clz(x | 1));
-        low += s < 8 ? 1ull << shift : 0;
-        high += s < 8 ? 0 : 1ull << shift;
-        damacy__sts16(t.states + 2 * i, s | n_bits << 4 | ((x << n_bits) - size) << 8);
+        damacy__sts16(states + 2 * i, s | n_bits << 4 | ((x << n_bits) - size) << 8);
     }
-    return true;
 }
 
 // Where a lane is in the stream of weights: two states that take turns, as their entries, and the
@@ -172,10 +196,9 @@ DAMACY__INLINE uint32_t damacy__zstd_weight_entry(const damacy__zstd_weights& t,
 
 // Weights as a stream of two alternating states, read backwards from the end to bit `start`: two at
 // a time, as both states are known, until the last few.
-static __device__ bool damacy__zstd_weight_stream(damacy__zstd_weights& t, uint32_t start,
-                                                  uint32_t end, uint32_t log)
+static __device__ bool damacy__zstd_weight_stream(damacy__zstd_weights& t)
 {
-    const uint32_t size = 1u << log;
+    const uint32_t start = t.at, end = t.end, log = t.log, size = 1u << log;
     damacy__zstd_weight_walk k;
 
     if (start >= end)
@@ -200,8 +223,7 @@ static __device__ bool damacy__zstd_weight_stream(damacy__zstd_weights& t, uint3
         if (left < (int32_t)(n_next + n_after))
             break;
         left -= (int32_t)(n_next + n_after);
-        damacy__zstd_weight_put(t, k.next & 15);
-        damacy__zstd_weight_put(t, k.after & 15);
+        damacy__zstd_weight_put2(t, (k.next & 15) | (k.after & 15) << 4);
         const uint32_t both = damacy__zstd_weight_back(t, k, n_next + n_after);
         k.next = damacy__zstd_weight_entry(t, k.next, both >> n_after);
         k.after = damacy__zstd_weight_entry(t, k.after, both);
@@ -222,40 +244,104 @@ static __device__ bool damacy__zstd_weight_stream(damacy__zstd_weights& t, uint3
     return false;
 }
 
-// Decodes one description of at most `limit` bytes. Returns the table log (1-11), or 0.
-static __device__ uint32_t damacy__zstd_tree_decode(damacy__zstd_weights& t, uint32_t limit,
-                                                    uint32_t& size)
+// The first part of a description of at most `limit` bytes: weights that are not compressed, or
+// what their table is made of. Its size goes to `size`; false if it is broken.
+static __device__ bool damacy__zstd_tree_begin(damacy__zstd_weights& t, uint32_t limit,
+                                               uint32_t& size)
 {
     const uint32_t header = damacy__zstd_weight_bits(t, 0) & 255;
 
-    t.n = t.sum = t.n_ones = t.most = t.word = 0;
+    t.n = t.word = t.log = 0;
     size = header >= 128 ? 1 + (header - 126) / 2 : 1 + header;
     if (limit < 1 || size > limit)
-        return 0;
+        return false;
     if (header >= 128) {
         for (uint32_t i = 0; i < header - 127; i++) { // high nibble first
             const uint32_t byte = damacy__zstd_weight_bits(t, 8 + (i / 2) * 8);
             damacy__zstd_weight_put(t, i & 1 ? byte & 15 : byte >> 4 & 15);
         }
-    } else {
-        uint32_t log, n_symbols, end = 8 + header * 8;
-        if (header < 2)
-            return 0;
-        const uint32_t at = damacy__zstd_weight_counts(t, end, log, n_symbols);
-        if (!at || !damacy__zstd_weight_states(t, log, n_symbols) ||
-            !damacy__zstd_weight_stream(t, (at + 7) & ~7u, end, log))
-            return 0;
+        return true;
     }
-    if (!t.sum || t.most > 11)
+    if (header < 2)
+        return false;
+    uint32_t log;
+    t.end = 8 + header * 8;
+    const uint32_t at = damacy__zstd_weight_counts(t, t.end, log, t.n_symbols);
+    t.at = (at + 7) & ~7u;
+    t.log = at ? log : 0;
+    return at != 0;
+}
+
+// Of a tree's weights: the sum of 2^(weight - 1), and how many are 1 above bit 22; 0 if one is
+// larger than 11. A warp.
+DAMACY__INLINE uint32_t damacy__zstd_weights_sum(uint32_t eight)
+{
+    const uint32_t ones = eight ^ 0x11111111u; // their nibbles are 0
+    uint32_t sum = 0;
+
+#pragma unroll
+    for (uint32_t j = 0; j < 32; j += 4)
+        sum += (1u << (eight >> j & 15)) >> 1;
+    sum += damacy__popc(~(ones | ones >> 1 | ones >> 2 | ones >> 3) & 0x11111111u) << 22;
+    const bool is_large = damacy__any((eight & eight << 1 & 0x88888888u) != 0);
+    sum = damacy__warp_sum(sum);
+    return is_large ? 0 : sum;
+}
+
+// The last part: the weight of the last symbol, which is implied. `sums`: of
+// damacy__zstd_weights_sum. Returns the table log (1-11), or 0.
+DAMACY__INLINE uint32_t damacy__zstd_tree_end(const damacy__zstd_weights& t, uint32_t sums)
+{
+    const uint32_t sum = sums & 0x3fffff, log = 32 - damacy__clz(sum);
+    const uint32_t rest = (1u << (log & 31)) - sum;
+
+    if (!sum || log > 11 || (rest & (rest - 1)))
         return 0;
-    const uint32_t log = 32 - damacy__clz(t.sum), rest = (1u << log) - t.sum;
-    if (log > 11 || (rest & (rest - 1)))
-        return 0;
-    const uint32_t weight = 32 - damacy__clz(rest); // of the last symbol, which is implied
-    t.n_ones += weight == 1;
-    t.word |= weight << (4 * (t.n & 7));
-    damacy__sts32(t.out + (t.n >> 3) * 4, t.word);
-    return t.n_ones < 2 || (t.n_ones & 1) ? 0 : log;
+    const uint32_t weight = 32 - damacy__clz(rest), n_ones = (sums >> 22) + (weight == 1 ? 1 : 0);
+    damacy__sts32(t.out + (t.n >> 3) * 4, t.word | weight << (4 * (t.n & 7)));
+    return n_ones < 2 || (n_ones & 1) ? 0 : log;
+}
+
+// The trees of a warp, n of them, `spread` lanes each, whose descriptions are in shared memory: the
+// table log of this lane's, or 0 if it is broken or not there.
+DAMACY__INLINE uint32_t damacy__zstd_trees_some(damacy__zstd_trees_shared& shared, uint32_t n,
+                                                uint32_t spread, uint32_t skew, uint32_t limit,
+                                                uint32_t& size)
+{
+    const uint32_t lane = damacy__lane(), k = lane / spread;
+    const bool here = k < n && lane % spread == 0;
+    damacy__zstd_weights t;
+    bool good = false;
+    uint32_t sums = 0;
+
+    t.out = damacy__shared_address(shared.weights[k]);
+    t.words = damacy__shared_address(shared.words[k]);
+    t.skew = skew;
+    t.states = damacy__shared_address(shared.states[k]);
+    t.counts = damacy__shared_address(shared.counts[k]);
+    t.n = t.word = t.log = t.n_symbols = size = 0;
+    if (here)
+        good = damacy__zstd_tree_begin(t, limit, size);
+    damacy__sync_warp();
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t log = damacy__shfl(t.log, i * spread);
+        const uint32_t n_symbols = damacy__shfl(t.n_symbols, i * spread);
+        if (log)
+            damacy__zstd_weight_states(damacy__shared_address(shared.states[i]),
+                                       damacy__shared_address(shared.counts[i]), log, n_symbols);
+    }
+    damacy__sync_warp();
+    if (good && t.log)
+        good = damacy__zstd_weight_stream(t);
+    if (good && (t.n & 7))
+        damacy__sts32(t.out + (t.n >> 3) * 4, t.word);
+    damacy__sync_warp();
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t sum = damacy__zstd_weights_sum(shared.weights[i][lane]);
+        sums = i == k ? sum : sums;
+    }
+    damacy__sync_warp();
+    return good ? damacy__zstd_tree_end(t, sums) : 0;
 }
 
 // Trees of the wave, `spread` lanes each: as many as the grid has, at most a warp, as lanes of a
@@ -270,25 +356,19 @@ static __device__ void damacy__zstd_trees_decode(const damacy__zstd_wave& w,
 
     for (uint32_t first = per * (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32); first < n;
          first += per * n_warps) {
-        const uint32_t index = damacy__min(first + k, n - 1);
-        const bool here = first + k < n;
+        const uint32_t index = damacy__min(first + k, n - 1), some = damacy__min(per, n - first);
         const uint64_t src = trees[index].src;
         const uint32_t limit = trees[index].limit;
         const uint64_t end = src + damacy__min(limit, DAMACY__ZSTD_TREE_MAX);
+        uint32_t size;
         for (uint32_t i = lane % spread; i < DAMACY__ZSTD_TREE_WORDS; i += spread)
             shared.words[k][i] = damacy__load_word_within((src & ~3ull) + 4 * i, src, end);
         for (uint32_t i = lane % spread; i < 32; i += spread)
             shared.weights[k][i] = 0;
         damacy__sync_warp();
-        if (here && lane % spread == 0) {
-            damacy__zstd_weights t;
-            uint32_t size;
-            t.out = damacy__shared_address(shared.weights[k]);
-            t.words = damacy__shared_address(shared.words[k]);
-            t.skew = 8 * (uint32_t)(src & 3);
-            t.states = damacy__shared_address(shared.states[k]);
-            t.counts = damacy__shared_address(shared.counts[k]);
-            const uint32_t log = damacy__zstd_tree_decode(t, limit, size);
+        const uint32_t log =
+            damacy__zstd_trees_some(shared, some, spread, 8 * (uint32_t)(src & 3), limit, size);
+        if (k < some && lane % spread == 0) {
             trees[index].log = damacy__zstd_tree_logs(w)[index] = log;
             trees[index].size = log ? size : 0;
             if (!log)
@@ -296,7 +376,7 @@ static __device__ void damacy__zstd_trees_decode(const damacy__zstd_wave& w,
                                   DAMACY__JOB_BAD_HUFFMAN);
         }
         damacy__sync_warp();
-        for (uint32_t i = 0; i < damacy__min(per, n - first); i++)
+        for (uint32_t i = 0; i < some; i++)
             trees[first + i].weights[lane] = shared.weights[i][lane];
         damacy__sync_warp(); // shared memory is written again
     }
