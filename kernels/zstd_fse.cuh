@@ -284,9 +284,12 @@ DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uin
 
 // Whether this CTA leaves its multiprocessor to literals, as narrow groups are fewer than CTAs.
 // Those that stay are neighbours: two multiprocessors share a cache of instructions, and a walk
-// beside other code takes a sixth longer. As many as there are groups stay wherever they are. Not
-// beside other waves, where CTAs begin as they find room, but then literals are not early, either.
-// One thread asks, once.
+// beside other code takes a sixth longer. As many as there are groups stay wherever they are. Who
+// leaves waits until they have begun, though not for ever, as where it has been the next CTA would
+// begin, and those that are still at other work get none. Not beside other waves, where CTAs begin
+// as they find room, but then literals are not early, either. One thread asks, once.
+#define DAMACY__FSE_LOOKS 512u // about 0.1 ms
+
 DAMACY__INLINE bool damacy__fse_leaves(const damacy__zstd_wave& w, const damacy__fse_plan* p)
 {
     const uint32_t n_groups = (p->n + p->n_lanes - 1) / p->n_lanes;
@@ -294,8 +297,14 @@ DAMACY__INLINE bool damacy__fse_leaves(const damacy__zstd_wave& w, const damacy_
     if (p->n_wide_lanes == 0 || p->wide_end > p->wide || n_groups >= gridDim.x ||
         !(w.flags & DAMACY__ZSTD_FLAG_EARLY))
         return false;
-    return damacy__multiprocessor() >= ((n_groups + 1) & ~1u) &&
-           damacy__atomic_add(&damacy__zstd_counts(w)->n_left, 1) < gridDim.x - n_groups;
+    const bool leaves =
+        damacy__multiprocessor() >= ((n_groups + 1) & ~1u) &&
+        damacy__atomic_add(&damacy__zstd_counts(w)->n_left, 1) < gridDim.x - n_groups;
+    for (uint32_t i = 0; leaves && i < DAMACY__FSE_LOOKS &&
+                         damacy__atomic_load(&damacy__zstd_counts(w)->ticket[0]) < n_groups;
+         i++) {
+    }
+    return leaves;
 }
 
 // A whole CTA: groups of the plan that warp 0 has, wide ones in shape W.
