@@ -33463,7 +33463,7 @@ enum {
     DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
     DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
     DAMACY__ZSTD_STAGE_FSE = 2,
-    DAMACY__ZSTD_STAGE_LITERALS = 3, /* by lanes: what is left of the early ones */
+    DAMACY__ZSTD_STAGE_LITERALS = 3, /* lists: early ones end with the last of all */
     DAMACY__ZSTD_STAGE_RESOLVE = 4,
     DAMACY__ZSTD_STAGE_PLACE = 5, /* and what is left of all literals */
     DAMACY__ZSTD_STAGE_EXECUTE = 6,
@@ -33784,6 +33784,17 @@ static damacy_status damacy__zstd_follow(damacy__zstd_pass* run, uint32_t side, 
     return damacy__stream_await(run->device, run->kernels->side[side], run->kernels->fork, err);
 }
 
+/* The same for sides that hold kernels of an earlier part, which go on. */
+static damacy_status damacy__zstd_follow_all(damacy__zstd_pass* run, damacy_error* err)
+{
+    for (uint32_t i = 0; i < DAMACY__COUNT(run->is_beside); i++) {
+        if (run->is_beside[i]) {
+            DAMACY__TRY(damacy__zstd_follow(run, i, err));
+        }
+    }
+    return DAMACY_OK;
+}
+
 /* A kernel on side stream `side`, or in line if the wave is to be alone. */
 static damacy_status damacy__zstd_step_beside(damacy__zstd_pass* run, uint32_t side,
                                               const damacy__kernel* kernel, uint64_t n_blocks,
@@ -33822,11 +33833,14 @@ static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err
 }
 
 /* Trees of literals, on side 0: before the sequence stage, or where few blocks leave room beside it
- * and it takes longest, after its launch. */
+ * and it takes longest, after its launch. A multiprocessor has as many warps at them as it has work
+ * for, no more: it begins with sequences when it is through. */
 static damacy_status damacy__zstd_launch_trees(damacy__zstd_pass* run, damacy_error* err)
 {
+    const uint64_t most = 4ull * run->device->n_multiprocessors;
+
     return damacy__zstd_step_beside(run, 0, &run->kernels->front.kernels[DAMACY__ZSTD_TREES],
-                                    damacy__zstd_pairs(run), 64, 0, err);
+                                    DAMACY__MIN(damacy__zstd_pairs(run), most), 64, 0, err);
 }
 
 /* Literals by shares have one list for all table logs, which is made with the others. */
@@ -33835,17 +33849,18 @@ static bool damacy__zstd_has_one_list(const damacy__zstd_pass* run)
     return run->options.literals != DAMACY__ZSTD_LANES;
 }
 
-/* Lists of blocks with sequences and of frames, and of literals if these need no trees. */
+/* Lists of blocks with sequences and of frames, on side 1, and of literals if these need no trees. */
 static damacy_status damacy__zstd_launch_order(damacy__zstd_pass* run, damacy_error* err)
 {
     const bool is_one = damacy__zstd_has_one_list(run);
 
     run->also = is_one ? DAMACY__ZSTD_FLAG_ONE_LIST | run->options.early : 0;
-    return damacy__zstd_step(run, &run->kernels->front.kernels[DAMACY__ZSTD_ORDER], is_one ? 3 : 2,
-                             1024, 0, err);
+    return damacy__zstd_step_beside(run, 1, &run->kernels->front.kernels[DAMACY__ZSTD_ORDER],
+                                    is_one ? 3 : 2, 1024, 0, err);
 }
 
-/* To what the sequence stage needs; trees stay under way. */
+/* To what the sequence stage needs; trees stay under way. Tables, which take longest, are in line:
+ * from a side to the stream it is 5 us. */
 static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
@@ -33859,8 +33874,8 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_launch_order(run, err));
-    DAMACY__TRY(damacy__zstd_step_beside(run, 1, &back[DAMACY__ZSTD_TABLES],
-                                         damacy__zstd_pairs(run), 64, 0, err));
+    DAMACY__TRY(
+        damacy__zstd_step(run, &back[DAMACY__ZSTD_TABLES], damacy__zstd_pairs(run), 64, 0, err));
     if (!run->is_few) {
         DAMACY__TRY(damacy__zstd_launch_trees(run, err));
     }
@@ -34080,15 +34095,13 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, damacy_e
     if (run->options.early) {
         DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_EARLY, err));
     }
-    if (run->options.literals == DAMACY__ZSTD_LANES) { /* else what comes next is beside them */
-        DAMACY__TRY(damacy__zstd_join(run, err));
-    }
     run->division = damacy__zstd_division_of(run, true);
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_LITERALS, err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_RESOLVE], damacy__zstd_grid_of(run, 4),
                                   128, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_RESOLVE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
+    DAMACY__TRY(damacy__zstd_follow_all(run, err)); /* early literals are under way */
     DAMACY__TRY(damacy__zstd_launch_literals(run, DAMACY__ZSTD_FLAG_LATE, err));
     /* Beside the literals: launched after them, it takes the room that they leave. */
     if (run->options.literals == DAMACY__ZSTD_LANES) { /* `stream` has some of them */

@@ -48,7 +48,7 @@ enum {
     DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
     DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
     DAMACY__ZSTD_STAGE_FSE = 2,
-    DAMACY__ZSTD_STAGE_LITERALS = 3, /* by lanes: what is left of the early ones */
+    DAMACY__ZSTD_STAGE_LITERALS = 3, /* lists: early ones end with the last of all */
     DAMACY__ZSTD_STAGE_RESOLVE = 4,
     DAMACY__ZSTD_STAGE_PLACE = 5, /* and what is left of all literals */
     DAMACY__ZSTD_STAGE_EXECUTE = 6,
