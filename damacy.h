@@ -33849,7 +33849,7 @@ static bool damacy__zstd_has_one_list(const damacy__zstd_pass* run)
     return run->options.literals != DAMACY__ZSTD_LANES;
 }
 
-/* Lists of blocks with sequences and of frames, on side 1, and of literals if these need no trees. */
+/* Lists of blocks with sequences, of frames, and of literals if these need no trees; on side 1. */
 static damacy_status damacy__zstd_launch_order(damacy__zstd_pass* run, damacy_error* err)
 {
     const bool is_one = damacy__zstd_has_one_list(run);
