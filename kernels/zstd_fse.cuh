@@ -289,6 +289,11 @@ DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uin
 // begin, and those that are still at other work get none. Not beside other waves, where CTAs begin
 // as they find room, but then literals are not early, either. One thread asks, once.
 #define DAMACY__FSE_LOOKS 512u // about 0.1 ms
+#ifdef __CUDACC__
+#define DAMACY__FSE_PAUSE() ((void)0) // a look takes long enough
+#else
+#define DAMACY__FSE_PAUSE() simt::yield(__LINE__)
+#endif
 
 DAMACY__INLINE bool damacy__fse_leaves(const damacy__zstd_wave& w, const damacy__fse_plan* p)
 {
@@ -302,8 +307,8 @@ DAMACY__INLINE bool damacy__fse_leaves(const damacy__zstd_wave& w, const damacy_
         damacy__atomic_add(&damacy__zstd_counts(w)->n_left, 1) < gridDim.x - n_groups;
     for (uint32_t i = 0; leaves && i < DAMACY__FSE_LOOKS &&
                          damacy__atomic_load(&damacy__zstd_counts(w)->ticket[0]) < n_groups;
-         i++) {
-    }
+         i++)
+        DAMACY__FSE_PAUSE();
     return leaves;
 }
 

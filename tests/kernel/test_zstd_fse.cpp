@@ -961,6 +961,36 @@ TEST(multiprocessors_without_a_group_are_left_to_literals)
     CHECK_EQ(n_leaving({4224, 32, 8, 4096, 4224}, early), 0); // wide ones among them
 }
 
+// What a multiprocessor has begun with, it keeps until it is through: who leaves one must not be
+// gone while groups are not taken, or the next CTA would begin there. Nor may it wait for ever.
+TEST(who_leaves_waits_until_all_groups_are_taken)
+{
+    const damacy__fse_plan plan = {2048, 32, 32, 0, 0}; // 64 groups
+    uint64_t seed = test_seed();
+    for (const bool are_taken : {true, false}) {
+        damacy__zstd_counters counters;
+        damacy__zstd_wave w;
+        uint32_t n_left = 0, n_early = 0;
+        memset(&counters, 0, sizeof counters);
+        memset(&w, 0, sizeof w);
+        w.counters = (uint64_t)(uintptr_t)&counters;
+        w.flags = DAMACY__ZSTD_FLAG_EARLY;
+        simt::g.seed = test_random(&seed);
+        simt::launch_together(dim3(132), dim3(1), 0, 132, [&] {
+            if (damacy__fse_leaves(w, &plan)) {
+                n_left++;
+                n_early += counters.ticket[0] < 64;
+            } else if (are_taken) {
+                for (uint32_t i = 0; i < blockIdx.x % 64; i++) // at other work
+                    DAMACY__FSE_PAUSE();
+                damacy__atomic_add(&counters.ticket[0], 1);
+            }
+        });
+        CHECK(n_left > 40 && n_left <= 132 - 64);
+        CHECK_EQ(n_early, are_taken ? 0 : n_left);
+    }
+}
+
 TEST(large_blocks_that_are_left_after_full_rounds_are_wide)
 {
     std::vector<uint32_t> sizes(4600, 17000);

@@ -395,4 +395,83 @@ TEST(counts_whose_sum_has_more_than_32_bits_do_not_fit)
     }
 }
 
+// Normalised counts of weights that sum up, and their table, by the kernel and by the text of RFC
+// 8878 section 4.1.1.
+struct weight_table {
+    uint32_t log, n_symbols;
+    int8_t counts[16];
+    uint16_t states[64];
+};
+
+static weight_table random_counts(uint64_t* seed)
+{
+    weight_table t = {};
+    t.log = 5 + (uint32_t)(test_random(seed) % 2);
+    t.n_symbols = 1 + (uint32_t)(test_random(seed) % 12);
+    const int32_t size = 1 << t.log;
+    const uint64_t style = test_random(seed) % 3; // few, some or most are less likely than one
+    int32_t left = size;
+    for (uint32_t s = 0; s + 1 < t.n_symbols && left > 1; s++) {
+        const uint64_t r = test_random(seed);
+        const bool is_rare = r % 4 <= style;
+        t.counts[s] = (int8_t)(is_rare ? -1 : (int32_t)((r >> 8) % (uint64_t)(left / 2 + 1)));
+        left -= is_rare ? 1 : t.counts[s];
+    }
+    t.counts[t.n_symbols - 1] = (int8_t)left;
+    return t;
+}
+
+static void expected_states(const weight_table& t, uint16_t* states)
+{
+    const uint32_t size = 1u << t.log, step = (size >> 1) + (size >> 3) + 3;
+    uint32_t symbol[64], next[16], end = size, place = 0;
+    for (uint32_t s = 0; s < t.n_symbols; s++) {
+        next[s] = t.counts[s] < 0 ? 1 : (uint32_t)t.counts[s];
+        if (t.counts[s] < 0)
+            symbol[--end] = s;
+    }
+    for (uint32_t s = 0; s < t.n_symbols; s++)
+        for (int32_t k = 0; k < t.counts[s]; k++) {
+            symbol[place] = s;
+            do
+                place = (place + step) & (size - 1);
+            while (place >= end);
+        }
+    for (uint32_t i = 0; i < size; i++) {
+        const uint32_t x = next[symbol[i]]++;
+        uint32_t n_bits = t.log;
+        while (x >> (t.log - n_bits + 1))
+            n_bits--;
+        states[i] = (uint16_t)(symbol[i] | n_bits << 4 | ((x << n_bits) - size) << 8);
+    }
+}
+
+static __global__ void build_states(weight_table* t)
+{
+    DAMACY__SHARED(damacy__zstd_trees_shared, shared);
+    if (threadIdx.x < 16)
+        shared.counts[0][threadIdx.x] = t->counts[threadIdx.x];
+    damacy__sync_warp();
+    damacy__zstd_weight_states(damacy__shared_address(shared.states[0]),
+                               damacy__shared_address(shared.counts[0]), t->log, t->n_symbols);
+    damacy__sync_warp();
+    for (uint32_t i = threadIdx.x; i < 1u << t->log; i += 32)
+        t->states[i] = shared.states[0][i];
+}
+
+TEST(states_of_weights_are_those_of_the_specification)
+{
+    uint64_t seed = test_seed();
+    uint32_t n_rare = 0;
+    for (uint32_t round = 0; round < 2000; round++) {
+        weight_table t = random_counts(&seed);
+        uint16_t expected[64];
+        expected_states(t, expected);
+        simt::launch(dim3(1), dim3(32), 0, [&] { build_states(&t); });
+        CHECK_EQ(memcmp(t.states, expected, sizeof(uint16_t) << t.log), 0);
+        n_rare += t.counts[0] < 0;
+    }
+    CHECK(n_rare > 200);
+}
+
 TEST_MAIN
