@@ -282,19 +282,21 @@ DAMACY__INLINE damacy__fse_part damacy__fse_take(const damacy__zstd_wave& w, uin
     return part;
 }
 
+// How often who leaves looks whether all groups are taken, about 0.1 ms on a GPU, where a look
+// takes long enough; on the CPU others run in between.
+#define DAMACY__FSE_LOOKS 512u
+#ifdef __CUDACC__
+#define DAMACY__FSE_PAUSE() ((void)0)
+#else
+#define DAMACY__FSE_PAUSE() simt::yield(__LINE__)
+#endif
+
 // Whether this CTA leaves its multiprocessor to literals, as narrow groups are fewer than CTAs.
 // Those that stay are neighbours: two multiprocessors share a cache of instructions, and a walk
 // beside other code takes a sixth longer. As many as there are groups stay wherever they are. Who
 // leaves waits until they have begun, though not for ever, as where it has been the next CTA would
 // begin, and those that are still at other work get none. Not beside other waves, where CTAs begin
 // as they find room, but then literals are not early, either. One thread asks, once.
-#define DAMACY__FSE_LOOKS 512u // about 0.1 ms
-#ifdef __CUDACC__
-#define DAMACY__FSE_PAUSE() ((void)0) // a look takes long enough
-#else
-#define DAMACY__FSE_PAUSE() simt::yield(__LINE__)
-#endif
-
 DAMACY__INLINE bool damacy__fse_leaves(const damacy__zstd_wave& w, const damacy__fse_plan* p)
 {
     const uint32_t n_groups = (p->n + p->n_lanes - 1) / p->n_lanes;

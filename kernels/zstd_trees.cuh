@@ -245,13 +245,13 @@ static __device__ bool damacy__zstd_weight_stream(damacy__zstd_weights& t)
 }
 
 // The first part of a description of at most `limit` bytes: weights that are not compressed, or
-// what their table is made of. Its size goes to `size`; false if it is broken.
+// what their table is made of, into a t without either. Its size goes to `size`; false if it is
+// broken.
 static __device__ bool damacy__zstd_tree_begin(damacy__zstd_weights& t, uint32_t limit,
                                                uint32_t& size)
 {
     const uint32_t header = damacy__zstd_weight_bits(t, 0) & 255;
 
-    t.n = t.word = t.log = 0;
     size = header >= 128 ? 1 + (header - 126) / 2 : 1 + header;
     if (limit < 1 || size > limit)
         return false;
