@@ -98,19 +98,19 @@ extern "C" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes11(da
     damacy__zstd_literals_lanes<11>(w, memory);
 }
 
-// Literals when few blocks are in flight: a block of threads per block, 32 or 128 lanes a stream.
-extern "C" __global__ __launch_bounds__(128,
-                                        4) void damacy_zstd_literals_split32(damacy__zstd_wave w)
+// Literals when fewer blocks are in flight: a block of threads per block, one or four warps a
+// stream.
+extern "C" __global__ __launch_bounds__(128, 4) void damacy_zstd_literals_split(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(memory);
-    damacy__zstd_literals_split<32>(w, memory);
+    damacy__zstd_literals_split<1>(w, memory);
 }
-#if DAMACY__SHARED_MAX > 131072
+#if DAMACY__SHARED_MAX >= 232448
 extern "C" __global__ __launch_bounds__(512,
-                                        1) void damacy_zstd_literals_split128(damacy__zstd_wave w)
+                                        1) void damacy_zstd_literals_split4(damacy__zstd_wave w)
 {
     DAMACY__DYNAMIC_SHARED(memory);
-    damacy__zstd_literals_split<128>(w, memory);
+    damacy__zstd_literals_split<4>(w, memory);
 }
 #endif
 

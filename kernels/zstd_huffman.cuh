@@ -178,13 +178,26 @@ typedef struct damacy__zstd_window {
     uint32_t word[3];
 } damacy__zstd_window;
 
+// N words of the stream from that with bit `at` on. FLAT: they lie one behind the other.
+template <bool FLAT, int N>
+DAMACY__INLINE void damacy__zstd_words(const damacy__zstd_stream& s, uint32_t at, uint32_t (&v)[5])
+{
+    const uint32_t a = s.ring + (FLAT ? at >> 3 & ~3u : (at & 0x3e0) << 2);
+
+#pragma unroll
+    for (uint32_t k = 0; k < (N == 5 && !FLAT ? 4 : N); k++)
+        v[k] = damacy__lds32(a + (FLAT ? 4 : 128) * k);
+    if (N == 5 && !FLAT) // three words are repeated behind the ring
+        v[4] = damacy__lds32(s.ring + (((at + 128) & 0x3e0) << 2));
+}
+
 // The bits at s.at; LONG: 96 instead of 64 of them.
-template <bool LONG>
+template <bool LONG, bool FLAT>
 DAMACY__INLINE damacy__zstd_window damacy__zstd_window_at(const damacy__zstd_stream& s)
 {
-    const uint32_t a = s.ring + ((s.at & 0x3e0) << 2);
-    const uint32_t w0 = damacy__lds32(a), w1 = damacy__lds32(a + 128), w2 = damacy__lds32(a + 256);
-    const uint32_t w3 = LONG ? damacy__lds32(a + 384) : 0;
+    uint32_t v[5] = {};
+    damacy__zstd_words<FLAT, LONG ? 4 : 3>(s, s.at, v);
+    const uint32_t w0 = v[0], w1 = v[1], w2 = v[2], w3 = v[3];
     damacy__zstd_window w;
 
     w.word[0] = damacy__funnel_left(w1, w0, s.at);
@@ -206,12 +219,12 @@ DAMACY__INLINE uint32_t damacy__zstd_window_next(damacy__zstd_window& w, uint32_
 
 // N look-ups from one window (N * LOG <= 96). Returns the sum of the entries, whose low 8 bits are
 // the bits used.
-template <int LOG, int N>
+template <int LOG, int N, bool FLAT = false>
 DAMACY__INLINE uint32_t damacy__zstd_lookups(const damacy__zstd_stream& s, uint32_t (&entry)[N])
 {
     constexpr int PER = damacy__zstd_per<LOG>::N;
     static_assert(N * LOG <= 96, "window");
-    damacy__zstd_window w = damacy__zstd_window_at<(N * LOG > 64)>(s);
+    damacy__zstd_window w = damacy__zstd_window_at<(N * LOG > 64), FLAT>(s);
     uint32_t x = 0, sum = 0, used = 0;
 
 #pragma unroll
@@ -238,7 +251,7 @@ template <int LOG> DAMACY__INLINE uint32_t damacy__zstd_symbol(damacy__zstd_stre
 // N look-ups from the window, and the window after them, whose bits are asked for two look-ups
 // before its place is known, as they would take as long as those to come. LAST: none after them.
 // Four words hold a window of 64 bits, five one of 96.
-template <int LOG, int FIRST, int N, bool LAST>
+template <int LOG, int FIRST, int N, bool LAST, bool FLAT = false>
 DAMACY__INLINE void damacy__zstd_some(damacy__zstd_stream& s, damacy__zstd_window& w,
                                       uint32_t (&entry)[32])
 {
@@ -255,13 +268,7 @@ DAMACY__INLINE void damacy__zstd_some(damacy__zstd_stream& s, damacy__zstd_windo
         const uint32_t e = damacy__zstd_entry<LOG>(s.table, x);
         if (!LAST && j == N - 2) {
             at = s.at + (sum & s.mask);
-            const uint32_t a = s.ring + ((at & 0x3e0) << 2);
-            v[0] = damacy__lds32(a);
-            v[1] = damacy__lds32(a + 128);
-            v[2] = damacy__lds32(a + 256);
-            v[3] = damacy__lds32(a + 384);
-            if (WORDS == 5) // three words are repeated behind the ring
-                v[4] = damacy__lds32(s.ring + (((at + 128) & 0x3e0) << 2));
+            damacy__zstd_words<FLAT, WORDS>(s, at, v);
         }
         sum += e;
         used += e;
@@ -280,12 +287,29 @@ DAMACY__INLINE void damacy__zstd_some(damacy__zstd_stream& s, damacy__zstd_windo
     }
 }
 
+// The symbols of 16 entries.
+DAMACY__INLINE damacy__u32x4 damacy__zstd_symbols(const uint32_t* e)
+{
+    uint32_t out[4];
+    damacy__u32x4 v;
+
+#pragma unroll
+    for (int k = 0; k < 4; k++) // byte 1 of each entry is the symbol
+        out[k] = damacy__bytes(damacy__bytes(e[4 * k], e[4 * k + 1], 0x51),
+                               damacy__bytes(e[4 * k + 2], e[4 * k + 3], 0x51), 0x5410);
+    v.x = out[0];
+    v.y = out[1];
+    v.z = out[2];
+    v.w = out[3];
+    return v;
+}
+
 // 32 symbols to the lane's place in the stage.
 template <int LOG>
 DAMACY__INLINE void damacy__zstd_thirty_two(damacy__zstd_stream& s, uint32_t write)
 {
     constexpr int N = damacy__zstd_batch<LOG>::N; // 6 or 8
-    damacy__zstd_window w = damacy__zstd_window_at<damacy__zstd_batch<LOG>::LONG>(s);
+    damacy__zstd_window w = damacy__zstd_window_at<damacy__zstd_batch<LOG>::LONG, false>(s);
     uint32_t e[32];
 
     damacy__zstd_some<LOG, 0, N, false>(s, w, e);
@@ -297,21 +321,8 @@ DAMACY__INLINE void damacy__zstd_thirty_two(damacy__zstd_stream& s, uint32_t wri
         damacy__zstd_some<LOG, 30, 2, true>(s, w, e);
     }
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        uint32_t out[4];
-        damacy__u32x4 v;
-#pragma unroll
-        for (int k = 0; k < 4; k++) { // byte 1 of each entry is the symbol
-            const uint32_t* const four = e + 16 * half + 4 * k;
-            out[k] = damacy__bytes(damacy__bytes(four[0], four[1], 0x51),
-                                   damacy__bytes(four[2], four[3], 0x51), 0x5410);
-        }
-        v.x = out[0];
-        v.y = out[1];
-        v.z = out[2];
-        v.w = out[3];
-        damacy__sts128(write ^ (16u * (uint32_t)half), v);
-    }
+    for (int half = 0; half < 2; half++)
+        damacy__sts128(write ^ (16u * (uint32_t)half), damacy__zstd_symbols(e + 16 * half));
 }
 
 // One round: 32 symbols of each lane that acts. Two lanes write a stream's 32 bytes, a whole

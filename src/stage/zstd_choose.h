@@ -10,7 +10,7 @@
 
 /* Which kernels run; zero chooses by the number of jobs and bytes. Every choice gives the same
  * bytes. */
-enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT32 = 2, DAMACY__ZSTD_SPLIT128 = 3 };
+enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT = 2, DAMACY__ZSTD_SPLIT4 = 3 };
 typedef struct damacy__zstd_options {
     uint32_t literals; /* DAMACY__ZSTD_LANES ... */
     uint32_t early;    /* literals of blocks with sequences beside those, in a pass of their own:
@@ -187,6 +187,16 @@ static uint32_t damacy__zstd_choose_records(const damacy__zstd_pass* run)
                : 0;
 }
 
+/* By lanes where all multiprocessors have their share of them, four streams a block, and not for
+ * blosc, whose planes differ in their literals. */
+static uint32_t damacy__zstd_choose_literals(const damacy__zstd_pass* run)
+{
+    if (!run->call->blosc && damacy__zstd_likely_blocks(run) >= 5800) {
+        return DAMACY__ZSTD_LANES;
+    }
+    return run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT : DAMACY__ZSTD_SPLIT4;
+}
+
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
 static void damacy__zstd_choose(damacy__zstd_pass* run)
 {
@@ -196,12 +206,10 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
         run->kernels->tiles | (run->call->blosc ? DAMACY__ZSTD_EXECUTE_BLOSC : 0);
 
     if (is_open) {
-        o->literals = run->n_blocks >= 4000  ? DAMACY__ZSTD_LANES
-                      : run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT32
-                                             : DAMACY__ZSTD_SPLIT128;
+        o->literals = damacy__zstd_choose_literals(run);
     }
-    if (o->literals == DAMACY__ZSTD_SPLIT128 && !run->kernels->has_split128) {
-        o->literals = DAMACY__ZSTD_SPLIT32;
+    if (o->literals == DAMACY__ZSTD_SPLIT4 && !run->kernels->has_split4) {
+        o->literals = DAMACY__ZSTD_SPLIT;
     }
     /* Beside sequences they take what the multiprocessors that are done first leave: by shares they
        always gain, by lanes if they are few, which the device knows. */

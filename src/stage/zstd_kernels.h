@@ -12,7 +12,7 @@
  * fine. */
 typedef struct damacy__zstd_kernels {
     damacy__program front, back;
-    bool has_split128; /* the device has the shared memory for it */
+    bool has_split4;   /* the device has the shared memory for it */
     uint32_t tiles;    /* DAMACY__ZSTD_EXECUTE_*: shapes that it has the shared memory for */
     damacy__stream side[3];
     damacy__event fork;
@@ -35,10 +35,10 @@ enum { /* of the program front */
        DAMACY__ZSTD_LANES9 = 6,
        DAMACY__ZSTD_LANES10 = 7,
        DAMACY__ZSTD_LANES11 = 8,
-       DAMACY__ZSTD_LITERALS32 = 9,
+       DAMACY__ZSTD_LITERALS_SPLIT = 9,
        DAMACY__ZSTD_PLACE = 10,
        DAMACY__ZSTD_FINISH = 11,
-       DAMACY__ZSTD_LITERALS128 = 12 /* last: not on every device */
+       DAMACY__ZSTD_LITERALS_SPLIT4 = 12 /* last: not on every device */
 };
 enum { /* of the program back */
        DAMACY__ZSTD_TABLES = 0,
@@ -175,10 +175,10 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_literals_lanes9",
                                         "damacy_zstd_literals_lanes10",
                                         "damacy_zstd_literals_lanes11",
-                                        "damacy_zstd_literals_split32",
+                                        "damacy_zstd_literals_split",
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
-                                        "damacy_zstd_literals_split128"};
+                                        "damacy_zstd_literals_split4"};
     static const char* const back[] = {"damacy_zstd_tables",
                                        "damacy_zstd_fse",
                                        "damacy_zstd_fse_few",
@@ -196,10 +196,10 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
     damacy_status status;
 
     memset(kernels, 0, sizeof *kernels);
-    kernels->has_split128 = device->shared_per_block > 131072; /* as zstd.cu */
+    kernels->has_split4 = device->shared_per_block >= 232448; /* as zstd.cu */
     spec.name = "kernels/zstd.cu";
     spec.entries = front;
-    spec.n_entries = DAMACY__COUNT(front) - (kernels->has_split128 ? 0 : 1);
+    spec.n_entries = DAMACY__COUNT(front) - (kernels->has_split4 ? 0 : 1);
     DAMACY__TRY(damacy__program_start(&kernels->front, compiler, &spec, err));
     spec.name = "kernels/zstd_sequences.cu";
     spec.entries = back;
@@ -226,11 +226,11 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
                                             damacy__zstd_lanes_shared(device, 1, 0), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
                                             DAMACY__ZSTD_LANES11_SHARED, err));
-    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS32], device,
-                                            DAMACY__ZSTD_SPLIT_SHARED(32), err));
-    if (kernels->has_split128) {
-        DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS128], device,
-                                                DAMACY__ZSTD_SPLIT_SHARED(128), err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT], device,
+                                            DAMACY__ZSTD_SPLIT_SHARED(1), err));
+    if (kernels->has_split4) {
+        DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT4], device,
+                                                DAMACY__ZSTD_SPLIT_SHARED(4), err));
     }
     DAMACY__TRY(damacy__zstd_allow_back(&back[DAMACY__ZSTD_FSE], &back[DAMACY__ZSTD_TILE], 0,
                                         DAMACY__ZSTD_TILES_PLAIN, device, err));

@@ -267,12 +267,12 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
         (how == DAMACY__ZSTD_LANES ? pass == DAMACY__ZSTD_FLAG_LATE : damacy__zstd_has_company(run))
             ? damacy__zstd_division(run->device, 0)
             : 0;
-    if (how == DAMACY__ZSTD_SPLIT32) {
-        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS32], run->n_blocks,
-                                          128, DAMACY__ZSTD_SPLIT_SHARED(32), err);
-    } else if (how == DAMACY__ZSTD_SPLIT128) {
-        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS128],
-                                          run->n_blocks, 512, DAMACY__ZSTD_SPLIT_SHARED(128), err);
+    if (how == DAMACY__ZSTD_SPLIT) {
+        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT],
+                                          run->n_blocks, 128, DAMACY__ZSTD_SPLIT_SHARED(1), err);
+    } else if (how == DAMACY__ZSTD_SPLIT4) {
+        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT4],
+                                          run->n_blocks, 512, DAMACY__ZSTD_SPLIT_SHARED(4), err);
     } else {
         status = damacy__zstd_launch_lanes(run, err);
     }

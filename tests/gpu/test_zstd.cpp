@@ -86,7 +86,7 @@ TEST(zstd_gpu_gives_the_same_bytes_with_every_kernel)
                                    DAMACY__ZSTD_EXECUTE_RELAY,  DAMACY__ZSTD_EXECUTE_WIDE,
                                    DAMACY__ZSTD_EXECUTE_128X2};
     damacy__zstd_options o = {};
-    for (uint32_t literals = DAMACY__ZSTD_LANES; literals <= DAMACY__ZSTD_SPLIT128; literals++) {
+    for (uint32_t literals = DAMACY__ZSTD_LANES; literals <= DAMACY__ZSTD_SPLIT4; literals++) {
         for (uint32_t fse = DAMACY__ZSTD_FLAG_FSE_LATENCY; fse <= DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
              fse *= 2) {
             o.literals = literals;
@@ -117,8 +117,7 @@ TEST(zstd_gpu_decodes_a_small_wave_with_every_kernel)
     const std::vector<corpus_file> blocks = corpus_load("D_smallblk_s2001");
     files.resize(5);
     files.insert(files.end(), blocks.begin(), blocks.begin() + 2);
-    for (const uint32_t literals :
-         {DAMACY__ZSTD_LANES, DAMACY__ZSTD_SPLIT32, DAMACY__ZSTD_SPLIT128}) {
+    for (const uint32_t literals : {DAMACY__ZSTD_LANES, DAMACY__ZSTD_SPLIT, DAMACY__ZSTD_SPLIT4}) {
         damacy__zstd_options o = {};
         o.literals = literals;
         valid_waves(files, files.size(), o, literals, false, false);
@@ -414,7 +413,7 @@ TEST(zstd_gpu_runs_in_a_captured_graph)
           driver_symbol(library, "cuStreamEndCapture", (void*)&end) &&
           driver_symbol(library, "cuGraphInstantiateWithFlags", (void*)&instantiate) &&
           driver_symbol(library, "cuGraphLaunch", (void*)&run));
-    for (uint32_t literals = DAMACY__ZSTD_LANES; literals <= DAMACY__ZSTD_SPLIT128; literals++) {
+    for (uint32_t literals = DAMACY__ZSTD_LANES; literals <= DAMACY__ZSTD_SPLIT4; literals++) {
         void *graph = nullptr, *executable = nullptr;
         resident r;
         r.open(g, valid_frames(30));

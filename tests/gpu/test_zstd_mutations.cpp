@@ -112,7 +112,7 @@ TEST(zstd_gpu_accepts_no_mutation_that_libzstd_refuses)
         std::vector<int> verdicts(jobs.size());
         const uint64_t wave = first / PER_WAVE;
         damacy__zstd_options o = {};
-        o.literals = (uint32_t)(wave % (DAMACY__ZSTD_SPLIT128 + 1)); // 0: what is chosen by itself
+        o.literals = (uint32_t)(wave % (DAMACY__ZSTD_SPLIT4 + 1)); // 0: what is chosen by itself
         o.fse = wave % 3 ? DAMACY__ZSTD_FLAG_FSE_LATENCY << wave % 3 >> 1 : 0;
         in_parallel(jobs.size(), [&](size_t i) {
             uint64_t random = seed + (first + i) * UINT64_C(0x9e3779b97f4a7c15) + 1;

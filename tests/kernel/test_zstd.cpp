@@ -1,5 +1,6 @@
 // The Zstandard kernels on the CPU against libzstd and the corpora: every valid frame byte for
 // byte, every verdict on broken ones, and no byte outside the ranges of a job.
+#define ZSTD_STATIC_LINKING_ONLY
 #include "tests/kernel/zstd_wave.h"
 #include "tests/kernel/zstd_unlikely.h"
 #include "tests/test.h"
@@ -101,10 +102,10 @@ TEST(zstd_decodes_the_generated_frames)
     valid_set("D_smallblk_s2001", 300, false, o);
     o.flags = DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_FLAG_FSE_LATENCY;
     valid_set("C_cs14_s1001", 300, false, o, full ? 1 : 3);
-    o.literals = WAVE_SPLIT32;
+    o.literals = WAVE_SPLIT;
     o.flags = DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
     valid_set("C_cs14_s1001", 300, true, o);
-    o.literals = WAVE_SPLIT128;
+    o.literals = WAVE_SPLIT4;
     o.flags = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_FLAG_FSE_LATENCY;
     valid_set("B_cs17_s1", 300, false, o, full ? 1 : 9);
     o.flags = DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_1024X3;
@@ -135,7 +136,7 @@ TEST(zstd_decodes_the_generated_frames)
                           : 30);
     }
     if (full) {
-        o.literals = WAVE_SPLIT128;
+        o.literals = WAVE_SPLIT4;
         o.flags = DAMACY__ZSTD_EXECUTE_1024X3;
         valid_set("D_smallblk_s2001", 300, true, o);
         valid_set("C_cs14_s1001", 300, false, o);
@@ -152,7 +153,7 @@ TEST(zstd_follows_the_specification_on_crafted_frames)
     int wrong = 0;
 
     CHECK_EQ(files.size(), 215);
-    for (int literals = WAVE_LANES; literals <= WAVE_SPLIT128; literals++) {
+    for (int literals = WAVE_LANES; literals <= WAVE_SPLIT4; literals++) {
         o.literals = literals;
         decode_all(files, 72, o, false, [&](const corpus_file& f, wave_job& j, bool before) {
             verdict v = verdict_of(f.row);
@@ -193,7 +194,7 @@ static void check_fuzzed(uint32_t flags)
     int wrong = 0, differences = 0;
 
     CHECK_EQ(files.size(), 1230);
-    o.literals = WAVE_SPLIT32;
+    o.literals = WAVE_SPLIT;
     o.flags = flags;
     decode_all(files, 128, o, false, [&](const corpus_file& f, wave_job& j, bool before) {
         const verdict v = verdict_of(f.row);
@@ -295,6 +296,62 @@ static bytes two_lengths(size_t size)
     return b;
 }
 
+// Stretches of nearly one value, whose code has one bit, between such of many values, whose codes
+// are long: shares of as many bits differ in their symbols, and some have more than a slot.
+static bytes dense_and_sparse(size_t size, size_t stretch)
+{
+    bytes b(size);
+    for (size_t i = 0; i < size; i++) {
+        const bool is_sparse = i / stretch % 2 == 0;
+        b[i] = (uint8_t)(is_sparse && noise() % 32 ? 7 : noise() % 200);
+    }
+    return b;
+}
+
+// A frame of one block that holds its content as literals, whatever matches there are.
+static bytes as_literals(const bytes& content)
+{
+    ZSTD_CCtx* const c = ZSTD_createCCtx();
+    ZSTD_Sequence all = {};
+    bytes out(ZSTD_compressBound(content.size()));
+    all.litLength = (unsigned)content.size();
+    ZSTD_CCtx_setParameter(c, ZSTD_c_blockDelimiters, ZSTD_sf_explicitBlockDelimiters);
+    out.resize(
+        ZSTD_compressSequences(c, out.data(), out.size(), &all, 1, content.data(), content.size()));
+    ZSTD_freeCCtx(c);
+    return out;
+}
+
+// Shares that hold more symbols than there is room for, where the codes change from long to short
+// and back, streams of few bytes, and such that end everywhere in a unit of 16 bytes.
+TEST(zstd_decodes_literals_whose_codes_change_within_a_stream)
+{
+    for (const int literals : {WAVE_LANES, WAVE_SPLIT, WAVE_SPLIT4}) {
+        std::vector<bytes> contents;
+        std::vector<wave_job> jobs;
+        wave_options o;
+        for (const size_t stretch : {300u, 2000u, 9000u, 40000u}) {
+            contents.push_back(dense_and_sparse(131072, stretch));
+            contents.push_back(dense_and_sparse(2 * stretch + 997, stretch));
+        }
+        for (size_t size = 1100; size < 1500; size += 23) {
+            contents.push_back(dense_and_sparse(size, 200));
+        }
+        contents.push_back(dense_and_sparse(131071, 1)); // one bit or long, in turns
+        for (const bytes& content : contents) {
+            jobs.push_back(job_of(as_literals(content), content.size()));
+            CHECK(jobs.back().src.size() < content.size()); // Huffman-coded
+            jobs.back().skew = (unsigned)(5 * jobs.size()) % 16;
+        }
+        o.literals = literals;
+        CHECK(wave_run(jobs, o).empty());
+        for (size_t i = 0; i < jobs.size(); i++) {
+            CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+            CHECK(jobs[i].out == contents[i] && jobs[i].canary);
+        }
+    }
+}
+
 // Waves with few and with many literals for each sequence: whether they are early depends on it.
 TEST(zstd_decodes_literals_with_every_kernel)
 {
@@ -305,7 +362,7 @@ TEST(zstd_decodes_literals_with_every_kernel)
     waves.push_back({symbols(131070, 2), symbols(131056, 16), symbols(131055, 17)});
     waves.push_back({symbols(131000, 90), bytes(100000, 7)});
     waves.push_back({symbols(131001, 64), symbols(100003, 128), two_lengths(131002)});
-    for (int run = 0; run < 2 * (WAVE_SPLIT128 + 1); run++) {
+    for (int run = 0; run < 2 * (WAVE_SPLIT4 + 1); run++) {
         for (const std::vector<bytes>& contents : waves) {
             std::vector<wave_job> jobs;
             wave_options o;
@@ -337,7 +394,7 @@ TEST(zstd_decodes_literals_in_shares_at_any_place_of_the_input)
     }
     (void)fclose(file);
     CHECK_EQ(ZSTD_decompress(content.data(), content.size(), src.data(), src.size()), 131072);
-    for (const int literals : {WAVE_SPLIT32, WAVE_SPLIT128}) {
+    for (const int literals : {WAVE_LANES, WAVE_SPLIT, WAVE_SPLIT4}) {
         std::vector<wave_job> jobs;
         wave_options o;
         for (unsigned skew = 0; skew < 32; skew++) {

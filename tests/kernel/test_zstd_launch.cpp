@@ -193,16 +193,20 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
     close_all();
 }
 
-// What is chosen for n jobs of `size` bytes in one of n_concurrent waves: shapes, one of execution
-// for frames at least.
-static uint32_t chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
-                           const damacy__blosc_wave* blosc)
+// What is chosen for n jobs of `size` bytes in one of n_concurrent waves: flags, of them shapes,
+// one of execution for frames at least, and how literals are decoded.
+struct chosen {
+    uint32_t flags, literals;
+};
+static chosen all_chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
+                             const damacy__blosc_wave* blosc)
 {
     damacy__zstd_kernels all = {};
     damacy__zstd_call call = {};
     damacy__zstd_pass run = {};
 
     device.n_multiprocessors = 132;
+    all.has_split4 = true;
     all.tiles = DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
                 DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
                 DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
@@ -211,11 +215,17 @@ static uint32_t chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
     run.kernels = &all;
     run.device = &device;
     run.call = &call;
-    run.n_jobs = run.n_blocks = n;
+    run.n_jobs = n;
+    run.n_blocks = n + (uint32_t)(n * size / DAMACY__ZSTD_BLOCK_MAX);
     run.size_each = size;
     damacy__zstd_choose(&run);
     CHECK(run.wave.flags & all.tiles);
-    return run.wave.flags;
+    return {run.wave.flags, run.options.literals};
+}
+static uint32_t chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
+                           const damacy__blosc_wave* blosc)
+{
+    return all_chosen_for(n, size, n_concurrent, blosc).flags;
 }
 static uint32_t shapes_of(uint32_t n, uint64_t size, bool has_company,
                           const damacy__blosc_wave* blosc)
@@ -239,6 +249,25 @@ TEST(zstd_launch_takes_shapes_and_records_of_blosc_for_blosc_alone)
         CHECK_EQ(large & by_sequence, n > 200 ? by_sequence : 0);
         CHECK_EQ((large & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) != 0, n <= 200);
     }
+}
+
+// By lanes where multiprocessors are full of them, by all warps of a block of threads a stream
+// where most multiprocessors have no block.
+TEST(zstd_launch_decodes_literals_by_shares_unless_blocks_are_many)
+{
+    const damacy__blosc_wave blosc = {};
+
+    for (const uint32_t n : {1u, 66u}) {
+        CHECK_EQ(all_chosen_for(n, 262144, 1, nullptr).literals, DAMACY__ZSTD_SPLIT4);
+        CHECK_EQ(all_chosen_for(n, 262144, 1, &blosc).literals, DAMACY__ZSTD_SPLIT4);
+    }
+    for (const uint32_t n : {67u, 512u, 2048u, 2899u}) {
+        CHECK_EQ(all_chosen_for(n, 262144, 1, nullptr).literals, DAMACY__ZSTD_SPLIT);
+    }
+    CHECK_EQ(all_chosen_for(2900, 262144, 1, nullptr).literals, DAMACY__ZSTD_LANES);
+    CHECK_EQ(all_chosen_for(724, 1048576, 1, nullptr).literals, DAMACY__ZSTD_SPLIT);
+    CHECK_EQ(all_chosen_for(725, 1048576, 1, nullptr).literals, DAMACY__ZSTD_LANES);
+    CHECK_EQ(all_chosen_for(100000, 262144, 1, &blosc).literals, DAMACY__ZSTD_SPLIT);
 }
 
 TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
@@ -354,7 +383,7 @@ TEST(zstd_launch_works_with_the_shared_memory_of_small_devices)
                      DAMACY_OK);
         }
         w.open(some("D_smallblk_s2001", 3, 6), false);
-        w.call.options.literals = DAMACY__ZSTD_SPLIT128; // not there: another is taken
+        w.call.options.literals = DAMACY__ZSTD_SPLIT4; // not there: another is taken
         w.call.options.execute = DAMACY__ZSTD_EXECUTE_1024X3;
         w.launch();
         w.check();
@@ -405,7 +434,7 @@ TEST(zstd_launch_wishes_for_divisions_under_which_waves_share_multiprocessors)
     wave w;
     w.open(some("C_cs14_s1001", 20, 5), false);
     w.call.options.execute = DAMACY__ZSTD_EXECUTE_128X4;
-    for (const uint32_t how : {DAMACY__ZSTD_LANES, DAMACY__ZSTD_SPLIT32}) {
+    for (const uint32_t how : {DAMACY__ZSTD_LANES, DAMACY__ZSTD_SPLIT}) {
         w.call.options.literals = how;
         w.call.n_concurrent = 2;
         fake_counts n = launches_of(w);
@@ -413,7 +442,7 @@ TEST(zstd_launch_wishes_for_divisions_under_which_waves_share_multiprocessors)
         w.call.n_concurrent = 1;
         n = launches_of(w);
         CHECK(n.n_divided >= 1 && n.n_divided <= 4); // execution, literals by lanes
-        CHECK_EQ(n.n_divided == 1, how == DAMACY__ZSTD_SPLIT32);
+        CHECK_EQ(n.n_divided == 1, how == DAMACY__ZSTD_SPLIT);
     }
     damacy__driver older = driver;
     older.launch_with = NULL;

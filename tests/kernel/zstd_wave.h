@@ -7,7 +7,7 @@
 #include "kernels/zstd_sequences.cu"
 #include "tests/kernel/zstd_corpus.h"
 
-enum { WAVE_LANES = 0, WAVE_SPLIT32 = 1, WAVE_SPLIT128 = 2 };
+enum { WAVE_LANES = 0, WAVE_SPLIT = 1, WAVE_SPLIT4 = 2 };
 
 struct wave_options {
     int literals = WAVE_LANES;
@@ -149,12 +149,12 @@ static inline void wave_literals(damacy__zstd_wave w, int how)
                      [&] { damacy_zstd_literals_lanes10(w); });
         simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES11_SHARED,
                      [&] { damacy_zstd_literals_lanes11(w); });
-    } else if (how == WAVE_SPLIT32) {
-        simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_SPLIT_SHARED(32),
-                     [&] { damacy_zstd_literals_split32(w); });
+    } else if (how == WAVE_SPLIT) {
+        simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_SPLIT_SHARED(1),
+                     [&] { damacy_zstd_literals_split(w); });
     } else {
-        simt::launch(wave_grid(3), dim3(512), DAMACY__ZSTD_SPLIT_SHARED(128),
-                     [&] { damacy_zstd_literals_split128(w); });
+        simt::launch(wave_grid(3), dim3(512), DAMACY__ZSTD_SPLIT_SHARED(4),
+                     [&] { damacy_zstd_literals_split4(w); });
     }
 }
 

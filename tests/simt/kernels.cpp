@@ -53,8 +53,8 @@ void enroll_kernels()
     KERNEL(damacy_zstd_literals_lanes10);
     KERNEL(damacy_zstd_literals_lanes11);
     KERNEL(damacy_zstd_literals_lanes9);
-    KERNEL(damacy_zstd_literals_split128);
-    KERNEL(damacy_zstd_literals_split32);
+    KERNEL(damacy_zstd_literals_split);
+    KERNEL(damacy_zstd_literals_split4);
     KERNEL(damacy_zstd_order);
     KERNEL(damacy_zstd_place);
     KERNEL(damacy_zstd_relay);
