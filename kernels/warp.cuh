@@ -47,8 +47,6 @@ static __device__ __forceinline__ uint32_t damacy__warp_sum_by_turns(uint32_t v)
 #else
 #define damacy__warp_sum(v) __reduce_add_sync(DAMACY__FULL, (v))
 #endif
-// Barrier of the block that also counts: number of threads whose p is not zero.
-#define damacy__sync_count(p) __syncthreads_count((p))
 // Barrier `id` (1-15) of the first `threads` threads that come, a multiple of 32; those that only
 // arrive do not wait.
 #ifdef __CUDACC__

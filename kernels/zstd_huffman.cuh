@@ -40,36 +40,24 @@ DAMACY__INLINE bool damacy__zstd_ring_ahead(const damacy__zstd_stream& s)
     return s.filled < (s.at >> 8) + 4 && s.filled + 1 < s.n && s.filled != 0;
 }
 
-// Loads the next granule if `on`. The barrier behind the loads keeps the compiler from sinking them
-// to their use; with WHOLE it is one of all 32 lanes, behind which the stage may be written again.
-template <bool WHOLE>
+// Loads the next granule if `on`. All lanes: the barrier behind the loads, behind which the stage
+// may be written again, keeps the compiler from sinking them to their use.
 DAMACY__INLINE damacy__zstd_granule damacy__zstd_granule_load(const damacy__zstd_stream& s, bool on)
 {
     damacy__zstd_granule g;
     const uint64_t a = s.top - 32ull * s.filled;
 #ifdef __CUDACC__
-    if (WHOLE)
-        asm volatile("{.reg .pred q; setp.ne.u32 q,%9,0;"
-                     "@q ld.global" DAMACY__AHEAD ".v4.u32 {%0,%1,%2,%3},[%8+-16];"
-                     "@q ld.global" DAMACY__AHEAD ".v4.u32 {%4,%5,%6,%7},[%8+-32];"
-                     "bar.warp.sync 0xffffffff;}"
-                     : "=&r"(g.high.x), "=&r"(g.high.y), "=&r"(g.high.z), "=&r"(g.high.w),
-                       "=&r"(g.low.x), "=&r"(g.low.y), "=&r"(g.low.z), "=&r"(g.low.w)
-                     : "l"(a), "r"((uint32_t)on)
-                     : "memory");
-    else
-        asm volatile("{.reg .pred q; .reg .b32 m; setp.ne.u32 q,%9,0;"
-                     "@q ld.global" DAMACY__AHEAD ".v4.u32 {%0,%1,%2,%3},[%8+-16];"
-                     "@q ld.global" DAMACY__AHEAD ".v4.u32 {%4,%5,%6,%7},[%8+-32];"
-                     "activemask.b32 m; bar.warp.sync m;}"
-                     : "=&r"(g.high.x), "=&r"(g.high.y), "=&r"(g.high.z), "=&r"(g.high.w),
-                       "=&r"(g.low.x), "=&r"(g.low.y), "=&r"(g.low.z), "=&r"(g.low.w)
-                     : "l"(a), "r"((uint32_t)on)
-                     : "memory");
+    asm volatile("{.reg .pred q; setp.ne.u32 q,%9,0;"
+                 "@q ld.global" DAMACY__AHEAD ".v4.u32 {%0,%1,%2,%3},[%8+-16];"
+                 "@q ld.global" DAMACY__AHEAD ".v4.u32 {%4,%5,%6,%7},[%8+-32];"
+                 "bar.warp.sync 0xffffffff;}"
+                 : "=&r"(g.high.x), "=&r"(g.high.y), "=&r"(g.high.z), "=&r"(g.high.w),
+                   "=&r"(g.low.x), "=&r"(g.low.y), "=&r"(g.low.z), "=&r"(g.low.w)
+                 : "l"(a), "r"((uint32_t)on)
+                 : "memory");
 #else
     g = damacy__zstd_granule{};
-    if (WHOLE)
-        damacy__sync_warp();
+    damacy__sync_warp();
     if (on) {
         g.high = damacy__load_u32x4_once((const void*)(uintptr_t)(a - 16));
         g.low = damacy__load_u32x4_once((const void*)(uintptr_t)(a - 32));
@@ -217,35 +205,13 @@ DAMACY__INLINE uint32_t damacy__zstd_window_next(damacy__zstd_window& w, uint32_
     return damacy__zstd_turned<LOG>(w.word[0]);
 }
 
-// N look-ups from one window (N * LOG <= 96). Returns the sum of the entries, whose low 8 bits are
-// the bits used.
-template <int LOG, int N, bool FLAT = false>
-DAMACY__INLINE uint32_t damacy__zstd_lookups(const damacy__zstd_stream& s, uint32_t (&entry)[N])
-{
-    constexpr int PER = damacy__zstd_per<LOG>::N;
-    static_assert(N * LOG <= 96, "window");
-    damacy__zstd_window w = damacy__zstd_window_at<(N * LOG > 64), FLAT>(s);
-    uint32_t x = 0, sum = 0, used = 0;
-
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        if (j % PER == 0)
-            x = damacy__zstd_window_next<LOG>(w, used);
-        entry[j] = damacy__zstd_entry<LOG>(s.table, x);
-        sum += entry[j];
-        used += entry[j];
-        x = damacy__funnel_left(x, x, entry[j]);
-    }
-    return sum;
-}
-
 // One symbol.
 template <int LOG> DAMACY__INLINE uint32_t damacy__zstd_symbol(damacy__zstd_stream& s)
 {
-    uint32_t entry[1];
-    const uint32_t sum = damacy__zstd_lookups<LOG, 1>(s, entry);
-    s.at += sum & s.mask;
-    return entry[0] >> 8;
+    const damacy__zstd_window w = damacy__zstd_window_at<false, false>(s);
+    const uint32_t e = damacy__zstd_entry<LOG>(s.table, damacy__zstd_turned<LOG>(w.word[0]));
+    s.at += e & s.mask;
+    return e >> 8;
 }
 
 // N look-ups from the window, and the window after them, whose bits are asked for two look-ups
@@ -337,7 +303,7 @@ DAMACY__INLINE void damacy__zstd_round(damacy__zstd_stream& s, bool acts, uint32
 
     s.mask = acts ? 255 : 0;
     const bool ahead = acts && damacy__zstd_ring_ahead(s);
-    const damacy__zstd_granule g = damacy__zstd_granule_load<true>(s, ahead);
+    const damacy__zstd_granule g = damacy__zstd_granule_load(s, ahead);
     damacy__zstd_thirty_two<LOG>(s, write);
     if (ahead)
         damacy__zstd_ring_put(s, g);
@@ -350,17 +316,14 @@ DAMACY__INLINE void damacy__zstd_round(damacy__zstd_stream& s, bool acts, uint32
     damacy__zstd_ring_need(s, 352);
 }
 
-// Decodes `skip` symbols without output, then those of bytes [dst, end). Whole warps call this;
-// idle lanes have dst == end and skip 0.
+// Decodes the symbols of bytes [dst, end). Whole warps call this; idle lanes have dst == end.
 template <int LOG>
-DAMACY__INLINE void damacy__zstd_stream_decode(damacy__zstd_stream& s, uint32_t skip, uint64_t dst,
-                                               uint64_t end, uint32_t stage)
+DAMACY__INLINE void damacy__zstd_stream_decode(damacy__zstd_stream& s, uint64_t dst, uint64_t end,
+                                               uint32_t stage)
 {
     const uint32_t lane = damacy__lane();
     uint32_t head = (uint32_t)(0 - dst) & 31;
 
-    for (; skip; skip--)
-        damacy__zstd_symbol<LOG>(s);
     if (head > end - dst)
         head = (uint32_t)(end - dst);
     for (; head; head--)
@@ -528,7 +491,7 @@ DAMACY__INLINE void damacy__zstd_literals_eight(const damacy__zstd_wave& w,
     else
         dst = count = 0;
     damacy__sync_warp();
-    damacy__zstd_stream_decode<LOG>(s, 0, dst, dst + count,
+    damacy__zstd_stream_decode<LOG>(s, dst, dst + count,
                                     damacy__shared_address(ring) + DAMACY__ZSTD_RING_SIZE);
     if (!good || (runs && s.at != target))
         damacy__zstd_fail(w, damacy__zstd_blocks(w)[block], c.src, DAMACY__JOB_BAD_LITERALS);

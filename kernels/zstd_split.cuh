@@ -11,9 +11,13 @@
 #include "kernels/zstd_huffman.cuh"
 
 #define DAMACY__ZSTD_LOG 11 // of the table: the few bits more cost less than more kernels
-// Bits of a share at least: such a share has more symbols than the 15 that copying needs.
+// Bits of a share at least: such a share has the 16 symbols that copying needs.
 #define DAMACY__ZSTD_SHARE_LEAST 192u
-#define DAMACY__ZSTD_SLOT_SIZE   (DAMACY__ZSTD_SLOT + 16u) // an odd number of 16 bytes: no conflicts
+static_assert(DAMACY__ZSTD_SHARE_LEAST / DAMACY__ZSTD_LOG *
+                      DAMACY__ZSTD_LOG >= // as if of one length
+                  16 * DAMACY__ZSTD_LOG + DAMACY__ZSTD_LOG - 1,
+              "a boundary may lie LOG - 1 bits behind where the share begins");
+#define DAMACY__ZSTD_SLOT_SIZE (DAMACY__ZSTD_SLOT + 16u) // an odd number of 16 bytes: no conflicts
 static_assert(DAMACY__ZSTD_SLOT_SIZE % 32 == 16 && DAMACY__ZSTD_SLOT % 32 == 0, "bank conflicts");
 static_assert(DAMACY__ZSTD_SHARE % 64 == 32, "as damacy__zstd_share_size");
 static_assert(DAMACY__ZSTD_SLOT >= DAMACY__ZSTD_SHARE_LEAST, "codes of one bit fit");
@@ -130,8 +134,8 @@ DAMACY__INLINE void damacy__zstd_part_load(damacy__zstd_stream& s, uint32_t part
     s.ring = part - 16 * first;
 }
 
-// Behind the n symbols of each slot, the first 16 of the next one. All lanes; is_last: the warp has
-// no other behind it.
+// Behind the n symbols of each slot, the first 16 of the next one; a slot with fewer is the last
+// one, and no warp writes what another reads. All lanes; is_last: the warp has no other behind it.
 DAMACY__INLINE void damacy__zstd_slots_join(uint32_t slot, uint32_t n, bool is_last)
 {
     const damacy__u32x4 own = damacy__lds128(slot);
@@ -144,12 +148,14 @@ DAMACY__INLINE void damacy__zstd_slots_join(uint32_t slot, uint32_t n, bool is_l
     next.w = damacy__shfl_down(own.w, 1);
     if (!is_last && damacy__lane() == 31)
         next = damacy__lds128(slot + DAMACY__ZSTD_SLOT_SIZE);
-    damacy__sts32(at, (damacy__lds32(at) & ((1u << s) - 1)) | next.x << s);
-    damacy__sts32(at + 4, damacy__funnel_left(next.x, next.y, s));
-    damacy__sts32(at + 8, damacy__funnel_left(next.y, next.z, s));
-    damacy__sts32(at + 12, damacy__funnel_left(next.z, next.w, s));
-    if (s)
-        damacy__sts32(at + 16, damacy__funnel_left(next.w, 0, s));
+    if (n >= 16) {
+        damacy__sts32(at, (damacy__lds32(at) & ((1u << s) - 1)) | next.x << s);
+        damacy__sts32(at + 4, damacy__funnel_left(next.x, next.y, s));
+        damacy__sts32(at + 8, damacy__funnel_left(next.y, next.z, s));
+        damacy__sts32(at + 12, damacy__funnel_left(next.z, next.w, s));
+        if (s)
+            damacy__sts32(at + 16, damacy__funnel_left(next.w, 0, s));
+    }
     damacy__sync_warp();
 }
 
