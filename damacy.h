@@ -9964,7 +9964,7 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 /* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
 #define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u
 /* Of order: literals have one list whatever their table log, so that it needs no trees: a third
- * block of threads makes it. Literals by shares take this list and no other. */
+ * block of threads makes it. Of literals by shares: they take this list, not that of 11 bits. */
 #define DAMACY__ZSTD_FLAG_ONE_LIST 0x8000u
 /* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors
  * have to do. */
@@ -15514,7 +15514,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Of order, with EARLY: the device chooses, by bytes of literals for a record. */\n"
     "#define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u\n"
     "/* Of order: literals have one list whatever their table log, so that it needs no trees: a third\n"
-    " * block of threads makes it. Literals by shares take this list and no other. */\n"
+    " * block of threads makes it. Of literals by shares: they take this list, not that of 11 bits. */\n"
     "#define DAMACY__ZSTD_FLAG_ONE_LIST 0x8000u\n"
     "/* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors\n"
     " * have to do. */\n"
@@ -24011,14 +24011,15 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "        damacy__zstd_fail(w, damacy__zstd_blocks(w)[block], c.src, DAMACY__JOB_BAD_LITERALS);\n"
     "}\n"
     "\n"
-    "// Sections of all table logs, of the one list that FLAG_ONE_LIST makes.\n"
+    "// Sections of all table logs, of the one list that FLAG_ONE_LIST makes, or those of 11 bits.\n"
     "template <int W>\n"
     "DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint8_t* memory)\n"
     "{\n"
     "    memory = damacy__zstd_align(memory, 2u << DAMACY__ZSTD_LOG);\n"
     "    static_assert(4 * (4 * W + 2) <= DAMACY__ZSTD_SPLIT_TOLD / 4, \"host's view\");\n"
+    "    const uint32_t which = w.flags & DAMACY__ZSTD_FLAG_ONE_LIST ? 0 : 2;\n"
     "    uint32_t n;\n"
-    "    const uint32_t* const list = damacy__zstd_section_list(w, 0, n);\n"
+    "    const uint32_t* const list = damacy__zstd_section_list(w, which, n);\n"
     "\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
     "        damacy__zstd_split_block<W>(w, list[i], memory);\n"
@@ -34053,10 +34054,11 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
 }
 
 /* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
- * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
- * device that is idle when they begin, the smaller kernel first; if all find room at once, one
- * kernel for both sizes, with so much shared memory that no multiprocessor takes more than its
- * share. */
+ * so they run side by side. Tables of 11 bits leave room for few lanes: shares are sooner done but
+ * beside sequences, which they hold up. They are done soonest when multiprocessors share the warps
+ * evenly: on a device that is idle when they begin, the smaller kernel first; if all find room at
+ * once, one kernel for both sizes, with so much shared memory that no multiprocessor takes more
+ * than its share. */
 static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
@@ -34085,8 +34087,12 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
         DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], most, 32,
                                              DAMACY__ZSTD_LANES10_SHARED, err));
     }
-    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], most, 32,
-                                    DAMACY__ZSTD_LANES11_SHARED, err);
+    if (is_early) {
+        return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], most, 32,
+                                        DAMACY__ZSTD_LANES11_SHARED, err);
+    }
+    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LITERALS_SPLIT], per, 128,
+                                    DAMACY__ZSTD_SPLIT_SHARED(1), err);
 }
 
 /* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE, by shares beside early ones.
@@ -34104,6 +34110,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
         (how == DAMACY__ZSTD_LANES ? pass == DAMACY__ZSTD_FLAG_LATE : damacy__zstd_has_company(run))
             ? damacy__zstd_division(run->device, 0)
             : 0;
+    run->also = how == DAMACY__ZSTD_LANES ? 0 : DAMACY__ZSTD_FLAG_ONE_LIST;
     if (how == DAMACY__ZSTD_SPLIT) {
         status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT],
                                           run->n_blocks, 128, DAMACY__ZSTD_SPLIT_SHARED(1), err);

@@ -265,7 +265,7 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 /* Of order, with EARLY: the device chooses, by bytes of literals for a record. */
 #define DAMACY__ZSTD_FLAG_EARLY_FEW 0x4000u
 /* Of order: literals have one list whatever their table log, so that it needs no trees: a third
- * block of threads makes it. Literals by shares take this list and no other. */
+ * block of threads makes it. Of literals by shares: they take this list, not that of 11 bits. */
 #define DAMACY__ZSTD_FLAG_ONE_LIST 0x8000u
 /* Of literals by lanes: tables of 9 bits are lanes10's, too, which evens out what multiprocessors
  * have to do. */

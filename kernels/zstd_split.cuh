@@ -428,14 +428,15 @@ DAMACY__INLINE void damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_
         damacy__zstd_fail(w, damacy__zstd_blocks(w)[block], c.src, DAMACY__JOB_BAD_LITERALS);
 }
 
-// Sections of all table logs, of the one list that FLAG_ONE_LIST makes.
+// Sections of all table logs, of the one list that FLAG_ONE_LIST makes, or those of 11 bits.
 template <int W>
 DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint8_t* memory)
 {
     memory = damacy__zstd_align(memory, 2u << DAMACY__ZSTD_LOG);
     static_assert(4 * (4 * W + 2) <= DAMACY__ZSTD_SPLIT_TOLD / 4, "host's view");
+    const uint32_t which = w.flags & DAMACY__ZSTD_FLAG_ONE_LIST ? 0 : 2;
     uint32_t n;
-    const uint32_t* const list = damacy__zstd_section_list(w, 0, n);
+    const uint32_t* const list = damacy__zstd_section_list(w, which, n);
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         damacy__zstd_split_block<W>(w, list[i], memory);

@@ -216,10 +216,11 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
 }
 
 /* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
- * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
- * device that is idle when they begin, the smaller kernel first; if all find room at once, one
- * kernel for both sizes, with so much shared memory that no multiprocessor takes more than its
- * share. */
+ * so they run side by side. Tables of 11 bits leave room for few lanes: shares are sooner done but
+ * beside sequences, which they hold up. They are done soonest when multiprocessors share the warps
+ * evenly: on a device that is idle when they begin, the smaller kernel first; if all find room at
+ * once, one kernel for both sizes, with so much shared memory that no multiprocessor takes more
+ * than its share. */
 static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
@@ -248,8 +249,12 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
         DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], most, 32,
                                              DAMACY__ZSTD_LANES10_SHARED, err));
     }
-    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], most, 32,
-                                    DAMACY__ZSTD_LANES11_SHARED, err);
+    if (is_early) {
+        return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], most, 32,
+                                        DAMACY__ZSTD_LANES11_SHARED, err);
+    }
+    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LITERALS_SPLIT], per, 128,
+                                    DAMACY__ZSTD_SPLIT_SHARED(1), err);
 }
 
 /* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE, by shares beside early ones.
@@ -267,6 +272,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
         (how == DAMACY__ZSTD_LANES ? pass == DAMACY__ZSTD_FLAG_LATE : damacy__zstd_has_company(run))
             ? damacy__zstd_division(run->device, 0)
             : 0;
+    run->also = how == DAMACY__ZSTD_LANES ? 0 : DAMACY__ZSTD_FLAG_ONE_LIST;
     if (how == DAMACY__ZSTD_SPLIT) {
         status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT],
                                           run->n_blocks, 128, DAMACY__ZSTD_SPLIT_SHARED(1), err);

@@ -141,15 +141,21 @@ static inline dim3 wave_grid(uint32_t most) // persistent grids must work at any
 
 static inline void wave_literals(damacy__zstd_wave w, int how)
 {
+    const bool is_eleven_split = how == WAVE_LANES && simt::random() % 2;
+
     if (how == WAVE_LANES) {
         w.flags |= simt::random() % 2 ? DAMACY__ZSTD_FLAG_NINE_AS_TEN : 0;
         simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES9_SHARED,
                      [&] { damacy_zstd_literals_lanes9(w); });
         simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES10_SHARED,
                      [&] { damacy_zstd_literals_lanes10(w); });
+    } else {
+        w.flags |= DAMACY__ZSTD_FLAG_ONE_LIST;
+    }
+    if (how == WAVE_LANES && !is_eleven_split) {
         simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES11_SHARED,
                      [&] { damacy_zstd_literals_lanes11(w); });
-    } else if (how == WAVE_SPLIT) {
+    } else if (how == WAVE_SPLIT || is_eleven_split) {
         simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_SPLIT_SHARED(1),
                      [&] { damacy_zstd_literals_split(w); });
     } else {
