@@ -10,13 +10,12 @@
 
 #include "kernels/zstd_huffman.cuh"
 
-#define DAMACY__ZSTD_LOG 11 // of the table: the few bits more cost less than more kernels
-// Bits of a share at least: such a share has the 16 symbols that copying needs.
-#define DAMACY__ZSTD_SHARE_LEAST 192u
-static_assert(DAMACY__ZSTD_SHARE_LEAST / DAMACY__ZSTD_LOG *
-                      DAMACY__ZSTD_LOG >= // as if of one length
-                  16 * DAMACY__ZSTD_LOG + DAMACY__ZSTD_LOG - 1,
-              "a boundary may lie LOG - 1 bits behind where the share begins");
+#define DAMACY__ZSTD_LOG         11   // of the table: the few bits more cost less than more kernels
+#define DAMACY__ZSTD_SHARE_LEAST 192u // bits, which have the 16 symbols that copying needs
+// Codes may all be of one length, and a boundary LOG - 1 bits behind where the share begins.
+static_assert(DAMACY__ZSTD_SHARE_LEAST - DAMACY__ZSTD_SHARE_LEAST % DAMACY__ZSTD_LOG >=
+                  17 * DAMACY__ZSTD_LOG - 1,
+              "16 symbols");
 #define DAMACY__ZSTD_SLOT_SIZE (DAMACY__ZSTD_SLOT + 16u) // an odd number of 16 bytes: no conflicts
 static_assert(DAMACY__ZSTD_SLOT_SIZE % 32 == 16 && DAMACY__ZSTD_SLOT % 32 == 0, "bank conflicts");
 static_assert(DAMACY__ZSTD_SHARE % 64 == 32, "as damacy__zstd_share_size");
@@ -358,8 +357,6 @@ DAMACY__INLINE uint32_t damacy__zstd_shares_round(damacy__zstd_stream& s, damacy
     uint32_t start, last;
 
     s.at = from > pos + warm ? from - warm : pos;
-    if (W > 1 && from == target)
-        s.at = target;
     damacy__zstd_part_load(s, h.part, damacy__shfl(s.at, 0), damacy__shfl(limit, 31));
     damacy__sync_warp();
     const uint32_t n = damacy__zstd_shares_decode<W>(s, h, from, limit, start, last);
