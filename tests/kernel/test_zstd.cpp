@@ -323,7 +323,8 @@ static bytes as_literals(const bytes& content)
 }
 
 // Shares that hold more symbols than there is room for, where the codes change from long to short
-// and back, streams of few bytes, and such that end everywhere in a unit of 16 bytes.
+// and back, streams of few bytes, and such that end everywhere in a unit of 16 bytes. Warps of a
+// stream read from each other what barriers have handed over.
 TEST(zstd_decodes_literals_whose_codes_change_within_a_stream)
 {
     for (const int literals : {WAVE_LANES, WAVE_SPLIT, WAVE_SPLIT4}) {
@@ -343,12 +344,19 @@ TEST(zstd_decodes_literals_whose_codes_change_within_a_stream)
             CHECK(jobs.back().src.size() < content.size()); // Huffman-coded
             jobs.back().skew = (unsigned)(5 * jobs.size()) % 16;
         }
+        simt::races races(simt::SHARED_MAX);
         o.literals = literals;
+        o.races = literals == WAVE_LANES ? nullptr : &races;
         CHECK(wave_run(jobs, o).empty());
         for (size_t i = 0; i < jobs.size(); i++) {
             CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
             CHECK(jobs[i].out == contents[i] && jobs[i].canary);
         }
+        if (races.found) {
+            fprintf(stderr, "# literals %d: %s\n", literals, races.first.c_str());
+        }
+        CHECK_EQ(races.found, 0);
+        CHECK(literals == WAVE_LANES || races.accesses > 1000000);
     }
 }
 

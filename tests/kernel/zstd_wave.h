@@ -16,6 +16,7 @@ struct wave_options {
     uint64_t max_records = 0;
     uint64_t seed = 1;
     uint32_t percent_short = 0; // of blocks get less room for records than was found likely
+    simt::races* races = nullptr;              // of literals by shares
     damacy__zstd_counters* counters = nullptr; // out
 };
 
@@ -139,8 +140,9 @@ static inline dim3 wave_grid(uint32_t most) // persistent grids must work at any
     return dim3((unsigned)(1 + simt::random() % most));
 }
 
-static inline void wave_literals(damacy__zstd_wave w, int how)
+static inline void wave_literals(damacy__zstd_wave w, int how, simt::races* races)
 {
+    const dim3 grid = races ? dim3(1) : wave_grid(3);
     const bool is_eleven_split = how == WAVE_LANES && simt::random() % 2;
 
     if (how == WAVE_LANES) {
@@ -156,12 +158,15 @@ static inline void wave_literals(damacy__zstd_wave w, int how)
         simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES11_SHARED,
                      [&] { damacy_zstd_literals_lanes11(w); });
     } else if (how == WAVE_SPLIT || is_eleven_split) {
-        simt::launch(wave_grid(3), dim3(128), DAMACY__ZSTD_SPLIT_SHARED(1),
+        simt::g.watch = races;
+        simt::launch(grid, dim3(128), DAMACY__ZSTD_SPLIT_SHARED(1),
                      [&] { damacy_zstd_literals_split(w); });
     } else {
-        simt::launch(wave_grid(3), dim3(512), DAMACY__ZSTD_SPLIT_SHARED(4),
+        simt::g.watch = races;
+        simt::launch(grid, dim3(512), DAMACY__ZSTD_SPLIT_SHARED(4),
                      [&] { damacy_zstd_literals_split4(w); });
     }
+    simt::g.watch = nullptr;
 }
 
 // Blocks with too little room for records, in `percent` of all cases.
@@ -184,8 +189,9 @@ static inline void wave_order(damacy__zstd_wave w, int how, uint32_t early)
 }
 
 // What needs no places of blocks: trees, lists and, if they are early, literals.
-static inline std::string wave_early(damacy__zstd_wave w, int how, uint32_t early)
+static inline std::string wave_early(damacy__zstd_wave w, const wave_options& o, uint32_t early)
 {
+    const int how = o.literals;
     const damacy__zstd_counters& c = *damacy__zstd_counts(w);
     w.flags |= early;
     simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_trees(w); });
@@ -195,7 +201,7 @@ static inline std::string wave_early(damacy__zstd_wave w, int how, uint32_t earl
     }
     if (!(early & DAMACY__ZSTD_FLAG_EARLY))
         return "";
-    wave_literals(w, how);
+    wave_literals(w, how, o.races);
     const uint32_t eighths = w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE ? 9 : 6;
     const bool are_few = 8 * c.n_literal_bytes < eighths * c.n_records;
     const bool may_be = are_few || !(w.flags & DAMACY__ZSTD_FLAG_EARLY_FEW);
@@ -362,18 +368,18 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     const bool is_between = !is_first && !is_last;
     wave_order(w, o.literals, early);
     if (is_first)
-        wrong = wave_early(w, o.literals, early);
+        wrong = wave_early(w, o, early);
     simt::launch(wave_grid(3), dim3(64), 0, [&] { damacy_zstd_tables(w); });
     wave_fse(w);
     if (is_between)
-        wrong = wave_early(w, o.literals, early);
+        wrong = wave_early(w, o, early);
     simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_resolve(w); });
     if (!is_between)
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });
     if (is_last)
-        wrong = wave_early(w, o.literals, early);
+        wrong = wave_early(w, o, early);
     w.flags |= DAMACY__ZSTD_FLAG_LATE;
-    wave_literals(w, o.literals);
+    wave_literals(w, o.literals, o.races);
     w.flags &= ~DAMACY__ZSTD_FLAG_LATE;
     if (is_between)
         simt::launch(wave_grid(3), dim3(256), 0, [&] { damacy_zstd_place(w); });
