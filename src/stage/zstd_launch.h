@@ -216,11 +216,11 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
 }
 
 /* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
- * so they run side by side. Tables of 11 bits leave room for few lanes: shares are sooner done but
- * beside sequences, which they hold up. They are done soonest when multiprocessors share the warps
- * evenly: on a device that is idle when they begin, the smaller kernel first; if all find room at
- * once, one kernel for both sizes, with so much shared memory that no multiprocessor takes more
- * than its share. */
+ * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
+ * device that is idle when they begin, the smaller kernel first; if all find room at once, one
+ * kernel for both sizes, with so much shared memory that no multiprocessor takes more than its
+ * share. Tables of 11 bits leave room for few lanes, so literals with these go by shares, but for
+ * early ones: shares hold up the sequences beside them. */
 static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
