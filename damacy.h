@@ -10034,10 +10034,11 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 #define DAMACY__ZSTD_SHARE      1440u
 #define DAMACY__ZSTD_WARM       384u
 #define DAMACY__ZSTD_PART_AHEAD 384u
-/* Bytes of shared memory for the bits of a warp's shares, and all that a warp has. */
+/* Bytes of shared memory for the bits of a warp's shares, of a slot, and all that a warp has. */
 #define DAMACY__ZSTD_PART_SIZE \
     (32u * DAMACY__ZSTD_SHARE / 8 + (DAMACY__ZSTD_WARM + DAMACY__ZSTD_PART_AHEAD) / 8 + 32u)
-#define DAMACY__ZSTD_SHARES_SIZE (DAMACY__ZSTD_PART_SIZE + 32u * (DAMACY__ZSTD_SLOT + 16u))
+#define DAMACY__ZSTD_SLOT_SIZE   (DAMACY__ZSTD_SLOT + 16u) /* odd times 16: no bank conflicts */
+#define DAMACY__ZSTD_SHARES_SIZE (DAMACY__ZSTD_PART_SIZE + 32u * DAMACY__ZSTD_SLOT_SIZE)
 #define DAMACY__ZSTD_SPLIT_TOLD  512u
 /* The same of literals_split with w warps a stream, alignment of the table included. */
 #define DAMACY__ZSTD_SPLIT_SHARED(w)                                                             \
@@ -15584,10 +15585,11 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_SHARE      1440u\n"
     "#define DAMACY__ZSTD_WARM       384u\n"
     "#define DAMACY__ZSTD_PART_AHEAD 384u\n"
-    "/* Bytes of shared memory for the bits of a warp's shares, and all that a warp has. */\n"
+    "/* Bytes of shared memory for the bits of a warp's shares, of a slot, and all that a warp has. */\n"
     "#define DAMACY__ZSTD_PART_SIZE \\\n"
     "    (32u * DAMACY__ZSTD_SHARE / 8 + (DAMACY__ZSTD_WARM + DAMACY__ZSTD_PART_AHEAD) / 8 + 32u)\n"
-    "#define DAMACY__ZSTD_SHARES_SIZE (DAMACY__ZSTD_PART_SIZE + 32u * (DAMACY__ZSTD_SLOT + 16u))\n"
+    "#define DAMACY__ZSTD_SLOT_SIZE   (DAMACY__ZSTD_SLOT + 16u) /* odd times 16: no bank conflicts */\n"
+    "#define DAMACY__ZSTD_SHARES_SIZE (DAMACY__ZSTD_PART_SIZE + 32u * DAMACY__ZSTD_SLOT_SIZE)\n"
     "#define DAMACY__ZSTD_SPLIT_TOLD  512u\n"
     "/* The same of literals_split with w warps a stream, alignment of the table included. */\n"
     "#define DAMACY__ZSTD_SPLIT_SHARED(w)                                                             \\\n"
@@ -23599,7 +23601,6 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "static_assert(DAMACY__ZSTD_SHARE_LEAST - DAMACY__ZSTD_SHARE_LEAST % DAMACY__ZSTD_LOG >=\n"
     "                  17 * DAMACY__ZSTD_LOG - 1,\n"
     "              \"16 symbols\");\n"
-    "#define DAMACY__ZSTD_SLOT_SIZE (DAMACY__ZSTD_SLOT + 16u) // an odd number of 16 bytes: no conflicts\n"
     "static_assert(DAMACY__ZSTD_SLOT_SIZE % 32 == 16 && DAMACY__ZSTD_SLOT % 32 == 0, \"bank conflicts\");\n"
     "static_assert(DAMACY__ZSTD_SHARE % 64 == 32, \"as damacy__zstd_share_size\");\n"
     "static_assert(DAMACY__ZSTD_SLOT >= DAMACY__ZSTD_SHARE_LEAST, \"codes of one bit fit\");\n"
@@ -24013,7 +24014,8 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint8_t* memory)\n"
     "{\n"
     "    memory = damacy__zstd_align(memory, 2u << DAMACY__ZSTD_LOG);\n"
-    "    static_assert(4 * (4 * W + 2) <= DAMACY__ZSTD_SPLIT_TOLD / 4, \"host's view\");\n"
+    "    static_assert(4 * (4 * W + 2) <= DAMACY__ZSTD_SPLIT_TOLD / 4 && DAMACY__ZSTD_LOG == 11,\n"
+    "                  \"host's view\");\n"
     "    const uint32_t which = w.flags & DAMACY__ZSTD_FLAG_ONE_LIST ? 0 : 2;\n"
     "    uint32_t n;\n"
     "    const uint32_t* const list = damacy__zstd_section_list(w, which, n);\n"
@@ -34107,7 +34109,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
         (how == DAMACY__ZSTD_LANES ? pass == DAMACY__ZSTD_FLAG_LATE : damacy__zstd_has_company(run))
             ? damacy__zstd_division(run->device, 0)
             : 0;
-    run->also = how == DAMACY__ZSTD_LANES ? 0 : DAMACY__ZSTD_FLAG_ONE_LIST;
+    run->also = damacy__zstd_has_one_list(run) ? DAMACY__ZSTD_FLAG_ONE_LIST : 0;
     if (how == DAMACY__ZSTD_SPLIT) {
         status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT],
                                           run->n_blocks, 128, DAMACY__ZSTD_SPLIT_SHARED(1), err);

@@ -335,10 +335,11 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 #define DAMACY__ZSTD_SHARE      1440u
 #define DAMACY__ZSTD_WARM       384u
 #define DAMACY__ZSTD_PART_AHEAD 384u
-/* Bytes of shared memory for the bits of a warp's shares, and all that a warp has. */
+/* Bytes of shared memory for the bits of a warp's shares, of a slot, and all that a warp has. */
 #define DAMACY__ZSTD_PART_SIZE \
     (32u * DAMACY__ZSTD_SHARE / 8 + (DAMACY__ZSTD_WARM + DAMACY__ZSTD_PART_AHEAD) / 8 + 32u)
-#define DAMACY__ZSTD_SHARES_SIZE (DAMACY__ZSTD_PART_SIZE + 32u * (DAMACY__ZSTD_SLOT + 16u))
+#define DAMACY__ZSTD_SLOT_SIZE   (DAMACY__ZSTD_SLOT + 16u) /* odd times 16: no bank conflicts */
+#define DAMACY__ZSTD_SHARES_SIZE (DAMACY__ZSTD_PART_SIZE + 32u * DAMACY__ZSTD_SLOT_SIZE)
 #define DAMACY__ZSTD_SPLIT_TOLD  512u
 /* The same of literals_split with w warps a stream, alignment of the table included. */
 #define DAMACY__ZSTD_SPLIT_SHARED(w)                                                             \

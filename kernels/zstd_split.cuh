@@ -16,7 +16,6 @@
 static_assert(DAMACY__ZSTD_SHARE_LEAST - DAMACY__ZSTD_SHARE_LEAST % DAMACY__ZSTD_LOG >=
                   17 * DAMACY__ZSTD_LOG - 1,
               "16 symbols");
-#define DAMACY__ZSTD_SLOT_SIZE (DAMACY__ZSTD_SLOT + 16u) // an odd number of 16 bytes: no conflicts
 static_assert(DAMACY__ZSTD_SLOT_SIZE % 32 == 16 && DAMACY__ZSTD_SLOT % 32 == 0, "bank conflicts");
 static_assert(DAMACY__ZSTD_SHARE % 64 == 32, "as damacy__zstd_share_size");
 static_assert(DAMACY__ZSTD_SLOT >= DAMACY__ZSTD_SHARE_LEAST, "codes of one bit fit");
@@ -430,7 +429,8 @@ template <int W>
 DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint8_t* memory)
 {
     memory = damacy__zstd_align(memory, 2u << DAMACY__ZSTD_LOG);
-    static_assert(4 * (4 * W + 2) <= DAMACY__ZSTD_SPLIT_TOLD / 4, "host's view");
+    static_assert(4 * (4 * W + 2) <= DAMACY__ZSTD_SPLIT_TOLD / 4 && DAMACY__ZSTD_LOG == 11,
+                  "host's view");
     const uint32_t which = w.flags & DAMACY__ZSTD_FLAG_ONE_LIST ? 0 : 2;
     uint32_t n;
     const uint32_t* const list = damacy__zstd_section_list(w, which, n);

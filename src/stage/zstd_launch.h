@@ -272,7 +272,7 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
         (how == DAMACY__ZSTD_LANES ? pass == DAMACY__ZSTD_FLAG_LATE : damacy__zstd_has_company(run))
             ? damacy__zstd_division(run->device, 0)
             : 0;
-    run->also = how == DAMACY__ZSTD_LANES ? 0 : DAMACY__ZSTD_FLAG_ONE_LIST;
+    run->also = damacy__zstd_has_one_list(run) ? DAMACY__ZSTD_FLAG_ONE_LIST : 0;
     if (how == DAMACY__ZSTD_SPLIT) {
         status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT],
                                           run->n_blocks, 128, DAMACY__ZSTD_SPLIT_SHARED(1), err);
