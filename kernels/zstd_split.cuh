@@ -306,16 +306,16 @@ typedef struct damacy__zstd_round_end {
     uint32_t used;          // bits of the last share
 } damacy__zstd_round_end;
 
-// n: symbols of the warp; is_last: this lane's share is the last one, of `used` bits up to `end`.
+// n: symbols of the warp; the share of this lane, of `used` bits up to `end`, counts if it is the
+// last one.
 template <int W>
 DAMACY__INLINE damacy__zstd_round_end damacy__zstd_shares_sum(const damacy__zstd_shares& h,
-                                                              uint32_t n, bool is_last,
+                                                              uint32_t n, uint32_t last,
                                                               uint32_t end, uint32_t used)
 {
     damacy__zstd_round_end r;
 
     if (W == 1) {
-        const uint32_t last = damacy__ctz(damacy__ballot(is_last));
         r.before = 0;
         r.total = n;
         r.pos = damacy__shfl(end, last);
@@ -324,7 +324,7 @@ DAMACY__INLINE damacy__zstd_round_end damacy__zstd_shares_sum(const damacy__zstd
     }
     if (damacy__lane() == 0)
         damacy__sts32(h.told + 4 * (3 * W + h.warp), n);
-    if (is_last) {
+    if (32 * h.warp + damacy__lane() == last) {
         damacy__sts32(h.told + 4 * (4 * W), end);
         damacy__sts32(h.told + 4 * (4 * W + 1), used);
     }
@@ -361,8 +361,7 @@ DAMACY__INLINE uint32_t damacy__zstd_shares_round(damacy__zstd_stream& s, damacy
     const uint32_t n = damacy__zstd_shares_decode<W>(s, h, from, limit, start, last);
     const uint32_t until = damacy__sum_upto(n, lane), own = damacy__shfl(until, 31);
     damacy__sync_warp();
-    const damacy__zstd_round_end r =
-        damacy__zstd_shares_sum<W>(h, own, number == last, s.at, s.at - start);
+    const damacy__zstd_round_end r = damacy__zstd_shares_sum<W>(h, own, last, s.at, s.at - start);
     const uint32_t written = damacy__min(r.total, left) - damacy__min(r.before, left);
     damacy__zstd_slots_join(h.slots + lane * DAMACY__ZSTD_SLOT_SIZE, n, h.warp == W - 1);
     damacy__zstd_slots_copy(h.slots, until - n, damacy__min(own, written), written, dst + r.before,

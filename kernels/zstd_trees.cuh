@@ -53,17 +53,6 @@ DAMACY__INLINE void damacy__zstd_weight_put(damacy__zstd_weights& t, uint32_t we
     t.n++;
 }
 
-// Appends two, where their number is even and less than 254.
-DAMACY__INLINE void damacy__zstd_weight_put2(damacy__zstd_weights& t, uint32_t two)
-{
-    t.word |= two << (4 * (t.n & 7));
-    t.n += 2;
-    if ((t.n & 7) == 0) {
-        damacy__sts32(t.out + (t.n >> 1) - 4, t.word);
-        t.word = 0;
-    }
-}
-
 // The counts of the FSE table of the weights, from bit 8 on. Returns the bit after them, or 0.
 static __device__ uint32_t damacy__zstd_weight_counts(const damacy__zstd_weights& t, uint32_t end,
                                                       uint32_t& log, uint32_t& n_symbols)
@@ -124,7 +113,8 @@ DAMACY__INLINE uint32_t damacy__zstd_weight_symbol(uint32_t upto, uint32_t n_sym
     return s;
 }
 
-// States of the weights' FSE table: weight | bits << 4 | base << 8. A warp; counts that sum up.
+// States of the weights' FSE table: weight | bits << 4 | base << 9. A warp; counts that sum up, so
+// that an entry leads to one of the table whatever its bits are.
 static __device__ void damacy__zstd_weight_states(uint32_t states, uint32_t counts, uint32_t log,
                                                   uint32_t n_symbols)
 {
@@ -160,45 +150,72 @@ static __device__ void damacy__zstd_weight_states(uint32_t states, uint32_t coun
         }
         const uint32_t x = damacy__shfl(first, s) + damacy__popc(same) + damacy__popc(same_before);
         const uint32_t n_bits = log - (31 - damacy__clz(x | 1));
-        damacy__sts16(states + 2 * i, s | n_bits << 4 | ((x << n_bits) - size) << 8);
+        damacy__sts16(states + 2 * i, s | n_bits << 4 | ((x << n_bits) - size) << 9);
     }
 }
 
 // Where a lane is in the stream of weights: two states that take turns, as their entries, and the
-// bits around `at` in registers.
+// next bits, of which the topmost are first.
 typedef struct damacy__zstd_weight_walk {
-    uint32_t next, after;      // entries of the two states
-    uint32_t at, a;            // the lowest bit read, from the first word on; address of its word
-    uint32_t high, low, below; // the words above, at and below it
+    uint32_t next, after;
+    uint32_t high, low;
 } damacy__zstd_weight_walk;
 
-// Steps n <= 12 bits back and returns 32 bits from there on.
-DAMACY__INLINE uint32_t damacy__zstd_weight_back(const damacy__zstd_weights& t,
-                                                 damacy__zstd_weight_walk& k, uint32_t n)
+// Loads the 64 bits before bit `at` of the description; what lies before its first word is not
+// used.
+DAMACY__INLINE void damacy__zstd_weight_window(const damacy__zstd_weights& t, uint32_t at,
+                                               damacy__zstd_weight_walk& k)
 {
-    if ((k.at & 31) < n) { // on to the word below
-        k.high = k.low;
-        k.low = k.below;
-        k.a -= 4;
-        k.below = damacy__lds32(k.a > t.words ? k.a - 4 : k.a);
-    }
-    k.at -= n;
-    return damacy__funnel_right(k.low, k.high, k.at & 31);
+    const uint32_t bit = at + t.skew, a = t.words + (bit >> 5) * 4;
+    const uint32_t v1 = damacy__lds32(damacy__max(a, t.words + 4) - 4);
+    const uint32_t v2 = damacy__lds32(damacy__max(a, t.words + 8) - 8);
+
+    k.high = damacy__funnel_right(v1, damacy__lds32(a), bit & 31);
+    k.low = damacy__funnel_right(v2, v1, bit & 31);
 }
 
-// The entry of the state that `entry` and its bits lead to.
+// The entry after `entry`, whose bits are the topmost of `high`.
 DAMACY__INLINE uint32_t damacy__zstd_weight_entry(const damacy__zstd_weights& t, uint32_t entry,
-                                                  uint32_t bits)
+                                                  uint32_t high)
 {
-    const uint32_t state = (entry >> 8) + (bits & ((1u << (entry >> 4 & 15)) - 1));
-    return damacy__lds16(t.states + 2 * (state & 63));
+    const uint32_t bits = damacy__funnel_left(high, 0, entry >> 4);
+    return damacy__lds16((entry >> 8) + t.states + 2 * bits);
 }
 
-// Weights as a stream of two alternating states, read backwards from the end to bit `start`: two at
-// a time, as both states are known, until the last few.
+// Takes n modulo 32 bits.
+DAMACY__INLINE void damacy__zstd_weight_skip(damacy__zstd_weight_walk& k, uint32_t n)
+{
+    k.high = damacy__funnel_left(k.low, k.high, n);
+    k.low = damacy__funnel_left(0, k.low, n);
+}
+
+// Eight weights, by two, as both states are known. Returns how many bits they have taken, of 48 at
+// most.
+DAMACY__INLINE uint32_t damacy__zstd_weight_eight(damacy__zstd_weights& t,
+                                                  damacy__zstd_weight_walk& k)
+{
+    uint32_t weights = 0, n_bits = 0;
+
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t next = k.next, after = k.after, both = ((next >> 4) + (after >> 4)) & 31;
+        const uint32_t behind = damacy__funnel_left(k.low, k.high, next >> 4);
+        k.next = damacy__zstd_weight_entry(t, next, k.high);
+        k.after = damacy__zstd_weight_entry(t, after, behind);
+        damacy__zstd_weight_skip(k, both);
+        weights = damacy__funnel_right(weights, next, 4);
+        weights = damacy__funnel_right(weights, after, 4);
+        n_bits += both;
+    }
+    damacy__sts32(t.out + (t.n >> 3) * 4, weights);
+    t.n += 8;
+    return n_bits;
+}
+
+// Weights as a stream of two alternating states, read backwards from the end to bit `start`.
 static __device__ bool damacy__zstd_weight_stream(damacy__zstd_weights& t)
 {
-    const uint32_t start = t.at, end = t.end, log = t.log, size = 1u << log;
+    const uint32_t start = t.at, end = t.end, log = t.log;
     damacy__zstd_weight_walk k;
 
     if (start >= end)
@@ -209,27 +226,20 @@ static __device__ bool damacy__zstd_weight_stream(damacy__zstd_weights& t)
     int32_t left = (int32_t)(end - 8 + 31 - damacy__clz(last)) - (int32_t)start;
     if (left < 2 * (int32_t)log)
         return false;
+    damacy__zstd_weight_window(t, start + (uint32_t)left, k);
+    k.next = damacy__zstd_weight_entry(t, log << 4, k.high); // log bits from the first entry on
+    damacy__zstd_weight_skip(k, log);
+    k.after = damacy__zstd_weight_entry(t, log << 4, k.high);
     left -= 2 * (int32_t)log;
-    k.at = start + t.skew + (uint32_t)left;
-    k.a = t.words + (k.at >> 5) * 4;
-    k.high = damacy__lds32(k.a + 4);
-    k.low = damacy__lds32(k.a);
-    k.below = damacy__lds32(k.a > t.words ? k.a - 4 : k.a);
-    const uint32_t bits = damacy__funnel_right(k.low, k.high, k.at & 31);
-    k.next = damacy__lds16(t.states + 2 * (bits >> log & (size - 1)));
-    k.after = damacy__lds16(t.states + 2 * (bits & (size - 1)));
-    while (t.n < 254) {
-        const uint32_t n_next = k.next >> 4 & 15, n_after = k.after >> 4 & 15;
-        if (left < (int32_t)(n_next + n_after))
-            break;
-        left -= (int32_t)(n_next + n_after);
-        damacy__zstd_weight_put2(t, (k.next & 15) | (k.after & 15) << 4);
-        const uint32_t both = damacy__zstd_weight_back(t, k, n_next + n_after);
-        k.next = damacy__zstd_weight_entry(t, k.next, both >> n_after);
-        k.after = damacy__zstd_weight_entry(t, k.after, both);
+#pragma unroll 1
+    while (left >= 48 && t.n < 248) {
+        damacy__zstd_weight_window(t, start + (uint32_t)left, k);
+        left -= (int32_t)damacy__zstd_weight_eight(t, k);
     }
+    damacy__zstd_weight_window(t, start + (uint32_t)left, k); // 47 bits, or of at most 7 weights
+#pragma unroll 1
     while (t.n < 255) {
-        const uint32_t entry = k.next, n_bits = entry >> 4 & 15;
+        const uint32_t entry = k.next, n_bits = entry >> 4 & 31;
         damacy__zstd_weight_put(t, entry & 15);
         left -= (int32_t)n_bits;
         if (left < 0) {
@@ -239,7 +249,8 @@ static __device__ bool damacy__zstd_weight_stream(damacy__zstd_weights& t)
             return true;
         }
         k.next = k.after;
-        k.after = damacy__zstd_weight_entry(t, entry, damacy__zstd_weight_back(t, k, n_bits));
+        k.after = damacy__zstd_weight_entry(t, entry, k.high);
+        damacy__zstd_weight_skip(k, n_bits);
     }
     return false;
 }
