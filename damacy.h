@@ -10026,24 +10026,28 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 #define DAMACY__ZSTD_LANES9_SHARED  14336u
 #define DAMACY__ZSTD_LANES10_SHARED 23552u
 #define DAMACY__ZSTD_LANES11_SHARED 41984u
-/* Of literals_split, where each lane decodes a share of a stream: the most symbols and bits of a
- * share, the bits before it at which a lane starts, and those behind it that decoding looks at. Of
- * libzstd's codes in microscopy and noise one of 30 to 1,000 shares has not synchronised after 256
- * bits, one of 170 to none after 512. */
-#define DAMACY__ZSTD_SLOT       192u
-#define DAMACY__ZSTD_SHARE      1440u
+/* Of literals_split, where each lane decodes a share of a stream: the bits before it at which a
+ * lane starts, and those behind it that decoding looks at. Of libzstd's codes in microscopy and
+ * noise one of 30 to 1,000 shares has not synchronised after 256 bits, one of 170 to none after
+ * 512. */
 #define DAMACY__ZSTD_WARM       384u
 #define DAMACY__ZSTD_PART_AHEAD 384u
-/* Bytes of shared memory for the bits of a warp's shares, of a slot, and all that a warp has. */
-#define DAMACY__ZSTD_PART_SIZE \
-    (32u * DAMACY__ZSTD_SHARE / 8 + (DAMACY__ZSTD_WARM + DAMACY__ZSTD_PART_AHEAD) / 8 + 32u)
-#define DAMACY__ZSTD_SLOT_SIZE   (DAMACY__ZSTD_SLOT + 16u) /* odd times 16: no bank conflicts */
-#define DAMACY__ZSTD_SHARES_SIZE (DAMACY__ZSTD_PART_SIZE + 32u * DAMACY__ZSTD_SLOT_SIZE)
-#define DAMACY__ZSTD_SPLIT_TOLD  512u
-/* The same of literals_split with w warps a stream, alignment of the table included. */
-#define DAMACY__ZSTD_SPLIT_SHARED(w)                                                             \
-    ((2u << 11) + 4u * (w)*DAMACY__ZSTD_SHARES_SIZE + ((w) > 1 ? DAMACY__ZSTD_SPLIT_TOLD : 0u) + \
-     3072u)
+/* Its shapes: warps a stream, the most symbols and bits of a share. The second is for waves beside
+ * others, where it finds room four times, the third for few blocks. */
+#define DAMACY__ZSTD_SHAPE_SPLIT       1u, 192u, 1440u
+#define DAMACY__ZSTD_SHAPE_SPLIT_SMALL 1u, 160u, 1184u
+#define DAMACY__ZSTD_SHAPE_SPLIT4      4u, 192u, 1440u
+/* Bytes of shared memory for the bits of a warp's shares, and of a slot. */
+#define DAMACY__ZSTD_PART_SIZE(share) \
+    (32u * (share) / 8 + (DAMACY__ZSTD_WARM + DAMACY__ZSTD_PART_AHEAD) / 8 + 32u)
+#define DAMACY__ZSTD_SLOT_SIZE(slot) ((slot) + 16u) /* odd times 16: no bank conflicts */
+#define DAMACY__ZSTD_SPLIT_TOLD      512u
+/* Dynamic shared memory of a shape, alignment of the table included. */
+#define DAMACY__ZSTD_SPLIT_SHARED(...) DAMACY__ZSTD_SPLIT_NEEDS(__VA_ARGS__)
+#define DAMACY__ZSTD_SPLIT_NEEDS(w, slot, share)                                       \
+    ((2u << 11) +                                                                      \
+     4u * (w) * (DAMACY__ZSTD_PART_SIZE(share) + 32u * DAMACY__ZSTD_SLOT_SIZE(slot)) + \
+     ((w) > 1 ? DAMACY__ZSTD_SPLIT_TOLD : 0u) + 3072u)
 
 /* The one parameter of every entry, passed by value. */
 typedef struct damacy__zstd_wave {
@@ -15219,15 +15223,24 @@ __extension__ static const char damacy__source_zstd_cu[] =
     "// stream.\n"
     "extern \"C\" __global__ __launch_bounds__(128, 4) void damacy_zstd_literals_split(damacy__zstd_wave w)\n"
     "{\n"
+    "    typedef damacy__zstd_split_shape<DAMACY__ZSTD_SHAPE_SPLIT> shape;\n"
     "    DAMACY__DYNAMIC_SHARED(memory);\n"
-    "    damacy__zstd_literals_split<1>(w, memory);\n"
+    "    damacy__zstd_literals_split<shape>(w, memory);\n"
+    "}\n"
+    "extern \"C\" __global__\n"
+    "    __launch_bounds__(128, 4) void damacy_zstd_literals_split_small(damacy__zstd_wave w)\n"
+    "{\n"
+    "    typedef damacy__zstd_split_shape<DAMACY__ZSTD_SHAPE_SPLIT_SMALL> shape;\n"
+    "    DAMACY__DYNAMIC_SHARED(memory);\n"
+    "    damacy__zstd_literals_split<shape>(w, memory);\n"
     "}\n"
     "#if DAMACY__SHARED_MAX >= 232448\n"
     "extern \"C\" __global__ __launch_bounds__(512,\n"
     "                                        1) void damacy_zstd_literals_split4(damacy__zstd_wave w)\n"
     "{\n"
+    "    typedef damacy__zstd_split_shape<DAMACY__ZSTD_SHAPE_SPLIT4> shape;\n"
     "    DAMACY__DYNAMIC_SHARED(memory);\n"
-    "    damacy__zstd_literals_split<4>(w, memory);\n"
+    "    damacy__zstd_literals_split<shape>(w, memory);\n"
     "}\n"
     "#endif\n"
     "\n"
@@ -15577,24 +15590,28 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_LANES9_SHARED  14336u\n"
     "#define DAMACY__ZSTD_LANES10_SHARED 23552u\n"
     "#define DAMACY__ZSTD_LANES11_SHARED 41984u\n"
-    "/* Of literals_split, where each lane decodes a share of a stream: the most symbols and bits of a\n"
-    " * share, the bits before it at which a lane starts, and those behind it that decoding looks at. Of\n"
-    " * libzstd's codes in microscopy and noise one of 30 to 1,000 shares has not synchronised after 256\n"
-    " * bits, one of 170 to none after 512. */\n"
-    "#define DAMACY__ZSTD_SLOT       192u\n"
-    "#define DAMACY__ZSTD_SHARE      1440u\n"
+    "/* Of literals_split, where each lane decodes a share of a stream: the bits before it at which a\n"
+    " * lane starts, and those behind it that decoding looks at. Of libzstd's codes in microscopy and\n"
+    " * noise one of 30 to 1,000 shares has not synchronised after 256 bits, one of 170 to none after\n"
+    " * 512. */\n"
     "#define DAMACY__ZSTD_WARM       384u\n"
     "#define DAMACY__ZSTD_PART_AHEAD 384u\n"
-    "/* Bytes of shared memory for the bits of a warp's shares, of a slot, and all that a warp has. */\n"
-    "#define DAMACY__ZSTD_PART_SIZE \\\n"
-    "    (32u * DAMACY__ZSTD_SHARE / 8 + (DAMACY__ZSTD_WARM + DAMACY__ZSTD_PART_AHEAD) / 8 + 32u)\n"
-    "#define DAMACY__ZSTD_SLOT_SIZE   (DAMACY__ZSTD_SLOT + 16u) /* odd times 16: no bank conflicts */\n"
-    "#define DAMACY__ZSTD_SHARES_SIZE (DAMACY__ZSTD_PART_SIZE + 32u * DAMACY__ZSTD_SLOT_SIZE)\n"
-    "#define DAMACY__ZSTD_SPLIT_TOLD  512u\n"
-    "/* The same of literals_split with w warps a stream, alignment of the table included. */\n"
-    "#define DAMACY__ZSTD_SPLIT_SHARED(w)                                                             \\\n"
-    "    ((2u << 11) + 4u * (w)*DAMACY__ZSTD_SHARES_SIZE + ((w) > 1 ? DAMACY__ZSTD_SPLIT_TOLD : 0u) + \\\n"
-    "     3072u)\n"
+    "/* Its shapes: warps a stream, the most symbols and bits of a share. The second is for waves beside\n"
+    " * others, where it finds room four times, the third for few blocks. */\n"
+    "#define DAMACY__ZSTD_SHAPE_SPLIT       1u, 192u, 1440u\n"
+    "#define DAMACY__ZSTD_SHAPE_SPLIT_SMALL 1u, 160u, 1184u\n"
+    "#define DAMACY__ZSTD_SHAPE_SPLIT4      4u, 192u, 1440u\n"
+    "/* Bytes of shared memory for the bits of a warp's shares, and of a slot. */\n"
+    "#define DAMACY__ZSTD_PART_SIZE(share) \\\n"
+    "    (32u * (share) / 8 + (DAMACY__ZSTD_WARM + DAMACY__ZSTD_PART_AHEAD) / 8 + 32u)\n"
+    "#define DAMACY__ZSTD_SLOT_SIZE(slot) ((slot) + 16u) /* odd times 16: no bank conflicts */\n"
+    "#define DAMACY__ZSTD_SPLIT_TOLD      512u\n"
+    "/* Dynamic shared memory of a shape, alignment of the table included. */\n"
+    "#define DAMACY__ZSTD_SPLIT_SHARED(...) DAMACY__ZSTD_SPLIT_NEEDS(__VA_ARGS__)\n"
+    "#define DAMACY__ZSTD_SPLIT_NEEDS(w, slot, share)                                       \\\n"
+    "    ((2u << 11) +                                                                      \\\n"
+    "     4u * (w) * (DAMACY__ZSTD_PART_SIZE(share) + 32u * DAMACY__ZSTD_SLOT_SIZE(slot)) + \\\n"
+    "     ((w) > 1 ? DAMACY__ZSTD_SPLIT_TOLD : 0u) + 3072u)\n"
     "\n"
     "/* The one parameter of every entry, passed by value. */\n"
     "typedef struct damacy__zstd_wave {\n"
@@ -23596,14 +23613,25 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "#include \"kernels/zstd_huffman.cuh\"\n"
     "\n"
     "#define DAMACY__ZSTD_LOG         11   // of the table: the few bits more cost less than more kernels\n"
-    "#define DAMACY__ZSTD_SHARE_LEAST 192u // bits, which have the 16 symbols that copying needs\n"
-    "// Codes may all be of one length, and a boundary LOG - 1 bits behind where the share begins.\n"
-    "static_assert(DAMACY__ZSTD_SHARE_LEAST - DAMACY__ZSTD_SHARE_LEAST % DAMACY__ZSTD_LOG >=\n"
-    "                  17 * DAMACY__ZSTD_LOG - 1,\n"
-    "              \"16 symbols\");\n"
-    "static_assert(DAMACY__ZSTD_SLOT_SIZE % 32 == 16 && DAMACY__ZSTD_SLOT % 32 == 0, \"bank conflicts\");\n"
-    "static_assert(DAMACY__ZSTD_SHARE % 64 == 32, \"as damacy__zstd_share_size\");\n"
-    "static_assert(DAMACY__ZSTD_SLOT >= DAMACY__ZSTD_SHARE_LEAST, \"codes of one bit fit\");\n"
+    "#define DAMACY__ZSTD_LOG_SMALL   9    // of a table whose shares may have fewer bits\n"
+    "\n"
+    "// Of DAMACY__ZSTD_SHAPE_SPLIT and its like: warps a stream, most symbols and bits of a share.\n"
+    "template <uint32_t W_, uint32_t SLOT_, uint32_t SHARE_> struct damacy__zstd_split_shape {\n"
+    "    static constexpr uint32_t W = W_, SLOT = SLOT_, SHARE = SHARE_;\n"
+    "    static constexpr uint32_t PART_SIZE = DAMACY__ZSTD_PART_SIZE(SHARE);\n"
+    "    static constexpr uint32_t SLOT_SIZE = DAMACY__ZSTD_SLOT_SIZE(SLOT);\n"
+    "    static constexpr uint32_t SHARES_SIZE = PART_SIZE + 32 * SLOT_SIZE; // all that a warp has\n"
+    "    // Fewest bits of a share, which have the 16 symbols that copying needs though it may begin up\n"
+    "    // to one bit less than the longest code before a boundary, or all codes may be of one length;\n"
+    "    // and of one bit at most as many as a slot holds, but where others have ten and more.\n"
+    "    static constexpr uint32_t LEAST = 192, LEAST_SMALL = SLOT < LEAST ? SLOT : LEAST;\n"
+    "    static_assert(LEAST - LEAST % DAMACY__ZSTD_LOG >= 17 * DAMACY__ZSTD_LOG - 1, \"16 symbols\");\n"
+    "    static_assert(LEAST_SMALL - LEAST_SMALL % DAMACY__ZSTD_LOG_SMALL >=\n"
+    "                      17 * DAMACY__ZSTD_LOG_SMALL - 1,\n"
+    "                  \"16 symbols\");\n"
+    "    static_assert(SLOT_SIZE % 32 == 16 && SLOT % 32 == 0, \"bank conflicts\");\n"
+    "    static_assert(SHARE % 64 == 32, \"as damacy__zstd_share_size\");\n"
+    "};\n"
     "\n"
     "// What a warp works with: a part of the stream, the slots of its lanes and, behind them, those of\n"
     "// the next warp of the stream. Addresses in shared memory.\n"
@@ -23612,7 +23640,8 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "    uint32_t told; // what the warps of the stream tell each other: 4 words a warp, then 2\n"
     "    uint32_t warp; // of those of the stream\n"
     "    uint32_t unit; // all codes have so many bits; 1 if they differ\n"
-    "    uint32_t most; // bits of a share\n"
+    "    uint32_t least; // bits of a share, at least\n"
+    "    uint32_t most;  // and at most\n"
     "} damacy__zstd_shares;\n"
     "\n"
     "// The first place in dynamic shared memory whose address is a multiple of n, a power of two: at\n"
@@ -23656,6 +23685,7 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "\n"
     "// Decodes from the boundary s.at on to the slot, to the first boundary at or after `limit`, but no\n"
     "// more symbols than a slot holds. Returns their number.\n"
+    "template <class S>\n"
     "DAMACY__INLINE uint32_t damacy__zstd_share_decode(damacy__zstd_stream& s, uint32_t limit,\n"
     "                                                  uint32_t slot)\n"
     "{\n"
@@ -23664,7 +23694,7 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "    uint32_t n = 0;\n"
     "\n"
     "#pragma unroll 1\n"
-    "    while (s.at < limit && n < DAMACY__ZSTD_SLOT) {\n"
+    "    while (s.at < limit && n < S::SLOT) {\n"
     "        const uint32_t from = s.at;\n"
     "        uint32_t e[32];\n"
     "        damacy__zstd_some<LOG, 0, 8, false, true>(s, w, e);\n"
@@ -23719,6 +23749,7 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "\n"
     "// Behind the n symbols of each slot, the first 16 of the next one; a slot with fewer is the last\n"
     "// one, and no warp writes what another reads. All lanes; is_last: the warp has no other behind it.\n"
+    "template <class S>\n"
     "DAMACY__INLINE void damacy__zstd_slots_join(uint32_t slot, uint32_t n, bool is_last)\n"
     "{\n"
     "    const damacy__u32x4 own = damacy__lds128(slot);\n"
@@ -23730,7 +23761,7 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "    next.z = damacy__shfl_down(own.z, 1);\n"
     "    next.w = damacy__shfl_down(own.w, 1);\n"
     "    if (!is_last && damacy__lane() == 31)\n"
-    "        next = damacy__lds128(slot + DAMACY__ZSTD_SLOT_SIZE);\n"
+    "        next = damacy__lds128(slot + S::SLOT_SIZE);\n"
     "    if (n >= 16) {\n"
     "        damacy__sts32(at, (damacy__lds32(at) & ((1u << s) - 1)) | next.x << s);\n"
     "        damacy__sts32(at + 4, damacy__funnel_left(next.x, next.y, s));\n"
@@ -23758,6 +23789,7 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "// behind them, of which there are `all` with its own. What comes before the first unit is of the\n"
     "// warp before, if there is one. start: where the lane's slot begins, n for those without symbols.\n"
     "// All lanes.\n"
+    "template <class S>\n"
     "DAMACY__INLINE void damacy__zstd_slots_copy(uint32_t slots, uint32_t start, uint32_t n,\n"
     "                                            uint32_t all, uint64_t dst, bool is_first)\n"
     "{\n"
@@ -23781,30 +23813,32 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "            begin = next <= at ? next : begin;\n"
     "        }\n"
     "        if (u + lane < units)\n"
-    "            damacy__store_u32x4(dst + at, damacy__zstd_slot_read(\n"
-    "                                              slots + slot * DAMACY__ZSTD_SLOT_SIZE + at - begin));\n"
+    "            damacy__store_u32x4(dst + at,\n"
+    "                                damacy__zstd_slot_read(slots + slot * S::SLOT_SIZE + at - begin));\n"
     "    }\n"
     "    const uint32_t at = skip + 16 * units;\n"
     "    const uint32_t slot = damacy__popc(damacy__ballot(start <= at && start < n)) - 1;\n"
     "    const uint32_t begin = damacy__shfl(start, slot & 31);\n"
     "    if (lane < tail)\n"
     "        *(uint8_t*)(uintptr_t)(dst + at + lane) =\n"
-    "            (uint8_t)damacy__lds8(slots + slot * DAMACY__ZSTD_SLOT_SIZE + at - begin + lane);\n"
+    "            (uint8_t)damacy__lds8(slots + slot * S::SLOT_SIZE + at - begin + lane);\n"
     "}\n"
     "\n"
     "// Bits of a share in the next round: all rounds of `bits` and `left` symbols alike, and, so that\n"
     "// lanes read from banks of their own, an odd number of words.\n"
-    "template <int W>\n"
+    "template <class S>\n"
     "DAMACY__INLINE uint32_t damacy__zstd_share_size(const damacy__zstd_shares& h, uint32_t bits,\n"
     "                                                uint32_t left)\n"
     "{\n"
-    "    constexpr uint32_t S = 32 * W, FULL = S * (DAMACY__ZSTD_SLOT - 24); // to spare: shares differ\n"
+    "    constexpr uint32_t N = 32 * S::W, FULL = N * (S::SLOT - 24); // to spare: shares differ\n"
     "    const uint32_t by_symbols = (left + FULL - 1) / FULL;\n"
-    "    const uint32_t by_bits = (bits + S * h.most - 1) / (S * h.most);\n"
-    "    const uint32_t all = S * damacy__max(damacy__max(by_symbols, by_bits), 1);\n"
-    "    const uint32_t size = damacy__max((bits + all - 1) / all, DAMACY__ZSTD_SHARE_LEAST);\n"
+    "    const uint32_t by_bits = (bits + N * h.most - 1) / (N * h.most);\n"
+    "    const uint32_t all = N * damacy__max(damacy__max(by_symbols, by_bits), 1);\n"
+    "    const uint32_t size = damacy__max((bits + all - 1) / all, h.least);\n"
     "\n"
-    "    return h.unit > 1 ? size / h.unit * h.unit : ((size - 33) | 63) + 33;\n"
+    "    if (h.unit > 1)\n"
+    "        return size / h.unit * h.unit;\n"
+    "    return size > h.least ? ((size - 33) | 63) + 33 : size;\n"
     "}\n"
     "\n"
     "// Barrier of the warps of a stream.\n"
@@ -23858,13 +23892,13 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "\n"
     "// Decodes the lane's share [from, limit) from wherever s.at is, and again until it begins where the\n"
     "// one before it ends. Returns the symbols, 0 for a lane behind the last one of use.\n"
-    "template <int W>\n"
+    "template <class S>\n"
     "DAMACY__INLINE uint32_t damacy__zstd_shares_decode(damacy__zstd_stream& s,\n"
     "                                                   const damacy__zstd_shares& h, uint32_t from,\n"
     "                                                   uint32_t limit, uint32_t& start, uint32_t& last)\n"
     "{\n"
     "    const uint32_t lane = 32 * h.warp + damacy__lane();\n"
-    "    const uint32_t slot = h.slots + damacy__lane() * DAMACY__ZSTD_SLOT_SIZE;\n"
+    "    const uint32_t slot = h.slots + damacy__lane() * S::SLOT_SIZE;\n"
     "    uint32_t n = 0;\n"
     "\n"
     "    damacy__zstd_share_warm(s, from);\n"
@@ -23872,11 +23906,11 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "#pragma unroll 1\n"
     "    for (bool walks = true;;) {\n"
     "        if (walks)\n"
-    "            n = damacy__zstd_share_decode(s, limit, slot);\n"
+    "            n = damacy__zstd_share_decode<S>(s, limit, slot);\n"
     "        damacy__sync_warp();\n"
-    "        const uint32_t before = damacy__zstd_shares_meet<W>(h, s.at, s.at < limit, last);\n"
+    "        const uint32_t before = damacy__zstd_shares_meet<S::W>(h, s.at, s.at < limit, last);\n"
     "        walks = lane && lane <= last && before != start;\n"
-    "        if (!damacy__zstd_shares_any<W>(h, walks))\n"
+    "        if (!damacy__zstd_shares_any<S::W>(h, walks))\n"
     "            break;\n"
     "        if (walks)\n"
     "            s.at = start = before;\n"
@@ -23928,13 +23962,13 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "// One round: decodes shares from the boundary `pos` on and writes up to `left` symbols to dst.\n"
     "// Returns the next boundary and how many symbols lie before it. All lanes of a stream, with the\n"
     "// same values.\n"
-    "template <int W>\n"
+    "template <class S>\n"
     "DAMACY__INLINE uint32_t damacy__zstd_shares_round(damacy__zstd_stream& s, damacy__zstd_shares& h,\n"
     "                                                  uint32_t pos, uint32_t target, uint64_t dst,\n"
     "                                                  uint32_t left, uint32_t& total)\n"
     "{\n"
     "    const uint32_t lane = damacy__lane(), number = 32 * h.warp + lane;\n"
-    "    const uint32_t size = damacy__zstd_share_size<W>(h, target - pos, left);\n"
+    "    const uint32_t size = damacy__zstd_share_size<S>(h, target - pos, left);\n"
     "    const uint32_t from = damacy__min(pos + number * size, target);\n"
     "    const uint32_t limit = damacy__min(from + size, target);\n"
     "    const uint32_t warm = h.unit > 1 || from == target ? 0 : DAMACY__ZSTD_WARM;\n"
@@ -23943,29 +23977,30 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "    s.at = from > pos + warm ? from - warm : pos;\n"
     "    damacy__zstd_part_load(s, h.part, damacy__shfl(s.at, 0), damacy__shfl(limit, 31));\n"
     "    damacy__sync_warp();\n"
-    "    const uint32_t n = damacy__zstd_shares_decode<W>(s, h, from, limit, start, last);\n"
+    "    const uint32_t n = damacy__zstd_shares_decode<S>(s, h, from, limit, start, last);\n"
     "    const uint32_t until = damacy__sum_upto(n, lane), own = damacy__shfl(until, 31);\n"
     "    damacy__sync_warp();\n"
-    "    const damacy__zstd_round_end r = damacy__zstd_shares_sum<W>(h, own, last, s.at, s.at - start);\n"
+    "    const damacy__zstd_round_end r =\n"
+    "        damacy__zstd_shares_sum<S::W>(h, own, last, s.at, s.at - start);\n"
     "    const uint32_t written = damacy__min(r.total, left) - damacy__min(r.before, left);\n"
-    "    damacy__zstd_slots_join(h.slots + lane * DAMACY__ZSTD_SLOT_SIZE, n, h.warp == W - 1);\n"
-    "    damacy__zstd_slots_copy(h.slots, until - n, damacy__min(own, written), written, dst + r.before,\n"
-    "                            h.warp == 0);\n"
-    "    damacy__zstd_stream_sync<W>(); // slots and part are used again\n"
-    "    h.most = last < 32 * W - 1 ? damacy__max(r.used / 8 * 7, DAMACY__ZSTD_SHARE_LEAST)\n"
-    "                               : damacy__min(2 * h.most, DAMACY__ZSTD_SHARE);\n"
+    "    damacy__zstd_slots_join<S>(h.slots + lane * S::SLOT_SIZE, n, h.warp == S::W - 1);\n"
+    "    damacy__zstd_slots_copy<S>(h.slots, until - n, damacy__min(own, written), written,\n"
+    "                               dst + r.before, h.warp == 0);\n"
+    "    damacy__zstd_stream_sync<S::W>(); // slots and part are used again\n"
+    "    h.most = last < 32 * S::W - 1 ? damacy__max(r.used / 8 * 7, h.least)\n"
+    "                                  : damacy__min(2 * h.most, S::SHARE);\n"
     "    total = r.total;\n"
     "    return r.pos;\n"
     "}\n"
     "\n"
     "// Decodes the section of one block of the wave.\n"
-    "template <int W>\n"
+    "template <class S>\n"
     "DAMACY__INLINE void damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_t block,\n"
     "                                             uint8_t* memory)\n"
     "{\n"
-    "    const uint32_t tid = threadIdx.x, warp = tid / 32, stream = warp / W;\n"
+    "    const uint32_t tid = threadIdx.x, warp = tid / 32, stream = warp / S::W;\n"
     "    uint16_t* const table = (uint16_t*)memory;\n"
-    "    uint8_t* const own = memory + (2u << DAMACY__ZSTD_LOG) + stream * W * DAMACY__ZSTD_SHARES_SIZE;\n"
+    "    uint8_t* const own = memory + (2u << DAMACY__ZSTD_LOG) + stream * S::W * S::SHARES_SIZE;\n"
     "    damacy__zstd_section c;\n"
     "    damacy__zstd_stream s = {};\n"
     "    damacy__zstd_shares h;\n"
@@ -23974,32 +24009,32 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "\n"
     "    if (!damacy__zstd_section_of(w, block, c) || c.log > DAMACY__ZSTD_LOG)\n"
     "        return; // the whole block of threads\n"
-    "    for (uint32_t i = 128 * tid; i < c.size; i += 128 * 128 * W)\n"
+    "    for (uint32_t i = 128 * tid; i < c.size; i += 128 * 128 * S::W)\n"
     "        damacy__prefetch_l2((const void*)(uintptr_t)(c.src + i));\n"
-    "    h.warp = warp % W;\n"
-    "    damacy__zstd_table_build(table, own + h.warp * DAMACY__ZSTD_PART_SIZE,\n"
+    "    h.warp = warp % S::W;\n"
+    "    damacy__zstd_table_build(table, own + h.warp * S::PART_SIZE,\n"
     "                             damacy__zstd_trees(w)[c.tree].weights[tid & 31], c.log,\n"
-    "                             DAMACY__ZSTD_LOG, warp, 4 * W);\n"
+    "                             DAMACY__ZSTD_LOG, warp, 4 * S::W);\n"
     "    damacy__sync_block();\n"
     "    if (stream >= c.n_streams)\n"
     "        return;\n"
     "    s.table = damacy__shared_address(table);\n"
     "    s.lo = c.lo;\n"
     "    s.hi = c.hi;\n"
-    "    h.part = damacy__shared_address(own) + h.warp * DAMACY__ZSTD_PART_SIZE;\n"
-    "    h.slots = damacy__shared_address(own) + W * DAMACY__ZSTD_PART_SIZE +\n"
-    "              h.warp * 32 * DAMACY__ZSTD_SLOT_SIZE;\n"
-    "    h.told = s.table + (2u << DAMACY__ZSTD_LOG) + 4 * W * DAMACY__ZSTD_SHARES_SIZE +\n"
+    "    h.part = damacy__shared_address(own) + h.warp * S::PART_SIZE;\n"
+    "    h.slots = damacy__shared_address(own) + S::W * S::PART_SIZE + h.warp * 32 * S::SLOT_SIZE;\n"
+    "    h.told = s.table + (2u << DAMACY__ZSTD_LOG) + 4 * S::W * S::SHARES_SIZE +\n"
     "             stream * (DAMACY__ZSTD_SPLIT_TOLD / 4);\n"
     "    const bool differs = (table[0] ^ table[(1u << DAMACY__ZSTD_LOG) - 1]) & 255; // sorted by length\n"
     "    h.unit = differs ? 1 : c.log;\n"
-    "    h.most = DAMACY__ZSTD_SHARE;\n"
+    "    h.least = c.log > DAMACY__ZSTD_LOG_SMALL ? S::LEAST : S::LEAST_SMALL;\n"
+    "    h.most = S::SHARE;\n"
     "    bool good = damacy__zstd_section_stream(c, stream, begin, end, dst, count) &&\n"
     "                damacy__zstd_stream_open(s, begin, end, target);\n"
     "    uint32_t pos = s.at;\n"
     "    while (good && pos < target && count) {\n"
     "        uint32_t n;\n"
-    "        pos = damacy__zstd_shares_round<W>(s, h, pos, target, dst, count, n);\n"
+    "        pos = damacy__zstd_shares_round<S>(s, h, pos, target, dst, count, n);\n"
     "        good = n <= count;\n"
     "        dst += n;\n"
     "        count -= n;\n"
@@ -24009,18 +24044,18 @@ __extension__ static const char damacy__source_zstd_split_cuh[] =
     "}\n"
     "\n"
     "// Sections of all table logs, of the one list that FLAG_ONE_LIST makes, or those of 11 bits.\n"
-    "template <int W>\n"
+    "template <class S>\n"
     "DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint8_t* memory)\n"
     "{\n"
     "    memory = damacy__zstd_align(memory, 2u << DAMACY__ZSTD_LOG);\n"
-    "    static_assert(4 * (4 * W + 2) <= DAMACY__ZSTD_SPLIT_TOLD / 4 && DAMACY__ZSTD_LOG == 11,\n"
+    "    static_assert(4 * (4 * S::W + 2) <= DAMACY__ZSTD_SPLIT_TOLD / 4 && DAMACY__ZSTD_LOG == 11,\n"
     "                  \"host's view\");\n"
     "    const uint32_t which = w.flags & DAMACY__ZSTD_FLAG_ONE_LIST ? 0 : 2;\n"
     "    uint32_t n;\n"
     "    const uint32_t* const list = damacy__zstd_section_list(w, which, n);\n"
     "\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
-    "        damacy__zstd_split_block<W>(w, list[i], memory);\n"
+    "        damacy__zstd_split_block<S>(w, list[i], memory);\n"
     "        damacy__sync_block(); // shared memory is used again\n"
     "    }\n"
     "}\n";
@@ -33344,7 +33379,8 @@ enum { /* of the program front */
        DAMACY__ZSTD_LITERALS_SPLIT = 9,
        DAMACY__ZSTD_PLACE = 10,
        DAMACY__ZSTD_FINISH = 11,
-       DAMACY__ZSTD_LITERALS_SPLIT4 = 12 /* last: not on every device */
+       DAMACY__ZSTD_LITERALS_SPLIT_SMALL = 12,
+       DAMACY__ZSTD_LITERALS_SPLIT4 = 13 /* last: not on every device */
 };
 enum { /* of the program back */
        DAMACY__ZSTD_TABLES = 0,
@@ -33484,6 +33520,7 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_literals_split",
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
+                                        "damacy_zstd_literals_split_small",
                                         "damacy_zstd_literals_split4"};
     static const char* const back[] = {"damacy_zstd_tables",
                                        "damacy_zstd_fse",
@@ -33533,10 +33570,15 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
                                             DAMACY__ZSTD_LANES11_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT], device,
-                                            DAMACY__ZSTD_SPLIT_SHARED(1), err));
+                                            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT),
+                                            err));
+    DAMACY__TRY(damacy__kernel_allow_shared(
+        &front[DAMACY__ZSTD_LITERALS_SPLIT_SMALL], device,
+        DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL), err));
     if (kernels->has_split4) {
-        DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT4], device,
-                                                DAMACY__ZSTD_SPLIT_SHARED(4), err));
+        DAMACY__TRY(
+            damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT4], device,
+                                        DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4), err));
     }
     DAMACY__TRY(damacy__zstd_allow_back(&back[DAMACY__ZSTD_FSE], &back[DAMACY__ZSTD_TILE], 0,
                                         DAMACY__ZSTD_TILES_PLAIN, device, err));
@@ -33581,7 +33623,12 @@ DAMACY__COLD_BEGIN
 
 /* Which kernels run; zero chooses by the number of jobs and bytes. Every choice gives the same
  * bytes. */
-enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT = 2, DAMACY__ZSTD_SPLIT4 = 3 };
+enum {
+    DAMACY__ZSTD_LANES = 1,
+    DAMACY__ZSTD_SPLIT = 2,
+    DAMACY__ZSTD_SPLIT_SMALL = 3,
+    DAMACY__ZSTD_SPLIT4 = 4
+};
 typedef struct damacy__zstd_options {
     uint32_t literals; /* DAMACY__ZSTD_LANES ... */
     uint32_t early;    /* literals of blocks with sequences beside those, in a pass of their own:
@@ -33759,13 +33806,17 @@ static uint32_t damacy__zstd_choose_records(const damacy__zstd_pass* run)
 }
 
 /* By lanes where all multiprocessors have their share of them, four streams a block, and not for
- * blosc, whose planes differ in their literals. */
+ * blosc, whose planes differ in their literals; else by shares, beside other waves by smaller ones.
+ */
 static uint32_t damacy__zstd_choose_literals(const damacy__zstd_pass* run)
 {
     if (!run->call->blosc && damacy__zstd_likely_blocks(run) >= 5800) {
         return DAMACY__ZSTD_LANES;
     }
-    return run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT : DAMACY__ZSTD_SPLIT4;
+    if (run->n_blocks < 200) {
+        return DAMACY__ZSTD_SPLIT4;
+    }
+    return damacy__zstd_has_company(run) ? DAMACY__ZSTD_SPLIT_SMALL : DAMACY__ZSTD_SPLIT;
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */
@@ -34101,7 +34152,7 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
                                         DAMACY__ZSTD_LANES11_SHARED, err);
     }
     return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LITERALS_SPLIT], per, 128,
-                                    DAMACY__ZSTD_SPLIT_SHARED(1), err);
+                                    DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT), err);
 }
 
 /* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE, by shares beside early ones.
@@ -34121,11 +34172,17 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
             : 0;
     run->also = damacy__zstd_has_one_list(run) ? DAMACY__ZSTD_FLAG_ONE_LIST : 0;
     if (how == DAMACY__ZSTD_SPLIT) {
-        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT],
-                                          run->n_blocks, 128, DAMACY__ZSTD_SPLIT_SHARED(1), err);
+        status =
+            damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT], run->n_blocks,
+                                     128, DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT), err);
+    } else if (how == DAMACY__ZSTD_SPLIT_SMALL) {
+        status = damacy__zstd_step_beside(
+            run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT_SMALL], run->n_blocks, 128,
+            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL), err);
     } else if (how == DAMACY__ZSTD_SPLIT4) {
-        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT4],
-                                          run->n_blocks, 512, DAMACY__ZSTD_SPLIT_SHARED(4), err);
+        status = damacy__zstd_step_beside(
+            run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT4], run->n_blocks, 512,
+            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4), err);
     } else {
         status = damacy__zstd_launch_lanes(run, err);
     }

@@ -102,15 +102,24 @@ extern "C" __global__ __launch_bounds__(32) void damacy_zstd_literals_lanes11(da
 // stream.
 extern "C" __global__ __launch_bounds__(128, 4) void damacy_zstd_literals_split(damacy__zstd_wave w)
 {
+    typedef damacy__zstd_split_shape<DAMACY__ZSTD_SHAPE_SPLIT> shape;
     DAMACY__DYNAMIC_SHARED(memory);
-    damacy__zstd_literals_split<1>(w, memory);
+    damacy__zstd_literals_split<shape>(w, memory);
+}
+extern "C" __global__
+    __launch_bounds__(128, 4) void damacy_zstd_literals_split_small(damacy__zstd_wave w)
+{
+    typedef damacy__zstd_split_shape<DAMACY__ZSTD_SHAPE_SPLIT_SMALL> shape;
+    DAMACY__DYNAMIC_SHARED(memory);
+    damacy__zstd_literals_split<shape>(w, memory);
 }
 #if DAMACY__SHARED_MAX >= 232448
 extern "C" __global__ __launch_bounds__(512,
                                         1) void damacy_zstd_literals_split4(damacy__zstd_wave w)
 {
+    typedef damacy__zstd_split_shape<DAMACY__ZSTD_SHAPE_SPLIT4> shape;
     DAMACY__DYNAMIC_SHARED(memory);
-    damacy__zstd_literals_split<4>(w, memory);
+    damacy__zstd_literals_split<shape>(w, memory);
 }
 #endif
 

@@ -327,24 +327,28 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 #define DAMACY__ZSTD_LANES9_SHARED  14336u
 #define DAMACY__ZSTD_LANES10_SHARED 23552u
 #define DAMACY__ZSTD_LANES11_SHARED 41984u
-/* Of literals_split, where each lane decodes a share of a stream: the most symbols and bits of a
- * share, the bits before it at which a lane starts, and those behind it that decoding looks at. Of
- * libzstd's codes in microscopy and noise one of 30 to 1,000 shares has not synchronised after 256
- * bits, one of 170 to none after 512. */
-#define DAMACY__ZSTD_SLOT       192u
-#define DAMACY__ZSTD_SHARE      1440u
+/* Of literals_split, where each lane decodes a share of a stream: the bits before it at which a
+ * lane starts, and those behind it that decoding looks at. Of libzstd's codes in microscopy and
+ * noise one of 30 to 1,000 shares has not synchronised after 256 bits, one of 170 to none after
+ * 512. */
 #define DAMACY__ZSTD_WARM       384u
 #define DAMACY__ZSTD_PART_AHEAD 384u
-/* Bytes of shared memory for the bits of a warp's shares, of a slot, and all that a warp has. */
-#define DAMACY__ZSTD_PART_SIZE \
-    (32u * DAMACY__ZSTD_SHARE / 8 + (DAMACY__ZSTD_WARM + DAMACY__ZSTD_PART_AHEAD) / 8 + 32u)
-#define DAMACY__ZSTD_SLOT_SIZE   (DAMACY__ZSTD_SLOT + 16u) /* odd times 16: no bank conflicts */
-#define DAMACY__ZSTD_SHARES_SIZE (DAMACY__ZSTD_PART_SIZE + 32u * DAMACY__ZSTD_SLOT_SIZE)
-#define DAMACY__ZSTD_SPLIT_TOLD  512u
-/* The same of literals_split with w warps a stream, alignment of the table included. */
-#define DAMACY__ZSTD_SPLIT_SHARED(w)                                                             \
-    ((2u << 11) + 4u * (w)*DAMACY__ZSTD_SHARES_SIZE + ((w) > 1 ? DAMACY__ZSTD_SPLIT_TOLD : 0u) + \
-     3072u)
+/* Its shapes: warps a stream, the most symbols and bits of a share. The second is for waves beside
+ * others, where it finds room four times, the third for few blocks. */
+#define DAMACY__ZSTD_SHAPE_SPLIT       1u, 192u, 1440u
+#define DAMACY__ZSTD_SHAPE_SPLIT_SMALL 1u, 160u, 1184u
+#define DAMACY__ZSTD_SHAPE_SPLIT4      4u, 192u, 1440u
+/* Bytes of shared memory for the bits of a warp's shares, and of a slot. */
+#define DAMACY__ZSTD_PART_SIZE(share) \
+    (32u * (share) / 8 + (DAMACY__ZSTD_WARM + DAMACY__ZSTD_PART_AHEAD) / 8 + 32u)
+#define DAMACY__ZSTD_SLOT_SIZE(slot) ((slot) + 16u) /* odd times 16: no bank conflicts */
+#define DAMACY__ZSTD_SPLIT_TOLD      512u
+/* Dynamic shared memory of a shape, alignment of the table included. */
+#define DAMACY__ZSTD_SPLIT_SHARED(...) DAMACY__ZSTD_SPLIT_NEEDS(__VA_ARGS__)
+#define DAMACY__ZSTD_SPLIT_NEEDS(w, slot, share)                                       \
+    ((2u << 11) +                                                                      \
+     4u * (w) * (DAMACY__ZSTD_PART_SIZE(share) + 32u * DAMACY__ZSTD_SLOT_SIZE(slot)) + \
+     ((w) > 1 ? DAMACY__ZSTD_SPLIT_TOLD : 0u) + 3072u)
 
 /* The one parameter of every entry, passed by value. */
 typedef struct damacy__zstd_wave {

@@ -11,14 +11,25 @@
 #include "kernels/zstd_huffman.cuh"
 
 #define DAMACY__ZSTD_LOG         11   // of the table: the few bits more cost less than more kernels
-#define DAMACY__ZSTD_SHARE_LEAST 192u // bits, which have the 16 symbols that copying needs
-// Codes may all be of one length, and a boundary LOG - 1 bits behind where the share begins.
-static_assert(DAMACY__ZSTD_SHARE_LEAST - DAMACY__ZSTD_SHARE_LEAST % DAMACY__ZSTD_LOG >=
-                  17 * DAMACY__ZSTD_LOG - 1,
-              "16 symbols");
-static_assert(DAMACY__ZSTD_SLOT_SIZE % 32 == 16 && DAMACY__ZSTD_SLOT % 32 == 0, "bank conflicts");
-static_assert(DAMACY__ZSTD_SHARE % 64 == 32, "as damacy__zstd_share_size");
-static_assert(DAMACY__ZSTD_SLOT >= DAMACY__ZSTD_SHARE_LEAST, "codes of one bit fit");
+#define DAMACY__ZSTD_LOG_SMALL   9    // of a table whose shares may have fewer bits
+
+// Of DAMACY__ZSTD_SHAPE_SPLIT and its like: warps a stream, most symbols and bits of a share.
+template <uint32_t W_, uint32_t SLOT_, uint32_t SHARE_> struct damacy__zstd_split_shape {
+    static constexpr uint32_t W = W_, SLOT = SLOT_, SHARE = SHARE_;
+    static constexpr uint32_t PART_SIZE = DAMACY__ZSTD_PART_SIZE(SHARE);
+    static constexpr uint32_t SLOT_SIZE = DAMACY__ZSTD_SLOT_SIZE(SLOT);
+    static constexpr uint32_t SHARES_SIZE = PART_SIZE + 32 * SLOT_SIZE; // all that a warp has
+    // Fewest bits of a share, which have the 16 symbols that copying needs though it may begin up
+    // to one bit less than the longest code before a boundary, or all codes may be of one length;
+    // and of one bit at most as many as a slot holds, but where others have ten and more.
+    static constexpr uint32_t LEAST = 192, LEAST_SMALL = SLOT < LEAST ? SLOT : LEAST;
+    static_assert(LEAST - LEAST % DAMACY__ZSTD_LOG >= 17 * DAMACY__ZSTD_LOG - 1, "16 symbols");
+    static_assert(LEAST_SMALL - LEAST_SMALL % DAMACY__ZSTD_LOG_SMALL >=
+                      17 * DAMACY__ZSTD_LOG_SMALL - 1,
+                  "16 symbols");
+    static_assert(SLOT_SIZE % 32 == 16 && SLOT % 32 == 0, "bank conflicts");
+    static_assert(SHARE % 64 == 32, "as damacy__zstd_share_size");
+};
 
 // What a warp works with: a part of the stream, the slots of its lanes and, behind them, those of
 // the next warp of the stream. Addresses in shared memory.
@@ -27,7 +38,8 @@ typedef struct damacy__zstd_shares {
     uint32_t told; // what the warps of the stream tell each other: 4 words a warp, then 2
     uint32_t warp; // of those of the stream
     uint32_t unit; // all codes have so many bits; 1 if they differ
-    uint32_t most; // bits of a share
+    uint32_t least; // bits of a share, at least
+    uint32_t most;  // and at most
 } damacy__zstd_shares;
 
 // The first place in dynamic shared memory whose address is a multiple of n, a power of two: at
@@ -71,6 +83,7 @@ DAMACY__INLINE void damacy__zstd_share_warm(damacy__zstd_stream& s, uint32_t sta
 
 // Decodes from the boundary s.at on to the slot, to the first boundary at or after `limit`, but no
 // more symbols than a slot holds. Returns their number.
+template <class S>
 DAMACY__INLINE uint32_t damacy__zstd_share_decode(damacy__zstd_stream& s, uint32_t limit,
                                                   uint32_t slot)
 {
@@ -79,7 +92,7 @@ DAMACY__INLINE uint32_t damacy__zstd_share_decode(damacy__zstd_stream& s, uint32
     uint32_t n = 0;
 
 #pragma unroll 1
-    while (s.at < limit && n < DAMACY__ZSTD_SLOT) {
+    while (s.at < limit && n < S::SLOT) {
         const uint32_t from = s.at;
         uint32_t e[32];
         damacy__zstd_some<LOG, 0, 8, false, true>(s, w, e);
@@ -134,6 +147,7 @@ DAMACY__INLINE void damacy__zstd_part_load(damacy__zstd_stream& s, uint32_t part
 
 // Behind the n symbols of each slot, the first 16 of the next one; a slot with fewer is the last
 // one, and no warp writes what another reads. All lanes; is_last: the warp has no other behind it.
+template <class S>
 DAMACY__INLINE void damacy__zstd_slots_join(uint32_t slot, uint32_t n, bool is_last)
 {
     const damacy__u32x4 own = damacy__lds128(slot);
@@ -145,7 +159,7 @@ DAMACY__INLINE void damacy__zstd_slots_join(uint32_t slot, uint32_t n, bool is_l
     next.z = damacy__shfl_down(own.z, 1);
     next.w = damacy__shfl_down(own.w, 1);
     if (!is_last && damacy__lane() == 31)
-        next = damacy__lds128(slot + DAMACY__ZSTD_SLOT_SIZE);
+        next = damacy__lds128(slot + S::SLOT_SIZE);
     if (n >= 16) {
         damacy__sts32(at, (damacy__lds32(at) & ((1u << s) - 1)) | next.x << s);
         damacy__sts32(at + 4, damacy__funnel_left(next.x, next.y, s));
@@ -173,6 +187,7 @@ DAMACY__INLINE damacy__u32x4 damacy__zstd_slot_read(uint32_t at)
 // behind them, of which there are `all` with its own. What comes before the first unit is of the
 // warp before, if there is one. start: where the lane's slot begins, n for those without symbols.
 // All lanes.
+template <class S>
 DAMACY__INLINE void damacy__zstd_slots_copy(uint32_t slots, uint32_t start, uint32_t n,
                                             uint32_t all, uint64_t dst, bool is_first)
 {
@@ -196,30 +211,32 @@ DAMACY__INLINE void damacy__zstd_slots_copy(uint32_t slots, uint32_t start, uint
             begin = next <= at ? next : begin;
         }
         if (u + lane < units)
-            damacy__store_u32x4(dst + at, damacy__zstd_slot_read(
-                                              slots + slot * DAMACY__ZSTD_SLOT_SIZE + at - begin));
+            damacy__store_u32x4(dst + at,
+                                damacy__zstd_slot_read(slots + slot * S::SLOT_SIZE + at - begin));
     }
     const uint32_t at = skip + 16 * units;
     const uint32_t slot = damacy__popc(damacy__ballot(start <= at && start < n)) - 1;
     const uint32_t begin = damacy__shfl(start, slot & 31);
     if (lane < tail)
         *(uint8_t*)(uintptr_t)(dst + at + lane) =
-            (uint8_t)damacy__lds8(slots + slot * DAMACY__ZSTD_SLOT_SIZE + at - begin + lane);
+            (uint8_t)damacy__lds8(slots + slot * S::SLOT_SIZE + at - begin + lane);
 }
 
 // Bits of a share in the next round: all rounds of `bits` and `left` symbols alike, and, so that
 // lanes read from banks of their own, an odd number of words.
-template <int W>
+template <class S>
 DAMACY__INLINE uint32_t damacy__zstd_share_size(const damacy__zstd_shares& h, uint32_t bits,
                                                 uint32_t left)
 {
-    constexpr uint32_t S = 32 * W, FULL = S * (DAMACY__ZSTD_SLOT - 24); // to spare: shares differ
+    constexpr uint32_t N = 32 * S::W, FULL = N * (S::SLOT - 24); // to spare: shares differ
     const uint32_t by_symbols = (left + FULL - 1) / FULL;
-    const uint32_t by_bits = (bits + S * h.most - 1) / (S * h.most);
-    const uint32_t all = S * damacy__max(damacy__max(by_symbols, by_bits), 1);
-    const uint32_t size = damacy__max((bits + all - 1) / all, DAMACY__ZSTD_SHARE_LEAST);
+    const uint32_t by_bits = (bits + N * h.most - 1) / (N * h.most);
+    const uint32_t all = N * damacy__max(damacy__max(by_symbols, by_bits), 1);
+    const uint32_t size = damacy__max((bits + all - 1) / all, h.least);
 
-    return h.unit > 1 ? size / h.unit * h.unit : ((size - 33) | 63) + 33;
+    if (h.unit > 1)
+        return size / h.unit * h.unit;
+    return size > h.least ? ((size - 33) | 63) + 33 : size;
 }
 
 // Barrier of the warps of a stream.
@@ -273,13 +290,13 @@ DAMACY__INLINE bool damacy__zstd_shares_any(const damacy__zstd_shares& h, bool w
 
 // Decodes the lane's share [from, limit) from wherever s.at is, and again until it begins where the
 // one before it ends. Returns the symbols, 0 for a lane behind the last one of use.
-template <int W>
+template <class S>
 DAMACY__INLINE uint32_t damacy__zstd_shares_decode(damacy__zstd_stream& s,
                                                    const damacy__zstd_shares& h, uint32_t from,
                                                    uint32_t limit, uint32_t& start, uint32_t& last)
 {
     const uint32_t lane = 32 * h.warp + damacy__lane();
-    const uint32_t slot = h.slots + damacy__lane() * DAMACY__ZSTD_SLOT_SIZE;
+    const uint32_t slot = h.slots + damacy__lane() * S::SLOT_SIZE;
     uint32_t n = 0;
 
     damacy__zstd_share_warm(s, from);
@@ -287,11 +304,11 @@ DAMACY__INLINE uint32_t damacy__zstd_shares_decode(damacy__zstd_stream& s,
 #pragma unroll 1
     for (bool walks = true;;) {
         if (walks)
-            n = damacy__zstd_share_decode(s, limit, slot);
+            n = damacy__zstd_share_decode<S>(s, limit, slot);
         damacy__sync_warp();
-        const uint32_t before = damacy__zstd_shares_meet<W>(h, s.at, s.at < limit, last);
+        const uint32_t before = damacy__zstd_shares_meet<S::W>(h, s.at, s.at < limit, last);
         walks = lane && lane <= last && before != start;
-        if (!damacy__zstd_shares_any<W>(h, walks))
+        if (!damacy__zstd_shares_any<S::W>(h, walks))
             break;
         if (walks)
             s.at = start = before;
@@ -343,13 +360,13 @@ DAMACY__INLINE damacy__zstd_round_end damacy__zstd_shares_sum(const damacy__zstd
 // One round: decodes shares from the boundary `pos` on and writes up to `left` symbols to dst.
 // Returns the next boundary and how many symbols lie before it. All lanes of a stream, with the
 // same values.
-template <int W>
+template <class S>
 DAMACY__INLINE uint32_t damacy__zstd_shares_round(damacy__zstd_stream& s, damacy__zstd_shares& h,
                                                   uint32_t pos, uint32_t target, uint64_t dst,
                                                   uint32_t left, uint32_t& total)
 {
     const uint32_t lane = damacy__lane(), number = 32 * h.warp + lane;
-    const uint32_t size = damacy__zstd_share_size<W>(h, target - pos, left);
+    const uint32_t size = damacy__zstd_share_size<S>(h, target - pos, left);
     const uint32_t from = damacy__min(pos + number * size, target);
     const uint32_t limit = damacy__min(from + size, target);
     const uint32_t warm = h.unit > 1 || from == target ? 0 : DAMACY__ZSTD_WARM;
@@ -358,29 +375,30 @@ DAMACY__INLINE uint32_t damacy__zstd_shares_round(damacy__zstd_stream& s, damacy
     s.at = from > pos + warm ? from - warm : pos;
     damacy__zstd_part_load(s, h.part, damacy__shfl(s.at, 0), damacy__shfl(limit, 31));
     damacy__sync_warp();
-    const uint32_t n = damacy__zstd_shares_decode<W>(s, h, from, limit, start, last);
+    const uint32_t n = damacy__zstd_shares_decode<S>(s, h, from, limit, start, last);
     const uint32_t until = damacy__sum_upto(n, lane), own = damacy__shfl(until, 31);
     damacy__sync_warp();
-    const damacy__zstd_round_end r = damacy__zstd_shares_sum<W>(h, own, last, s.at, s.at - start);
+    const damacy__zstd_round_end r =
+        damacy__zstd_shares_sum<S::W>(h, own, last, s.at, s.at - start);
     const uint32_t written = damacy__min(r.total, left) - damacy__min(r.before, left);
-    damacy__zstd_slots_join(h.slots + lane * DAMACY__ZSTD_SLOT_SIZE, n, h.warp == W - 1);
-    damacy__zstd_slots_copy(h.slots, until - n, damacy__min(own, written), written, dst + r.before,
-                            h.warp == 0);
-    damacy__zstd_stream_sync<W>(); // slots and part are used again
-    h.most = last < 32 * W - 1 ? damacy__max(r.used / 8 * 7, DAMACY__ZSTD_SHARE_LEAST)
-                               : damacy__min(2 * h.most, DAMACY__ZSTD_SHARE);
+    damacy__zstd_slots_join<S>(h.slots + lane * S::SLOT_SIZE, n, h.warp == S::W - 1);
+    damacy__zstd_slots_copy<S>(h.slots, until - n, damacy__min(own, written), written,
+                               dst + r.before, h.warp == 0);
+    damacy__zstd_stream_sync<S::W>(); // slots and part are used again
+    h.most = last < 32 * S::W - 1 ? damacy__max(r.used / 8 * 7, h.least)
+                                  : damacy__min(2 * h.most, S::SHARE);
     total = r.total;
     return r.pos;
 }
 
 // Decodes the section of one block of the wave.
-template <int W>
+template <class S>
 DAMACY__INLINE void damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_t block,
                                              uint8_t* memory)
 {
-    const uint32_t tid = threadIdx.x, warp = tid / 32, stream = warp / W;
+    const uint32_t tid = threadIdx.x, warp = tid / 32, stream = warp / S::W;
     uint16_t* const table = (uint16_t*)memory;
-    uint8_t* const own = memory + (2u << DAMACY__ZSTD_LOG) + stream * W * DAMACY__ZSTD_SHARES_SIZE;
+    uint8_t* const own = memory + (2u << DAMACY__ZSTD_LOG) + stream * S::W * S::SHARES_SIZE;
     damacy__zstd_section c;
     damacy__zstd_stream s = {};
     damacy__zstd_shares h;
@@ -389,32 +407,32 @@ DAMACY__INLINE void damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_
 
     if (!damacy__zstd_section_of(w, block, c) || c.log > DAMACY__ZSTD_LOG)
         return; // the whole block of threads
-    for (uint32_t i = 128 * tid; i < c.size; i += 128 * 128 * W)
+    for (uint32_t i = 128 * tid; i < c.size; i += 128 * 128 * S::W)
         damacy__prefetch_l2((const void*)(uintptr_t)(c.src + i));
-    h.warp = warp % W;
-    damacy__zstd_table_build(table, own + h.warp * DAMACY__ZSTD_PART_SIZE,
+    h.warp = warp % S::W;
+    damacy__zstd_table_build(table, own + h.warp * S::PART_SIZE,
                              damacy__zstd_trees(w)[c.tree].weights[tid & 31], c.log,
-                             DAMACY__ZSTD_LOG, warp, 4 * W);
+                             DAMACY__ZSTD_LOG, warp, 4 * S::W);
     damacy__sync_block();
     if (stream >= c.n_streams)
         return;
     s.table = damacy__shared_address(table);
     s.lo = c.lo;
     s.hi = c.hi;
-    h.part = damacy__shared_address(own) + h.warp * DAMACY__ZSTD_PART_SIZE;
-    h.slots = damacy__shared_address(own) + W * DAMACY__ZSTD_PART_SIZE +
-              h.warp * 32 * DAMACY__ZSTD_SLOT_SIZE;
-    h.told = s.table + (2u << DAMACY__ZSTD_LOG) + 4 * W * DAMACY__ZSTD_SHARES_SIZE +
+    h.part = damacy__shared_address(own) + h.warp * S::PART_SIZE;
+    h.slots = damacy__shared_address(own) + S::W * S::PART_SIZE + h.warp * 32 * S::SLOT_SIZE;
+    h.told = s.table + (2u << DAMACY__ZSTD_LOG) + 4 * S::W * S::SHARES_SIZE +
              stream * (DAMACY__ZSTD_SPLIT_TOLD / 4);
     const bool differs = (table[0] ^ table[(1u << DAMACY__ZSTD_LOG) - 1]) & 255; // sorted by length
     h.unit = differs ? 1 : c.log;
-    h.most = DAMACY__ZSTD_SHARE;
+    h.least = c.log > DAMACY__ZSTD_LOG_SMALL ? S::LEAST : S::LEAST_SMALL;
+    h.most = S::SHARE;
     bool good = damacy__zstd_section_stream(c, stream, begin, end, dst, count) &&
                 damacy__zstd_stream_open(s, begin, end, target);
     uint32_t pos = s.at;
     while (good && pos < target && count) {
         uint32_t n;
-        pos = damacy__zstd_shares_round<W>(s, h, pos, target, dst, count, n);
+        pos = damacy__zstd_shares_round<S>(s, h, pos, target, dst, count, n);
         good = n <= count;
         dst += n;
         count -= n;
@@ -424,18 +442,18 @@ DAMACY__INLINE void damacy__zstd_split_block(const damacy__zstd_wave& w, uint32_
 }
 
 // Sections of all table logs, of the one list that FLAG_ONE_LIST makes, or those of 11 bits.
-template <int W>
+template <class S>
 DAMACY__INLINE void damacy__zstd_literals_split(const damacy__zstd_wave& w, uint8_t* memory)
 {
     memory = damacy__zstd_align(memory, 2u << DAMACY__ZSTD_LOG);
-    static_assert(4 * (4 * W + 2) <= DAMACY__ZSTD_SPLIT_TOLD / 4 && DAMACY__ZSTD_LOG == 11,
+    static_assert(4 * (4 * S::W + 2) <= DAMACY__ZSTD_SPLIT_TOLD / 4 && DAMACY__ZSTD_LOG == 11,
                   "host's view");
     const uint32_t which = w.flags & DAMACY__ZSTD_FLAG_ONE_LIST ? 0 : 2;
     uint32_t n;
     const uint32_t* const list = damacy__zstd_section_list(w, which, n);
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        damacy__zstd_split_block<W>(w, list[i], memory);
+        damacy__zstd_split_block<S>(w, list[i], memory);
         damacy__sync_block(); // shared memory is used again
     }
 }

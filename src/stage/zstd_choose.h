@@ -10,7 +10,12 @@
 
 /* Which kernels run; zero chooses by the number of jobs and bytes. Every choice gives the same
  * bytes. */
-enum { DAMACY__ZSTD_LANES = 1, DAMACY__ZSTD_SPLIT = 2, DAMACY__ZSTD_SPLIT4 = 3 };
+enum {
+    DAMACY__ZSTD_LANES = 1,
+    DAMACY__ZSTD_SPLIT = 2,
+    DAMACY__ZSTD_SPLIT_SMALL = 3,
+    DAMACY__ZSTD_SPLIT4 = 4
+};
 typedef struct damacy__zstd_options {
     uint32_t literals; /* DAMACY__ZSTD_LANES ... */
     uint32_t early;    /* literals of blocks with sequences beside those, in a pass of their own:
@@ -188,13 +193,17 @@ static uint32_t damacy__zstd_choose_records(const damacy__zstd_pass* run)
 }
 
 /* By lanes where all multiprocessors have their share of them, four streams a block, and not for
- * blosc, whose planes differ in their literals. */
+ * blosc, whose planes differ in their literals; else by shares, beside other waves by smaller ones.
+ */
 static uint32_t damacy__zstd_choose_literals(const damacy__zstd_pass* run)
 {
     if (!run->call->blosc && damacy__zstd_likely_blocks(run) >= 5800) {
         return DAMACY__ZSTD_LANES;
     }
-    return run->n_blocks >= 200 ? DAMACY__ZSTD_SPLIT : DAMACY__ZSTD_SPLIT4;
+    if (run->n_blocks < 200) {
+        return DAMACY__ZSTD_SPLIT4;
+    }
+    return damacy__zstd_has_company(run) ? DAMACY__ZSTD_SPLIT_SMALL : DAMACY__ZSTD_SPLIT;
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */

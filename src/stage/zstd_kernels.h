@@ -38,7 +38,8 @@ enum { /* of the program front */
        DAMACY__ZSTD_LITERALS_SPLIT = 9,
        DAMACY__ZSTD_PLACE = 10,
        DAMACY__ZSTD_FINISH = 11,
-       DAMACY__ZSTD_LITERALS_SPLIT4 = 12 /* last: not on every device */
+       DAMACY__ZSTD_LITERALS_SPLIT_SMALL = 12,
+       DAMACY__ZSTD_LITERALS_SPLIT4 = 13 /* last: not on every device */
 };
 enum { /* of the program back */
        DAMACY__ZSTD_TABLES = 0,
@@ -178,6 +179,7 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                         "damacy_zstd_literals_split",
                                         "damacy_zstd_place",
                                         "damacy_zstd_finish",
+                                        "damacy_zstd_literals_split_small",
                                         "damacy_zstd_literals_split4"};
     static const char* const back[] = {"damacy_zstd_tables",
                                        "damacy_zstd_fse",
@@ -227,10 +229,15 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
                                             DAMACY__ZSTD_LANES11_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT], device,
-                                            DAMACY__ZSTD_SPLIT_SHARED(1), err));
+                                            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT),
+                                            err));
+    DAMACY__TRY(damacy__kernel_allow_shared(
+        &front[DAMACY__ZSTD_LITERALS_SPLIT_SMALL], device,
+        DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL), err));
     if (kernels->has_split4) {
-        DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT4], device,
-                                                DAMACY__ZSTD_SPLIT_SHARED(4), err));
+        DAMACY__TRY(
+            damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT4], device,
+                                        DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4), err));
     }
     DAMACY__TRY(damacy__zstd_allow_back(&back[DAMACY__ZSTD_FSE], &back[DAMACY__ZSTD_TILE], 0,
                                         DAMACY__ZSTD_TILES_PLAIN, device, err));

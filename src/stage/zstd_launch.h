@@ -254,7 +254,7 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
                                         DAMACY__ZSTD_LANES11_SHARED, err);
     }
     return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LITERALS_SPLIT], per, 128,
-                                    DAMACY__ZSTD_SPLIT_SHARED(1), err);
+                                    DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT), err);
 }
 
 /* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE, by shares beside early ones.
@@ -274,11 +274,17 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
             : 0;
     run->also = damacy__zstd_has_one_list(run) ? DAMACY__ZSTD_FLAG_ONE_LIST : 0;
     if (how == DAMACY__ZSTD_SPLIT) {
-        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT],
-                                          run->n_blocks, 128, DAMACY__ZSTD_SPLIT_SHARED(1), err);
+        status =
+            damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT], run->n_blocks,
+                                     128, DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT), err);
+    } else if (how == DAMACY__ZSTD_SPLIT_SMALL) {
+        status = damacy__zstd_step_beside(
+            run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT_SMALL], run->n_blocks, 128,
+            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL), err);
     } else if (how == DAMACY__ZSTD_SPLIT4) {
-        status = damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT4],
-                                          run->n_blocks, 512, DAMACY__ZSTD_SPLIT_SHARED(4), err);
+        status = damacy__zstd_step_beside(
+            run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT4], run->n_blocks, 512,
+            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4), err);
     } else {
         status = damacy__zstd_launch_lanes(run, err);
     }

@@ -117,7 +117,8 @@ TEST(zstd_gpu_decodes_a_small_wave_with_every_kernel)
     const std::vector<corpus_file> blocks = corpus_load("D_smallblk_s2001");
     files.resize(5);
     files.insert(files.end(), blocks.begin(), blocks.begin() + 2);
-    for (const uint32_t literals : {DAMACY__ZSTD_LANES, DAMACY__ZSTD_SPLIT, DAMACY__ZSTD_SPLIT4}) {
+    for (const uint32_t literals :
+         {DAMACY__ZSTD_LANES, DAMACY__ZSTD_SPLIT, DAMACY__ZSTD_SPLIT_SMALL, DAMACY__ZSTD_SPLIT4}) {
         damacy__zstd_options o = {};
         o.literals = literals;
         valid_waves(files, files.size(), o, literals, false, false);

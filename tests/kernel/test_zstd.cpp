@@ -322,12 +322,32 @@ static bytes as_literals(const bytes& content)
     return out;
 }
 
+// Of codes of one bit each a share has no more than a slot holds, or a round would end in its
+// first.
+template <class S> static void check_shares_of_one_bit()
+{
+    for (const uint32_t left : {1u, 100u, 5000u, 8192u, 32768u}) {
+        damacy__zstd_shares h = {};
+        h.unit = 1;
+        h.least = S::LEAST_SMALL;
+        h.most = S::SHARE;
+        CHECK(damacy__zstd_share_size<S>(h, left, left) <= S::SLOT);
+    }
+}
+
+TEST(zstd_shares_of_one_bit_a_symbol_fit_their_slots)
+{
+    check_shares_of_one_bit<damacy__zstd_split_shape<DAMACY__ZSTD_SHAPE_SPLIT>>();
+    check_shares_of_one_bit<damacy__zstd_split_shape<DAMACY__ZSTD_SHAPE_SPLIT_SMALL>>();
+    check_shares_of_one_bit<damacy__zstd_split_shape<DAMACY__ZSTD_SHAPE_SPLIT4>>();
+}
+
 // Shares that hold more symbols than there is room for, where the codes change from long to short
 // and back, streams of few bytes, and such that end everywhere in a unit of 16 bytes. Warps of a
 // stream read from each other what barriers have handed over.
 TEST(zstd_decodes_literals_whose_codes_change_within_a_stream)
 {
-    for (const int literals : {WAVE_LANES, WAVE_SPLIT, WAVE_SPLIT4}) {
+    for (const int literals : {WAVE_LANES, WAVE_SPLIT, WAVE_SPLIT_SMALL, WAVE_SPLIT4}) {
         std::vector<bytes> contents;
         std::vector<wave_job> jobs;
         wave_options o;
@@ -402,7 +422,7 @@ TEST(zstd_decodes_literals_in_shares_at_any_place_of_the_input)
     }
     (void)fclose(file);
     CHECK_EQ(ZSTD_decompress(content.data(), content.size(), src.data(), src.size()), 131072);
-    for (const int literals : {WAVE_LANES, WAVE_SPLIT, WAVE_SPLIT4}) {
+    for (const int literals : {WAVE_LANES, WAVE_SPLIT, WAVE_SPLIT_SMALL, WAVE_SPLIT4}) {
         std::vector<wave_job> jobs;
         wave_options o;
         for (unsigned skew = 0; skew < 32; skew++) {

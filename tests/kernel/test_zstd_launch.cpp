@@ -268,6 +268,10 @@ TEST(zstd_launch_decodes_literals_by_shares_unless_blocks_are_many)
     CHECK_EQ(all_chosen_for(724, 1048576, 1, nullptr).literals, DAMACY__ZSTD_SPLIT);
     CHECK_EQ(all_chosen_for(725, 1048576, 1, nullptr).literals, DAMACY__ZSTD_LANES);
     CHECK_EQ(all_chosen_for(100000, 262144, 1, &blosc).literals, DAMACY__ZSTD_SPLIT);
+    CHECK_EQ(all_chosen_for(66, 262144, 2, nullptr).literals, DAMACY__ZSTD_SPLIT4);
+    CHECK_EQ(all_chosen_for(67, 262144, 2, nullptr).literals, DAMACY__ZSTD_SPLIT_SMALL);
+    CHECK_EQ(all_chosen_for(2900, 262144, 2, nullptr).literals, DAMACY__ZSTD_LANES);
+    CHECK_EQ(all_chosen_for(100000, 262144, 2, &blosc).literals, DAMACY__ZSTD_SPLIT_SMALL);
 }
 
 TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)

@@ -7,7 +7,7 @@
 #include "kernels/zstd_sequences.cu"
 #include "tests/kernel/zstd_corpus.h"
 
-enum { WAVE_LANES = 0, WAVE_SPLIT = 1, WAVE_SPLIT4 = 2 };
+enum { WAVE_LANES = 0, WAVE_SPLIT = 1, WAVE_SPLIT_SMALL = 2, WAVE_SPLIT4 = 3 };
 
 struct wave_options {
     int literals = WAVE_LANES;
@@ -159,11 +159,15 @@ static inline void wave_literals(damacy__zstd_wave w, int how, simt::races* race
                      [&] { damacy_zstd_literals_lanes11(w); });
     } else if (how == WAVE_SPLIT || is_eleven_split) {
         simt::g.watch = races;
-        simt::launch(grid, dim3(128), DAMACY__ZSTD_SPLIT_SHARED(1),
+        simt::launch(grid, dim3(128), DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT),
                      [&] { damacy_zstd_literals_split(w); });
+    } else if (how == WAVE_SPLIT_SMALL) {
+        simt::g.watch = races;
+        simt::launch(grid, dim3(128), DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL),
+                     [&] { damacy_zstd_literals_split_small(w); });
     } else {
         simt::g.watch = races;
-        simt::launch(grid, dim3(512), DAMACY__ZSTD_SPLIT_SHARED(4),
+        simt::launch(grid, dim3(512), DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4),
                      [&] { damacy_zstd_literals_split4(w); });
     }
     simt::g.watch = nullptr;

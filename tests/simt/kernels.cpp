@@ -54,6 +54,7 @@ void enroll_kernels()
     KERNEL(damacy_zstd_literals_lanes11);
     KERNEL(damacy_zstd_literals_lanes9);
     KERNEL(damacy_zstd_literals_split);
+    KERNEL(damacy_zstd_literals_split_small);
     KERNEL(damacy_zstd_literals_split4);
     KERNEL(damacy_zstd_order);
     KERNEL(damacy_zstd_place);
