@@ -10,8 +10,8 @@
 
 #include "kernels/zstd_huffman.cuh"
 
-#define DAMACY__ZSTD_LOG         11   // of the table: the few bits more cost less than more kernels
-#define DAMACY__ZSTD_LOG_SMALL   9    // of a table whose shares may have fewer bits
+#define DAMACY__ZSTD_LOG       11 // of the table: the few bits more cost less than more kernels
+#define DAMACY__ZSTD_LOG_SMALL 9  // of a table whose shares may have fewer bits
 
 // Of DAMACY__ZSTD_SHAPE_SPLIT and its like: warps a stream, most symbols and bits of a share.
 template <uint32_t W_, uint32_t SLOT_, uint32_t SHARE_> struct damacy__zstd_split_shape {
@@ -35,9 +35,9 @@ template <uint32_t W_, uint32_t SLOT_, uint32_t SHARE_> struct damacy__zstd_spli
 // the next warp of the stream. Addresses in shared memory.
 typedef struct damacy__zstd_shares {
     uint32_t part, slots;
-    uint32_t told; // what the warps of the stream tell each other: 4 words a warp, then 2
-    uint32_t warp; // of those of the stream
-    uint32_t unit; // all codes have so many bits; 1 if they differ
+    uint32_t told;  // what the warps of the stream tell each other: 4 words a warp, then 2
+    uint32_t warp;  // of those of the stream
+    uint32_t unit;  // all codes have so many bits; 1 if they differ
     uint32_t least; // bits of a share, at least
     uint32_t most;  // and at most
 } damacy__zstd_shares;
