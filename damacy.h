@@ -33432,6 +33432,28 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
     return tiles[index];
 }
 
+/* A shape of literals by shares: its kernel of the program front, and what a launch of it needs. */
+typedef struct damacy__zstd_split {
+    uint32_t kernel;
+    uint32_t threads;
+    uint32_t shared;
+} damacy__zstd_split;
+
+enum { DAMACY__ZSTD_SPLITS = 3 };
+
+/* Those of DAMACY__ZSTD_SPLIT, SPLIT_SMALL and SPLIT4. */
+static damacy__zstd_split damacy__zstd_split_of(uint32_t index)
+{
+    static const damacy__zstd_split splits[DAMACY__ZSTD_SPLITS] = {
+        {DAMACY__ZSTD_LITERALS_SPLIT, 128, DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT)},
+        {DAMACY__ZSTD_LITERALS_SPLIT_SMALL, 128,
+         DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL)},
+        {DAMACY__ZSTD_LITERALS_SPLIT4, 512, DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4)},
+    };
+
+    return splits[index];
+}
+
 static uint32_t damacy__zstd_relay_shared(void)
 {
     return DAMACY__ZSTD_RELAY_SHARED(DAMACY__ZSTD_RELAY_THREADS, DAMACY__ZSTD_RELAY_SEGMENTS,
@@ -33569,16 +33591,9 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
                                             damacy__zstd_lanes_shared(device, 1, 0), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
                                             DAMACY__ZSTD_LANES11_SHARED, err));
-    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT], device,
-                                            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT),
-                                            err));
-    DAMACY__TRY(damacy__kernel_allow_shared(
-        &front[DAMACY__ZSTD_LITERALS_SPLIT_SMALL], device,
-        DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL), err));
-    if (kernels->has_split4) {
-        DAMACY__TRY(
-            damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT4], device,
-                                        DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4), err));
+    for (uint32_t i = 0; i < DAMACY__ZSTD_SPLITS - (kernels->has_split4 ? 0u : 1u); i++) {
+        const damacy__zstd_split split = damacy__zstd_split_of(i);
+        DAMACY__TRY(damacy__kernel_allow_shared(&front[split.kernel], device, split.shared, err));
     }
     DAMACY__TRY(damacy__zstd_allow_back(&back[DAMACY__ZSTD_FSE], &back[DAMACY__ZSTD_TILE], 0,
                                         DAMACY__ZSTD_TILES_PLAIN, device, err));
@@ -33806,8 +33821,7 @@ static uint32_t damacy__zstd_choose_records(const damacy__zstd_pass* run)
 }
 
 /* By lanes where all multiprocessors have their share of them, four streams a block, and not for
- * blosc, whose planes differ in their literals; else by shares, beside other waves by smaller ones.
- */
+ * blosc, whose planes differ in their literals; else by shares, smaller ones beside other waves. */
 static uint32_t damacy__zstd_choose_literals(const damacy__zstd_pass* run)
 {
     if (!run->call->blosc && damacy__zstd_likely_blocks(run) >= 5800) {
@@ -34113,6 +34127,16 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
     return damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
 }
 
+/* Literals by shares, DAMACY__ZSTD_SPLIT or another of these, on a side stream. */
+static damacy_status damacy__zstd_launch_split(damacy__zstd_pass* run, uint32_t side, uint32_t how,
+                                               uint64_t n_blocks, damacy_error* err)
+{
+    const damacy__zstd_split split = damacy__zstd_split_of(how - DAMACY__ZSTD_SPLIT);
+
+    return damacy__zstd_step_beside(run, side, &run->kernels->front.kernels[split.kernel], n_blocks,
+                                    split.threads, split.shared, err);
+}
+
 /* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
  * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
  * device that is idle when they begin, the smaller kernel first; if all find room at once, one
@@ -34151,8 +34175,7 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
         return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], most, 32,
                                         DAMACY__ZSTD_LANES11_SHARED, err);
     }
-    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LITERALS_SPLIT], per, 128,
-                                    DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT), err);
+    return damacy__zstd_launch_split(run, 1, DAMACY__ZSTD_SPLIT, per, err);
 }
 
 /* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE, by shares beside early ones.
@@ -34160,7 +34183,6 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
 static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32_t pass,
                                                   damacy_error* err)
 {
-    const damacy__kernel* front = run->kernels->front.kernels;
     const uint32_t flags = run->wave.flags, how = run->options.literals;
     const uint32_t division = run->division, side = pass == DAMACY__ZSTD_FLAG_EARLY ? 0 : 2;
     damacy_status status;
@@ -34171,21 +34193,9 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
             ? damacy__zstd_division(run->device, 0)
             : 0;
     run->also = damacy__zstd_has_one_list(run) ? DAMACY__ZSTD_FLAG_ONE_LIST : 0;
-    if (how == DAMACY__ZSTD_SPLIT) {
-        status =
-            damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT], run->n_blocks,
-                                     128, DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT), err);
-    } else if (how == DAMACY__ZSTD_SPLIT_SMALL) {
-        status = damacy__zstd_step_beside(
-            run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT_SMALL], run->n_blocks, 128,
-            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL), err);
-    } else if (how == DAMACY__ZSTD_SPLIT4) {
-        status = damacy__zstd_step_beside(
-            run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT4], run->n_blocks, 512,
-            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4), err);
-    } else {
-        status = damacy__zstd_launch_lanes(run, err);
-    }
+    status = how == DAMACY__ZSTD_LANES
+                 ? damacy__zstd_launch_lanes(run, err)
+                 : damacy__zstd_launch_split(run, side, how, run->n_blocks, err);
     run->wave.flags = flags;
     run->division = division;
     return status;

@@ -193,8 +193,7 @@ static uint32_t damacy__zstd_choose_records(const damacy__zstd_pass* run)
 }
 
 /* By lanes where all multiprocessors have their share of them, four streams a block, and not for
- * blosc, whose planes differ in their literals; else by shares, beside other waves by smaller ones.
- */
+ * blosc, whose planes differ in their literals; else by shares, smaller ones beside other waves. */
 static uint32_t damacy__zstd_choose_literals(const damacy__zstd_pass* run)
 {
     if (!run->call->blosc && damacy__zstd_likely_blocks(run) >= 5800) {

@@ -91,6 +91,28 @@ static damacy__zstd_tile damacy__zstd_tile_of(uint32_t index)
     return tiles[index];
 }
 
+/* A shape of literals by shares: its kernel of the program front, and what a launch of it needs. */
+typedef struct damacy__zstd_split {
+    uint32_t kernel;
+    uint32_t threads;
+    uint32_t shared;
+} damacy__zstd_split;
+
+enum { DAMACY__ZSTD_SPLITS = 3 };
+
+/* Those of DAMACY__ZSTD_SPLIT, SPLIT_SMALL and SPLIT4. */
+static damacy__zstd_split damacy__zstd_split_of(uint32_t index)
+{
+    static const damacy__zstd_split splits[DAMACY__ZSTD_SPLITS] = {
+        {DAMACY__ZSTD_LITERALS_SPLIT, 128, DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT)},
+        {DAMACY__ZSTD_LITERALS_SPLIT_SMALL, 128,
+         DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL)},
+        {DAMACY__ZSTD_LITERALS_SPLIT4, 512, DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4)},
+    };
+
+    return splits[index];
+}
+
 static uint32_t damacy__zstd_relay_shared(void)
 {
     return DAMACY__ZSTD_RELAY_SHARED(DAMACY__ZSTD_RELAY_THREADS, DAMACY__ZSTD_RELAY_SEGMENTS,
@@ -228,16 +250,9 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
                                             damacy__zstd_lanes_shared(device, 1, 0), err));
     DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LANES11], device,
                                             DAMACY__ZSTD_LANES11_SHARED, err));
-    DAMACY__TRY(damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT], device,
-                                            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT),
-                                            err));
-    DAMACY__TRY(damacy__kernel_allow_shared(
-        &front[DAMACY__ZSTD_LITERALS_SPLIT_SMALL], device,
-        DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL), err));
-    if (kernels->has_split4) {
-        DAMACY__TRY(
-            damacy__kernel_allow_shared(&front[DAMACY__ZSTD_LITERALS_SPLIT4], device,
-                                        DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4), err));
+    for (uint32_t i = 0; i < DAMACY__ZSTD_SPLITS - (kernels->has_split4 ? 0u : 1u); i++) {
+        const damacy__zstd_split split = damacy__zstd_split_of(i);
+        DAMACY__TRY(damacy__kernel_allow_shared(&front[split.kernel], device, split.shared, err));
     }
     DAMACY__TRY(damacy__zstd_allow_back(&back[DAMACY__ZSTD_FSE], &back[DAMACY__ZSTD_TILE], 0,
                                         DAMACY__ZSTD_TILES_PLAIN, device, err));

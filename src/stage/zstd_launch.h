@@ -215,6 +215,16 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
     return damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
 }
 
+/* Literals by shares, DAMACY__ZSTD_SPLIT or another of these, on a side stream. */
+static damacy_status damacy__zstd_launch_split(damacy__zstd_pass* run, uint32_t side, uint32_t how,
+                                               uint64_t n_blocks, damacy_error* err)
+{
+    const damacy__zstd_split split = damacy__zstd_split_of(how - DAMACY__ZSTD_SPLIT);
+
+    return damacy__zstd_step_beside(run, side, &run->kernels->front.kernels[split.kernel], n_blocks,
+                                    split.threads, split.shared, err);
+}
+
 /* Literals by lanes, a kernel per table log. Each has a floor, the time of one stream of literals,
  * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
  * device that is idle when they begin, the smaller kernel first; if all find room at once, one
@@ -253,8 +263,7 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
         return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], most, 32,
                                         DAMACY__ZSTD_LANES11_SHARED, err);
     }
-    return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LITERALS_SPLIT], per, 128,
-                                    DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT), err);
+    return damacy__zstd_launch_split(run, 1, DAMACY__ZSTD_SPLIT, per, err);
 }
 
 /* A pass over literals: FLAG_EARLY, beside the stream, or FLAG_LATE, by shares beside early ones.
@@ -262,7 +271,6 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
 static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32_t pass,
                                                   damacy_error* err)
 {
-    const damacy__kernel* front = run->kernels->front.kernels;
     const uint32_t flags = run->wave.flags, how = run->options.literals;
     const uint32_t division = run->division, side = pass == DAMACY__ZSTD_FLAG_EARLY ? 0 : 2;
     damacy_status status;
@@ -273,21 +281,9 @@ static damacy_status damacy__zstd_launch_literals(damacy__zstd_pass* run, uint32
             ? damacy__zstd_division(run->device, 0)
             : 0;
     run->also = damacy__zstd_has_one_list(run) ? DAMACY__ZSTD_FLAG_ONE_LIST : 0;
-    if (how == DAMACY__ZSTD_SPLIT) {
-        status =
-            damacy__zstd_step_beside(run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT], run->n_blocks,
-                                     128, DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT), err);
-    } else if (how == DAMACY__ZSTD_SPLIT_SMALL) {
-        status = damacy__zstd_step_beside(
-            run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT_SMALL], run->n_blocks, 128,
-            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL), err);
-    } else if (how == DAMACY__ZSTD_SPLIT4) {
-        status = damacy__zstd_step_beside(
-            run, side, &front[DAMACY__ZSTD_LITERALS_SPLIT4], run->n_blocks, 512,
-            DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4), err);
-    } else {
-        status = damacy__zstd_launch_lanes(run, err);
-    }
+    status = how == DAMACY__ZSTD_LANES
+                 ? damacy__zstd_launch_lanes(run, err)
+                 : damacy__zstd_launch_split(run, side, how, run->n_blocks, err);
     run->wave.flags = flags;
     run->division = division;
     return status;

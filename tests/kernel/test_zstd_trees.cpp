@@ -91,8 +91,7 @@ struct weight_stream {
 };
 
 // The states that lead to the weights; their bits are put down from the last weight to the first.
-// Returns them all, the first states too, as the stream has them from its lowest bit on; none if
-// that is more than there is room for.
+// Returns them all, the first states too, as the stream has them from its lowest bit on.
 static std::vector<uint8_t> stream_bits(const weight_table& t, const uint16_t* states,
                                         const std::vector<uint8_t>& weights)
 {

@@ -145,6 +145,7 @@ static inline void wave_literals(damacy__zstd_wave w, int how, simt::races* race
     const dim3 grid = races ? dim3(1) : wave_grid(3);
     const bool is_eleven_split = how == WAVE_LANES && simt::random() % 2;
 
+    simt::g.watch = races;
     if (how == WAVE_LANES) {
         w.flags |= simt::random() % 2 ? DAMACY__ZSTD_FLAG_NINE_AS_TEN : 0;
         simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES9_SHARED,
@@ -158,15 +159,12 @@ static inline void wave_literals(damacy__zstd_wave w, int how, simt::races* race
         simt::launch(wave_grid(3), dim3(32), DAMACY__ZSTD_LANES11_SHARED,
                      [&] { damacy_zstd_literals_lanes11(w); });
     } else if (how == WAVE_SPLIT || is_eleven_split) {
-        simt::g.watch = races;
         simt::launch(grid, dim3(128), DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT),
                      [&] { damacy_zstd_literals_split(w); });
     } else if (how == WAVE_SPLIT_SMALL) {
-        simt::g.watch = races;
         simt::launch(grid, dim3(128), DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT_SMALL),
                      [&] { damacy_zstd_literals_split_small(w); });
     } else {
-        simt::g.watch = races;
         simt::launch(grid, dim3(512), DAMACY__ZSTD_SPLIT_SHARED(DAMACY__ZSTD_SHAPE_SPLIT4),
                      [&] { damacy_zstd_literals_split4(w); });
     }
