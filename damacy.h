@@ -9918,7 +9918,8 @@ typedef struct damacy__zstd_counters {
     uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
     uint32_t n_taken;   /* execute: frames that a block of threads has or has ended */
     uint32_t n_ended;   /* execute: frames that have ended */
-    uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute */
+    uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute, or how
+                            many have been taken in line */
     uint32_t zero[2];
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
@@ -9971,8 +9972,10 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 #define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u
 /* Of all: records are of sequences. Shapes of execution for blosc blocks read these alone. */
 #define DAMACY__ZSTD_FLAG_BY_SEQUENCE 0x80u
-/* Of execute: frames take turns whenever one waits; not: when it is worth it. */
+/* Of execute: frames take turns whenever one waits. */
 #define DAMACY__ZSTD_FLAG_TURNS 0x40u
+/* Of execute: frames take turns when it is worth it; the grid is what runs at once. */
+#define DAMACY__ZSTD_FLAG_SHARED 0x20u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 
@@ -15482,7 +15485,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */\n"
     "    uint32_t n_taken;   /* execute: frames that a block of threads has or has ended */\n"
     "    uint32_t n_ended;   /* execute: frames that have ended */\n"
-    "    uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute */\n"
+    "    uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute, or how\n"
+    "                            many have been taken in line */\n"
     "    uint32_t zero[2];\n"
     "} damacy__zstd_counters;\n"
     "static_assert(sizeof(damacy__zstd_counters) == 128, \"ABI\");\n"
@@ -15535,8 +15539,10 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u\n"
     "/* Of all: records are of sequences. Shapes of execution for blosc blocks read these alone. */\n"
     "#define DAMACY__ZSTD_FLAG_BY_SEQUENCE 0x80u\n"
-    "/* Of execute: frames take turns whenever one waits; not: when it is worth it. */\n"
+    "/* Of execute: frames take turns whenever one waits. */\n"
     "#define DAMACY__ZSTD_FLAG_TURNS 0x40u\n"
+    "/* Of execute: frames take turns when it is worth it; the grid is what runs at once. */\n"
+    "#define DAMACY__ZSTD_FLAG_SHARED 0x20u\n"
     "/* Of literals: the pass over all that are not early. */\n"
     "#define DAMACY__ZSTD_FLAG_LATE 0x800u\n"
     "\n"
@@ -16640,9 +16646,9 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "    return f.block - from.first_block;\n"
     "}\n"
     "\n"
-    "// The frames of a CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list, or, if\n"
-    "// CTAs share them, that of its own number and then those that wait. What is needed after a frame\n"
-    "// stays in shared memory, as its execution needs all registers.\n"
+    "// The frames of a CTA: that of its own number in the execute list, then others, as\n"
+    "// damacy__turn_kind says. What is needed after a frame stays in shared memory, as its execution\n"
+    "// needs all registers.\n"
     "template <class S>\n"
     "DAMACY__INLINE void damacy__exec_frames(const damacy__zstd_wave& w, uint32_t variant,\n"
     "                                        uint32_t whole, uint32_t base)\n"
@@ -16656,9 +16662,11 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "        turn.entry = state.y;\n"
     "        turn.n_done = 0;\n"
     "        damacy__sync_block(); // all have read the state of the last frame\n"
-    "        const bool is_shared = damacy__turn_is_shared(w, whole);\n"
-    "        if (is_shared)\n"
+    "        const uint32_t kind = damacy__turn_kind(w, whole);\n"
+    "        if (kind == DAMACY__TURN_SHARED)\n"
     "            damacy__turn_next(w, state.y, at, &turn);\n"
+    "        else if (kind == DAMACY__TURN_LINE && state.y == DAMACY__ZSTD_NONE)\n"
+    "            turn.entry = damacy__turn_in_line(w, at);\n"
     "        if (turn.entry >= damacy__zstd_counts(w)->n_execute)\n"
     "            return;\n"
     "        state.x = turn.entry;\n"
@@ -16669,17 +16677,19 @@ __extension__ static const char damacy__source_zstd_exec_cuh[] =
     "        const uint32_t first = damacy__zstd_frames(w)[frame].first_block + turn.n_done;\n"
     "        if (threadIdx.x == 0) {\n"
     "            damacy__sts128(at + DAMACY__EXEC_STATE, state);\n"
-    "            damacy__sts32(at + DAMACY__EXEC_UNTIL,\n"
-    "                          is_shared ? first + (n_done + 3) / 4 : DAMACY__ZSTD_NONE);\n"
+    "            damacy__sts32(at + DAMACY__EXEC_UNTIL, kind == DAMACY__TURN_SHARED\n"
+    "                                                       ? first + (n_done + 3) / 4\n"
+    "                                                       : DAMACY__ZSTD_NONE);\n"
     "        }\n"
     "        if (damacy__exec_variant(w, whole, turn.entry) == variant && !damacy__exec_skip(w, frame))\n"
     "            n_done = damacy__exec_frame_turn<S>(w, frame, turn.n_done, base);\n"
     "        damacy__sync_block();\n"
     "        state = damacy__lds128(at + DAMACY__EXEC_STATE);\n"
     "        whole = state.w;\n"
-    "        if (threadIdx.x == 0 && damacy__turn_is_shared(w, whole))\n"
+    "        const uint32_t after = damacy__turn_kind(w, whole);\n"
+    "        if (threadIdx.x == 0 && after == DAMACY__TURN_SHARED)\n"
     "            damacy__turn_give(w, state.x, state.z, n_done);\n"
-    "        state.y += gridDim.x;\n"
+    "        state.y = after == DAMACY__TURN_LINE ? DAMACY__ZSTD_NONE : state.y + gridDim.x;\n"
     "    }\n"
     "}\n"
     "\n"
@@ -17085,8 +17095,9 @@ __extension__ static const char damacy__source_zstd_exec_filter_cuh[] =
 
 /* ==== kernels/zstd_exec_turn.cuh ==== */
 __extension__ static const char damacy__source_zstd_exec_turn_cuh[] =
-    "// Which frame a CTA executes next. Where frames are somewhat more than the CTAs that run at once,\n"
-    "// the last of them would have the device for themselves. So they take turns: a CTA that has done a\n"
+    "// Which frame a CTA executes next. Where frames are more than CTAs, one that has ended its frame\n"
+    "// takes the next in line. Where they are somewhat more than the CTAs that run at once, the last of\n"
+    "// them would have the device for themselves. So they take turns: a CTA that has done a\n"
     "// quarter of its frame gives it back at the end of a block and takes one that waits, and all come\n"
     "// to their ends at about the same time.\n"
     "//\n"
@@ -17108,11 +17119,26 @@ __extension__ static const char damacy__source_zstd_exec_turn_cuh[] =
     "    uint32_t entry, n_done;\n"
     "};\n"
     "\n"
-    "// Whether CTAs share the frames of a wave; `whole`: the variant that has all of them, 0 if none.\n"
-    "DAMACY__INLINE bool damacy__turn_is_shared(const damacy__zstd_wave& w, uint32_t whole)\n"
+    "// Which frames a CTA has after the one of its own number.\n"
+    "enum {\n"
+    "    DAMACY__TURN_OWN = 0,   // every gridDim.x-th of the execute list, if frames are more than CTAs\n"
+    "    DAMACY__TURN_LINE = 1,  // whichever is next in the list\n"
+    "    DAMACY__TURN_SHARED = 2 // whichever waits, begun or not\n"
+    "};\n"
+    "\n"
+    "// Of a wave of which variant `whole` has all frames, 0 if none has. Only somewhat more frames than\n"
+    "// CTAs are shared: to look for one that waits takes longer than a short frame. (Of blosc chunks the\n"
+    "// device alone knows how many they are.)\n"
+    "DAMACY__INLINE uint32_t damacy__turn_kind(const damacy__zstd_wave& w, uint32_t whole)\n"
     "{\n"
-    "    return (whole && gridDim.x < damacy__zstd_counts(w)->n_execute) ||\n"
-    "           w.flags & DAMACY__ZSTD_FLAG_TURNS;\n"
+    "    const uint64_t n = damacy__zstd_counts(w)->n_execute, n_ctas = gridDim.x;\n"
+    "\n"
+    "    if (w.flags & DAMACY__ZSTD_FLAG_TURNS)\n"
+    "        return DAMACY__TURN_SHARED;\n"
+    "    if (!whole || n <= n_ctas)\n"
+    "        return DAMACY__TURN_OWN;\n"
+    "    return w.flags & DAMACY__ZSTD_FLAG_SHARED && 2 * n < 3 * n_ctas ? DAMACY__TURN_SHARED\n"
+    "                                                                    : DAMACY__TURN_LINE;\n"
     "}\n"
     "\n"
     "DAMACY__INLINE uint32_t damacy__turn_frame(const damacy__zstd_wave& w, uint32_t entry)\n"
@@ -17202,6 +17228,17 @@ __extension__ static const char damacy__source_zstd_exec_turn_cuh[] =
     "    damacy__sync_block();\n"
     "    next->entry = v.x;\n"
     "    next->n_done = v.y;\n"
+    "}\n"
+    "\n"
+    "// The next frame in line. All threads call it; `at`: 4 bytes of shared memory.\n"
+    "DAMACY__INLINE uint32_t damacy__turn_in_line(const damacy__zstd_wave& w, uint32_t at)\n"
+    "{\n"
+    "    if (threadIdx.x == 0)\n"
+    "        damacy__sts32(at, gridDim.x + damacy__atomic_add(&damacy__zstd_counts(w)->next_entry, 1));\n"
+    "    damacy__sync_block();\n"
+    "    const uint32_t entry = damacy__lds32(at);\n"
+    "    damacy__sync_block();\n"
+    "    return entry;\n"
     "}\n"
     "\n"
     "// Gives a frame back of which `before` blocks were and `n_done` are done, or ends it. One thread,\n"
@@ -34235,22 +34272,30 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_erro
                              err);
 }
 
+/* Blocks of threads of a shape that the device holds at once, if frames are somewhat more and take
+ * turns, see kernels/zstd_exec_turn.cuh; else 0. */
+static uint64_t damacy__zstd_turns(const damacy__zstd_pass* run, damacy__zstd_tile tile)
+{
+    const uint64_t at_once = (uint64_t)tile.per * run->device->n_multiprocessors;
+    const uint64_t n = run->n_jobs;
+
+    return n > 200 && n > at_once && 2 * n < 3 * at_once ? at_once : 0;
+}
+
 /* Blocks of threads of a shape of execution. Blocks of blosc may be many more than chunks, and then
  * a round of them is long; but these shapes get no more than SERIAL_FRAMES of them, and what finds
- * nothing to do is to be soon done. Somewhat more frames than the device holds at once take turns,
- * see kernels/zstd_exec_turn.cuh: then there are no more blocks of threads than it holds. */
+ * nothing to do is to be soon done. */
 static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, damacy__zstd_tile tile)
 {
     const uint32_t bounded = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL |
                              DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
     const uint64_t most = tile.flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES : UINT64_MAX;
-    const uint64_t at_once = (uint64_t)tile.per * run->device->n_multiprocessors;
-    const uint64_t n = run->n_jobs;
+    const uint64_t n = run->n_jobs, at_once = damacy__zstd_turns(run, tile);
 
     if (run->options.turns) {
         return damacy__div_up(n, 3);
     }
-    if (n > 200 && n > at_once && 2 * n < 3 * at_once) {
+    if (at_once) {
         return at_once;
     }
     return run->call->blosc ? DAMACY__MIN(4 * n, most) : n;
@@ -34289,6 +34334,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         if (damacy__zstd_has_company(run)) {
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
+        run->also = damacy__zstd_turns(run, tile) ? DAMACY__ZSTD_FLAG_SHARED : 0;
         if (n_tiles++ == 0 || run->n_jobs <= 1000 || by_sequence) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {

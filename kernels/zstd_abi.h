@@ -219,7 +219,8 @@ typedef struct damacy__zstd_counters {
     uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
     uint32_t n_taken;   /* execute: frames that a block of threads has or has ended */
     uint32_t n_ended;   /* execute: frames that have ended */
-    uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute */
+    uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute, or how
+                            many have been taken in line */
     uint32_t zero[2];
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
@@ -272,8 +273,10 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 #define DAMACY__ZSTD_FLAG_NINE_AS_TEN 0x400u
 /* Of all: records are of sequences. Shapes of execution for blosc blocks read these alone. */
 #define DAMACY__ZSTD_FLAG_BY_SEQUENCE 0x80u
-/* Of execute: frames take turns whenever one waits; not: when it is worth it. */
+/* Of execute: frames take turns whenever one waits. */
 #define DAMACY__ZSTD_FLAG_TURNS 0x40u
+/* Of execute: frames take turns when it is worth it; the grid is what runs at once. */
+#define DAMACY__ZSTD_FLAG_SHARED 0x20u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
 

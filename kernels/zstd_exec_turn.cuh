@@ -1,5 +1,6 @@
-// Which frame a CTA executes next. Where frames are somewhat more than the CTAs that run at once,
-// the last of them would have the device for themselves. So they take turns: a CTA that has done a
+// Which frame a CTA executes next. Where frames are more than CTAs, one that has ended its frame
+// takes the next in line. Where they are somewhat more than the CTAs that run at once, the last of
+// them would have the device for themselves. So they take turns: a CTA that has done a
 // quarter of its frame gives it back at the end of a block and takes one that waits, and all come
 // to their ends at about the same time.
 //
@@ -21,11 +22,26 @@ struct damacy__turn {
     uint32_t entry, n_done;
 };
 
-// Whether CTAs share the frames of a wave; `whole`: the variant that has all of them, 0 if none.
-DAMACY__INLINE bool damacy__turn_is_shared(const damacy__zstd_wave& w, uint32_t whole)
+// Which frames a CTA has after the one of its own number.
+enum {
+    DAMACY__TURN_OWN = 0,   // every gridDim.x-th of the execute list, if frames are more than CTAs
+    DAMACY__TURN_LINE = 1,  // whichever is next in the list
+    DAMACY__TURN_SHARED = 2 // whichever waits, begun or not
+};
+
+// Of a wave of which variant `whole` has all frames, 0 if none has. Only somewhat more frames than
+// CTAs are shared: to look for one that waits takes longer than a short frame. (Of blosc chunks the
+// device alone knows how many they are.)
+DAMACY__INLINE uint32_t damacy__turn_kind(const damacy__zstd_wave& w, uint32_t whole)
 {
-    return (whole && gridDim.x < damacy__zstd_counts(w)->n_execute) ||
-           w.flags & DAMACY__ZSTD_FLAG_TURNS;
+    const uint64_t n = damacy__zstd_counts(w)->n_execute, n_ctas = gridDim.x;
+
+    if (w.flags & DAMACY__ZSTD_FLAG_TURNS)
+        return DAMACY__TURN_SHARED;
+    if (!whole || n <= n_ctas)
+        return DAMACY__TURN_OWN;
+    return w.flags & DAMACY__ZSTD_FLAG_SHARED && 2 * n < 3 * n_ctas ? DAMACY__TURN_SHARED
+                                                                    : DAMACY__TURN_LINE;
 }
 
 DAMACY__INLINE uint32_t damacy__turn_frame(const damacy__zstd_wave& w, uint32_t entry)
@@ -115,6 +131,17 @@ DAMACY__INLINE void damacy__turn_next(const damacy__zstd_wave& w, uint32_t own, 
     damacy__sync_block();
     next->entry = v.x;
     next->n_done = v.y;
+}
+
+// The next frame in line. All threads call it; `at`: 4 bytes of shared memory.
+DAMACY__INLINE uint32_t damacy__turn_in_line(const damacy__zstd_wave& w, uint32_t at)
+{
+    if (threadIdx.x == 0)
+        damacy__sts32(at, gridDim.x + damacy__atomic_add(&damacy__zstd_counts(w)->next_entry, 1));
+    damacy__sync_block();
+    const uint32_t entry = damacy__lds32(at);
+    damacy__sync_block();
+    return entry;
 }
 
 // Gives a frame back of which `before` blocks were and `n_done` are done, or ends it. One thread,

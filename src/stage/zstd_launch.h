@@ -323,22 +323,30 @@ static damacy_status damacy__zstd_launch_fse(damacy__zstd_pass* run, damacy_erro
                              err);
 }
 
+/* Blocks of threads of a shape that the device holds at once, if frames are somewhat more and take
+ * turns, see kernels/zstd_exec_turn.cuh; else 0. */
+static uint64_t damacy__zstd_turns(const damacy__zstd_pass* run, damacy__zstd_tile tile)
+{
+    const uint64_t at_once = (uint64_t)tile.per * run->device->n_multiprocessors;
+    const uint64_t n = run->n_jobs;
+
+    return n > 200 && n > at_once && 2 * n < 3 * at_once ? at_once : 0;
+}
+
 /* Blocks of threads of a shape of execution. Blocks of blosc may be many more than chunks, and then
  * a round of them is long; but these shapes get no more than SERIAL_FRAMES of them, and what finds
- * nothing to do is to be soon done. Somewhat more frames than the device holds at once take turns,
- * see kernels/zstd_exec_turn.cuh: then there are no more blocks of threads than it holds. */
+ * nothing to do is to be soon done. */
 static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, damacy__zstd_tile tile)
 {
     const uint32_t bounded = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL |
                              DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
     const uint64_t most = tile.flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES : UINT64_MAX;
-    const uint64_t at_once = (uint64_t)tile.per * run->device->n_multiprocessors;
-    const uint64_t n = run->n_jobs;
+    const uint64_t n = run->n_jobs, at_once = damacy__zstd_turns(run, tile);
 
     if (run->options.turns) {
         return damacy__div_up(n, 3);
     }
-    if (n > 200 && n > at_once && 2 * n < 3 * at_once) {
+    if (at_once) {
         return at_once;
     }
     return run->call->blosc ? DAMACY__MIN(4 * n, most) : n;
@@ -377,6 +385,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         if (damacy__zstd_has_company(run)) {
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
+        run->also = damacy__zstd_turns(run, tile) ? DAMACY__ZSTD_FLAG_SHARED : 0;
         if (n_tiles++ == 0 || run->n_jobs <= 1000 || by_sequence) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {

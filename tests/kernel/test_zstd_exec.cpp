@@ -145,8 +145,18 @@ template <class shape, uint32_t VARIANT> static void run_alone(const damacy__zst
         return;
     }
     damacy__zstd_wave w = wave;
-    w.flags = VARIANT;
+    w.flags = VARIANT | (simt::random() % 2 ? DAMACY__ZSTD_FLAG_SHARED : 0);
     run_shape<shape>(w, VARIANT, 1 + (uint32_t)(simt::random() % 5));
+}
+// By 8 blocks of threads, and how many frames these have shared or taken in line.
+static uint32_t grid_flag, n_taken, next_entry;
+static void run_grid(const damacy__zstd_wave& wave)
+{
+    damacy__zstd_wave w = wave;
+    w.flags = DAMACY__ZSTD_EXECUTE_64X4_SERIAL | grid_flag;
+    run_shape<blosc_64x4>(w, DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 8);
+    n_taken = damacy__zstd_counts(w)->n_taken;
+    next_entry = damacy__zstd_counts(w)->next_entry;
 }
 static void run_links(const damacy__zstd_wave& wave)
 {
@@ -753,6 +763,42 @@ TEST(frames_in_turns_execute_as_without)
             CHECK(n_blocks_before > 0);
         }
         CHECK_EQ(n_shapes, 11);
+    }
+}
+
+// Blocks of threads share frames if these are up to half as many again and they are told to, else
+// take the next in line: to look for one that waits takes longer than a short frame.
+TEST(frames_are_shared_if_they_are_somewhat_more_than_blocks_of_threads)
+{
+    static const struct {
+        uint32_t n, flag, kind;
+    } cases[] = {{9, DAMACY__ZSTD_FLAG_SHARED, DAMACY__TURN_SHARED},
+                 {11, DAMACY__ZSTD_FLAG_SHARED, DAMACY__TURN_SHARED},
+                 {12, DAMACY__ZSTD_FLAG_SHARED, DAMACY__TURN_LINE},
+                 {40, DAMACY__ZSTD_FLAG_SHARED, DAMACY__TURN_LINE},
+                 {8, DAMACY__ZSTD_FLAG_SHARED, DAMACY__TURN_OWN},
+                 {9, 0, DAMACY__TURN_LINE},
+                 {40, 0, DAMACY__TURN_LINE},
+                 {8, 0, DAMACY__TURN_OWN},
+                 {9, DAMACY__ZSTD_FLAG_TURNS, DAMACY__TURN_SHARED}};
+    uint64_t seed = test_seed();
+
+    CHECK_EQ(DAMACY__ZSTD_FLAG_SHARED, 0x20u);
+    for (const auto& c : cases) {
+        std::vector<frame> frames;
+        for (uint32_t i = 0; i < c.n; i++) {
+            frame f;
+            f.begin();
+            f.literals(noise(&seed, 1 + test_random(&seed) % 70));
+            f.match(1 + (uint32_t)(test_random(&seed) % f.expected.size()), 9);
+            frames.push_back(f);
+        }
+        grid_flag = c.flag;
+        simt::g.seed = seed;
+        check_frames(frames, {run_grid, true, blosc_64x4::TILE}, c.n);
+        CHECK_EQ(n_taken, c.kind == DAMACY__TURN_SHARED ? c.n : 0);
+        if (c.kind != DAMACY__TURN_SHARED) // each looks once more than it finds one
+            CHECK_EQ(next_entry, c.kind == DAMACY__TURN_LINE ? c.n : 0);
     }
 }
 
