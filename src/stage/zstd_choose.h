@@ -120,19 +120,20 @@ static uint32_t damacy__zstd_choose_blocks(const damacy__zstd_pass* run)
                : 0;
 }
 
-/* Execution of up to 200 frames, which all multiprocessors share if they are large; beside other
- * waves only if they are very large. The fewer frames and the denser, which the kernels see, the
- * more their tiles wait for each other: then they are done sooner one at a time. With a frame for
- * nearly every multiprocessor a block of threads each is fastest. */
+/* Execution of few frames, which all multiprocessors share if they are large, but not beside other
+ * waves, whose sequences need whole ones. The fewer frames and the denser, which the kernels see,
+ * the more their tiles wait for each other: then they are done sooner one at a time. With a frame
+ * for nearly every multiprocessor a block of threads each is fastest. */
 static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->device->n_multiprocessors;
     const bool are_few = 5 * run->n_jobs <= 3 * n;
-    const uint32_t least = are_few && !damacy__zstd_has_company(run) ? DAMACY__ZSTD_RELAY_SIZE / 4
-                           : run->n_jobs <= n                        ? 2 * DAMACY__ZSTD_RELAY_SIZE
-                                                                     : DAMACY__ZSTD_RELAY_SIZE;
+    const uint32_t least = are_few            ? DAMACY__ZSTD_RELAY_SIZE / 4
+                           : run->n_jobs <= n ? 2 * DAMACY__ZSTD_RELAY_SIZE
+                                              : DAMACY__ZSTD_RELAY_SIZE;
 
-    if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY)) {
+    if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY) ||
+        damacy__zstd_has_company(run)) {
         return DAMACY__ZSTD_EXECUTE_1024X3 | damacy__zstd_choose_blocks(run);
     }
     if (3 * run->n_jobs <= n) {
@@ -149,15 +150,20 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 }
 
 /* Whether frames are so many that a block of threads each is best. Beside other waves fewer are, as
- * theirs are there, too, unless they are large. */
+ * theirs are there, too; large ones are shared up to two a multiprocessor. */
 static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
 {
-    const bool has_others = damacy__zstd_has_company(run) && !run->call->blosc;
+    const bool are_large = run->size_each >= DAMACY__ZSTD_RELAY_SIZE;
+    const bool can_share = are_large && run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY;
 
-    if (has_others && run->size_each < DAMACY__ZSTD_RELAY_SIZE) {
-        return (uint64_t)run->n_jobs * run->call->n_concurrent > 300;
+    if (run->call->blosc) {
+        return run->n_jobs > 200;
     }
-    return run->n_jobs > 200;
+    if (damacy__zstd_has_company(run)) {
+        const uint64_t all = (uint64_t)run->n_jobs * run->call->n_concurrent;
+        return are_large ? run->n_jobs > 150 : all > 300;
+    }
+    return run->n_jobs > (can_share ? 2 * run->device->n_multiprocessors : 200);
 }
 
 /* Execution of many frames. Of blosc chunks the device alone knows how many frames they are, so it
@@ -203,6 +209,14 @@ static uint32_t damacy__zstd_choose_literals(const damacy__zstd_pass* run)
         return DAMACY__ZSTD_SPLIT4;
     }
     return damacy__zstd_has_company(run) ? DAMACY__ZSTD_SPLIT_SMALL : DAMACY__ZSTD_SPLIT;
+}
+
+/* Whether literals with tables of 11 bits, which leave room for few lanes, go by lanes as all
+ * others do: early ones, as shares would hold up the sequences beside them, and those of small
+ * frames, for which a table takes longer to build than to use. */
+static bool damacy__zstd_lanes_of_11(const damacy__zstd_pass* run, bool is_early)
+{
+    return is_early || run->size_each < DAMACY__ZSTD_BLOCK_MAX / 2;
 }
 
 /* Fills in what the caller left open. Switch points measured on an H200 (132 multiprocessors). */

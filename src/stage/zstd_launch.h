@@ -229,8 +229,7 @@ static damacy_status damacy__zstd_launch_split(damacy__zstd_pass* run, uint32_t 
  * so they run side by side. They are done soonest when multiprocessors share the warps evenly: on a
  * device that is idle when they begin, the smaller kernel first; if all find room at once, one
  * kernel for both sizes, with so much shared memory that no multiprocessor takes more than its
- * share. Tables of 11 bits leave room for few lanes, so literals with these go by shares, but for
- * early ones: shares hold up the sequences beside them. */
+ * share. Those of 11 bits go by shares or by lanes. */
 static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* front = run->kernels->front.kernels;
@@ -259,7 +258,7 @@ static damacy_status damacy__zstd_launch_lanes(damacy__zstd_pass* run, damacy_er
         DAMACY__TRY(damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_LANES10], most, 32,
                                              DAMACY__ZSTD_LANES10_SHARED, err));
     }
-    if (is_early) {
+    if (damacy__zstd_lanes_of_11(run, is_early)) {
         return damacy__zstd_step_beside(run, 1, &front[DAMACY__ZSTD_LANES11], most, 32,
                                         DAMACY__ZSTD_LANES11_SHARED, err);
     }

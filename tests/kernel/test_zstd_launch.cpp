@@ -186,6 +186,7 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
         w.call.n_held = i / 2 % 3;            // more than there are, too
         w.call.options.execute = executions[i];
         w.call.options.turns = i % 2 ? DAMACY__ZSTD_FLAG_TURNS : 0;
+        w.call.likely_size = i < 5 ? 6 * DAMACY__ZSTD_BLOCK_MAX : 6; // of 11 bits: lanes_of_11
         w.launch();
         w.check();
         w.close();
@@ -291,12 +292,39 @@ TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
     CHECK(chosen_for(75, 262144, 4, nullptr) & DAMACY__ZSTD_EXECUTE_1024X3);
     CHECK(chosen_for(76, 262144, 4, nullptr) & DAMACY__ZSTD_EXECUTE_256X4);
     CHECK(chosen_for(2, 262144, UINT32_MAX, nullptr) & DAMACY__ZSTD_EXECUTE_256X4);
-    CHECK(shapes_of(113, 9 << 20, true, nullptr) & DAMACY__ZSTD_EXECUTE_RELAY);
+    for (const uint32_t n : {4u, 60u, 113u, 150u}) { // large ones, too
+        CHECK_EQ(shapes_of(n, 9 << 20, true, nullptr), DAMACY__ZSTD_EXECUTE_1024X3);
+    }
+    CHECK_EQ(shapes_of(151, 1 << 20, true, nullptr), DAMACY__ZSTD_EXECUTE_256X4);
     CHECK_EQ(shapes_of(2000, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_128X4 |
                                                          DAMACY__ZSTD_EXECUTE_128X4_3K |
                                                          DAMACY__ZSTD_EXECUTE_128X2);
     CHECK(shapes_of(128, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_1024X3);
     CHECK(shapes_of(512, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
+}
+
+// Up to two a multiprocessor.
+TEST(zstd_launch_shares_large_frames_among_multiprocessors)
+{
+    const uint32_t relay = DAMACY__ZSTD_EXECUTE_RELAY;
+
+    for (const uint32_t n : {133u, 200u, 201u, 264u}) {
+        CHECK_EQ(shapes_of(n, 1 << 20, false, nullptr), relay);
+        CHECK_EQ(shapes_of(n, (1 << 20) - 1, false, nullptr) & relay, 0);
+        CHECK_EQ(shapes_of(n, 1 << 20, true, nullptr) & relay, 0);
+    }
+    CHECK_EQ(shapes_of(265, 9 << 20, false, nullptr), DAMACY__ZSTD_EXECUTE_256X4);
+}
+
+TEST(zstd_launch_decodes_literals_of_11_bits_by_lanes_if_early_or_of_small_frames)
+{
+    damacy__zstd_pass run = {};
+
+    for (const uint64_t size : {uint64_t(1), uint64_t(65535), uint64_t(65536), uint64_t(9 << 20)}) {
+        run.size_each = size;
+        CHECK(damacy__zstd_lanes_of_11(&run, true));
+        CHECK_EQ(damacy__zstd_lanes_of_11(&run, false), size < 65536);
+    }
 }
 
 // Groups of 8 blocks of all waves, for 132 multiprocessors.
