@@ -288,10 +288,12 @@ static frames make_frames(const libraries& libs, const std::string& kind, const 
         bytes& dst = f.packed[i];
         dst.resize(size + size / 64 + 4096);
         size_t n;
-        if (is_blosc) { // one block, or blocks of 64 KiB; byte or bit shuffle
+        if (is_blosc) { // one block, of 64 KiB, or as blosc likes them; byte or bit shuffle
+            const bool is_auto = codec == "blosc-auto" || codec == "blosc-lz4";
+            const size_t block = codec == "blosc-split" ? 65536 : is_auto ? 0 : size;
             n = (size_t)libs.blosc_pack(level, codec == "blosc-bit" ? 2 : 1, 2, size, src,
-                                        dst.data(), dst.size(), "zstd",
-                                        codec == "blosc-split" ? 65536 : size, 1);
+                                        dst.data(), dst.size(),
+                                        codec == "blosc-lz4" ? "lz4" : "zstd", block, 1);
         } else if (codec == "lz4") {
             n = (size_t)libs.lz4_pack((const char*)src, (char*)dst.data(), (int)size,
                                       (int)dst.size());

@@ -33,7 +33,7 @@ static bool parse(options* o, const std::string& a)
 }
 
 struct row {
-    std::string kind, codec; // codec: zstd, lz4, blosc, blosc-split, blosc-bit
+    std::string kind, codec; // codec: zstd, lz4, blosc, blosc-{split,auto,bit,lz4}
     int level;
     uint64_t size; // of a frame
     uint32_t n;
@@ -73,6 +73,7 @@ static std::vector<row> quick_rows()
     streams("denoised", 10);
     rows.push_back({"bright", "zstd", 3, m, 1000, 0, 7, ""});
     rows.push_back({"bright", "zstd", 1, m, 1000, 0, 0, "goal: 500 GB/s"});
+    rows.push_back({"half-random", "zstd", 3, 16 * k, 32768, 0, 0, "small frames"});
     rows.push_back({"random", "zstd", 3, m, 1000, 0, 0, "raw blocks, goal: copy speed"});
     rows.push_back({"zeros", "zstd", 3, m, 1000, 0, 0, "run blocks, goal: copy speed"});
     rows.push_back({"zeros", "zstd", 3, 256 * k, 4096, 0, 0, "half run blocks, half a match each"});
@@ -81,6 +82,15 @@ static std::vector<row> quick_rows()
         for (const char* codec : {"blosc", "blosc-split", "blosc-bit"}) {
             rows.push_back({kind, codec, 5, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
         }
+        for (const int level : {1, 2, 3}) { // blocks of 32, 64, 128 KiB by zstd 1, 3, 5
+            rows.push_back({kind, "blosc-auto", level, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
+        }
+    }
+    for (const uint32_t n : {1u, 2u, 4u}) { // few large frames beside others
+        rows.push_back({"text", "zstd", 3, 4 * m, 20, n, 0, ""});
+    }
+    for (const char* kind : {"dim", "half-random", "denoised", "bright"}) { // Zarr 2's default
+        rows.push_back({kind, "blosc-lz4", 5, 256 * k, 1024, 0, 0, ""});
     }
     for (const char* kind : {"dim", "half-random", "bright", "denoised"}) {
         rows.push_back({kind, "lz4", 1, 64 * k, 16384, 0, 2, ""});
@@ -88,6 +98,7 @@ static std::vector<row> quick_rows()
     rows.push_back({"random", "lz4", 1, 64 * k, 16384, 0, 0, "goal: copy speed"});
     rows.push_back({"zeros", "lz4", 1, 64 * k, 16384, 0, 0, ""});
     rows.push_back({"zeros", "lz4", 1, 64 * k, 512, 0, 0, ""});
+    rows.push_back({"dim", "lz4", 1, m, 256, 0, 0, ""});
     return rows;
 }
 

@@ -75,6 +75,23 @@ TEST(zstd_gpu_decodes_every_valid_frame)
     valid_waves(files, 32, o, 11, false, false);
 }
 
+// More than execution has blocks of threads, which take them in line.
+TEST(zstd_gpu_decodes_many_small_frames)
+{
+    if (!gpu()) {
+        SKIP("no CUDA device");
+    }
+    const std::vector<corpus_file> files = corpus_load("C_cs14_s1001");
+    std::vector<corpus_file> many;
+    for (size_t i = 0; many.size() < 64u * (unsigned)gpu()->device.n_multiprocessors + 500; i++) {
+        const corpus_file& f = files[i % files.size()];
+        if (number(f.row, "bytes", 10) <= 4096) {
+            many.push_back(f);
+        }
+    }
+    valid_waves(many, many.size(), damacy__zstd_options(), 9, false, false);
+}
+
 TEST(zstd_gpu_gives_the_same_bytes_with_every_kernel)
 {
     if (!gpu()) {
