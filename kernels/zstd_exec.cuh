@@ -428,9 +428,9 @@ static __device__ uint32_t damacy__exec_frame_turn(const damacy__zstd_wave& w, u
     return f.block - from.first_block;
 }
 
-// The frames of a CTA: that of its own number in the execute list, then others, as
-// damacy__turn_kind says. What is needed after a frame stays in shared memory, as its execution
-// needs all registers.
+// The frames of a CTA: entries blockIdx.x, blockIdx.x + gridDim.x, ... of the execute list, or
+// those that wait or are next in line. What is needed after a frame stays in shared memory, as its
+// execution needs all registers.
 template <class S>
 DAMACY__INLINE void damacy__exec_frames(const damacy__zstd_wave& w, uint32_t variant,
                                         uint32_t whole, uint32_t base)
@@ -444,11 +444,9 @@ DAMACY__INLINE void damacy__exec_frames(const damacy__zstd_wave& w, uint32_t var
         turn.entry = state.y;
         turn.n_done = 0;
         damacy__sync_block(); // all have read the state of the last frame
-        const uint32_t kind = damacy__turn_kind(w, whole);
-        if (kind == DAMACY__TURN_SHARED)
+        const bool is_open = damacy__turn_is_open(w, whole);
+        if (is_open)
             damacy__turn_next(w, state.y, at, &turn);
-        else if (kind == DAMACY__TURN_LINE && state.y == DAMACY__ZSTD_NONE)
-            turn.entry = damacy__turn_in_line(w, at);
         if (turn.entry >= damacy__zstd_counts(w)->n_execute)
             return;
         state.x = turn.entry;
@@ -459,19 +457,17 @@ DAMACY__INLINE void damacy__exec_frames(const damacy__zstd_wave& w, uint32_t var
         const uint32_t first = damacy__zstd_frames(w)[frame].first_block + turn.n_done;
         if (threadIdx.x == 0) {
             damacy__sts128(at + DAMACY__EXEC_STATE, state);
-            damacy__sts32(at + DAMACY__EXEC_UNTIL, kind == DAMACY__TURN_SHARED
-                                                       ? first + (n_done + 3) / 4
-                                                       : DAMACY__ZSTD_NONE);
+            damacy__sts32(at + DAMACY__EXEC_UNTIL,
+                          is_open ? first + (n_done + 3) / 4 : DAMACY__ZSTD_NONE);
         }
         if (damacy__exec_variant(w, whole, turn.entry) == variant && !damacy__exec_skip(w, frame))
             n_done = damacy__exec_frame_turn<S>(w, frame, turn.n_done, base);
         damacy__sync_block();
         state = damacy__lds128(at + DAMACY__EXEC_STATE);
         whole = state.w;
-        const uint32_t after = damacy__turn_kind(w, whole);
-        if (threadIdx.x == 0 && after == DAMACY__TURN_SHARED)
+        if (threadIdx.x == 0 && damacy__turn_is_open(w, whole))
             damacy__turn_give(w, state.x, state.z, n_done);
-        state.y = after == DAMACY__TURN_LINE ? DAMACY__ZSTD_NONE : state.y + gridDim.x;
+        state.y += gridDim.x;
     }
 }
 

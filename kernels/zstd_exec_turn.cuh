@@ -1,8 +1,8 @@
-// Which frame a CTA executes next. Where frames are more than CTAs, one that has ended its frame
-// takes the next in line. Where they are somewhat more than the CTAs that run at once, the last of
-// them would have the device for themselves. So they take turns: a CTA that has done a
-// quarter of its frame gives it back at the end of a block and takes one that waits, and all come
-// to their ends at about the same time.
+// Which frame a CTA executes next. Where frames are more than CTAs, each takes the next in line.
+// Where they are somewhat more than the CTAs that run at once, the last of them would have the
+// device for themselves. So they take turns: a CTA that has done a quarter of its frame gives it
+// back at the end of a block and takes one that waits, and all come to their ends at about the same
+// time.
 //
 // A frame's `turn` says who may have it: its blocks that are done << 1, and TAKEN while a CTA has
 // it, or when it has ended.
@@ -22,26 +22,21 @@ struct damacy__turn {
     uint32_t entry, n_done;
 };
 
-// Which frames a CTA has after the one of its own number.
-enum {
-    DAMACY__TURN_OWN = 0,   // every gridDim.x-th of the execute list, if frames are more than CTAs
-    DAMACY__TURN_LINE = 1,  // whichever is next in the list
-    DAMACY__TURN_SHARED = 2 // whichever waits, begun or not
-};
-
-// Of a wave of which variant `whole` has all frames, 0 if none has. Only somewhat more frames than
-// CTAs are shared: to look for one that waits takes longer than a short frame. (Of blosc chunks the
-// device alone knows how many they are.)
-DAMACY__INLINE uint32_t damacy__turn_kind(const damacy__zstd_wave& w, uint32_t whole)
+// Whether CTAs share the frames of a wave or take them in line; `whole`: the variant that has all
+// of them, 0 if none.
+DAMACY__INLINE bool damacy__turn_is_open(const damacy__zstd_wave& w, uint32_t whole)
 {
-    const uint64_t n = damacy__zstd_counts(w)->n_execute, n_ctas = gridDim.x;
+    return (whole && gridDim.x < damacy__zstd_counts(w)->n_execute) ||
+           w.flags & DAMACY__ZSTD_FLAG_TURNS;
+}
 
-    if (w.flags & DAMACY__ZSTD_FLAG_TURNS)
-        return DAMACY__TURN_SHARED;
-    if (!whole || n <= n_ctas)
-        return DAMACY__TURN_OWN;
-    return w.flags & DAMACY__ZSTD_FLAG_SHARED && 2 * n < 3 * n_ctas ? DAMACY__TURN_SHARED
-                                                                    : DAMACY__TURN_LINE;
+// Which of both: only somewhat more frames than CTAs are shared, as to look for one that waits
+// takes longer than a short frame. (Of blosc chunks the device alone knows how many they are.)
+DAMACY__INLINE bool damacy__turn_is_in_line(const damacy__zstd_wave& w)
+{
+    const bool is_shared = w.flags & DAMACY__ZSTD_FLAG_SHARED &&
+                           2ull * damacy__zstd_counts(w)->n_execute < 3ull * gridDim.x;
+    return !is_shared && !(w.flags & DAMACY__ZSTD_FLAG_TURNS);
 }
 
 DAMACY__INLINE uint32_t damacy__turn_frame(const damacy__zstd_wave& w, uint32_t entry)
@@ -62,8 +57,9 @@ DAMACY__INLINE bool damacy__turn_is_due(const damacy__zstd_wave& w)
     const uint32_t n = c->n_execute, n_taken = damacy__atomic_load(&c->n_taken);
     const uint64_t n_executed = n_taken - damacy__atomic_load(&c->n_ended);
 
-    return n_taken < n && (w.flags & DAMACY__ZSTD_FLAG_TURNS ||
-                           (2ull * (n - n_taken) < n_executed && n < 2 * n_executed));
+    return n_taken < n && !damacy__turn_is_in_line(w) &&
+           (w.flags & DAMACY__ZSTD_FLAG_TURNS ||
+            (2ull * (n - n_taken) < n_executed && n < 2 * n_executed));
 }
 
 // Takes a frame if its turn is still this one. One lane; the CTA has it after a barrier.
@@ -102,8 +98,9 @@ DAMACY__INLINE void damacy__turn_find(const damacy__zstd_wave& w, uint32_t first
     }
 }
 
-// A frame for the CTA: entry `own` if nobody has begun it, else one that waits; each CTA looks from
-// another entry on. All threads call it; `at`: 8 bytes of shared memory.
+// A frame for the CTA: the next in line, or, if they are shared, entry `own` if nobody has begun
+// it, else one that waits; each CTA looks from another entry on. All threads call it; `at`: 8 bytes
+// of shared memory.
 DAMACY__INLINE void damacy__turn_next(const damacy__zstd_wave& w, uint32_t own, uint32_t at,
                                       damacy__turn* next)
 {
@@ -113,7 +110,10 @@ DAMACY__INLINE void damacy__turn_next(const damacy__zstd_wave& w, uint32_t own, 
     next->n_done = 0;
     if (threadIdx.x < 32) {
         const bool is_first = damacy__lane() == 0;
-        if (damacy__any(is_first && own < c->n_execute && damacy__turn_take(w, own, 0))) {
+        if (damacy__turn_is_in_line(w)) {
+            if (is_first)
+                next->entry = damacy__atomic_add(&c->next_entry, 1);
+        } else if (damacy__any(is_first && own < c->n_execute && damacy__turn_take(w, own, 0))) {
             next->entry = own;
             if (is_first)
                 damacy__atomic_max(&c->next_entry, own + 1);
@@ -133,17 +133,6 @@ DAMACY__INLINE void damacy__turn_next(const damacy__zstd_wave& w, uint32_t own, 
     next->n_done = v.y;
 }
 
-// The next frame in line. All threads call it; `at`: 4 bytes of shared memory.
-DAMACY__INLINE uint32_t damacy__turn_in_line(const damacy__zstd_wave& w, uint32_t at)
-{
-    if (threadIdx.x == 0)
-        damacy__sts32(at, gridDim.x + damacy__atomic_add(&damacy__zstd_counts(w)->next_entry, 1));
-    damacy__sync_block();
-    const uint32_t entry = damacy__lds32(at);
-    damacy__sync_block();
-    return entry;
-}
-
 // Gives a frame back of which `before` blocks were and `n_done` are done, or ends it. One thread,
 // after a barrier.
 DAMACY__INLINE void damacy__turn_give(const damacy__zstd_wave& w, uint32_t entry, uint32_t before,
@@ -151,6 +140,8 @@ DAMACY__INLINE void damacy__turn_give(const damacy__zstd_wave& w, uint32_t entry
 {
     damacy__zstd_counters* const c = damacy__zstd_counts(w);
 
+    if (damacy__turn_is_in_line(w))
+        return;
     if (n_done == damacy__zstd_frames(w)[damacy__turn_frame(w, entry)].n_blocks) {
         damacy__atomic_add(&c->n_ended, 1);
         return;

@@ -771,16 +771,17 @@ TEST(frames_in_turns_execute_as_without)
 TEST(frames_are_shared_if_they_are_somewhat_more_than_blocks_of_threads)
 {
     static const struct {
-        uint32_t n, flag, kind;
-    } cases[] = {{9, DAMACY__ZSTD_FLAG_SHARED, DAMACY__TURN_SHARED},
-                 {11, DAMACY__ZSTD_FLAG_SHARED, DAMACY__TURN_SHARED},
-                 {12, DAMACY__ZSTD_FLAG_SHARED, DAMACY__TURN_LINE},
-                 {40, DAMACY__ZSTD_FLAG_SHARED, DAMACY__TURN_LINE},
-                 {8, DAMACY__ZSTD_FLAG_SHARED, DAMACY__TURN_OWN},
-                 {9, 0, DAMACY__TURN_LINE},
-                 {40, 0, DAMACY__TURN_LINE},
-                 {8, 0, DAMACY__TURN_OWN},
-                 {9, DAMACY__ZSTD_FLAG_TURNS, DAMACY__TURN_SHARED}};
+        uint32_t n, flag, n_taken, next_entry;
+    } cases[] = {
+        {9, DAMACY__ZSTD_FLAG_SHARED, 9, DAMACY__ZSTD_NONE},
+        {11, DAMACY__ZSTD_FLAG_SHARED, 11, DAMACY__ZSTD_NONE},
+        {12, DAMACY__ZSTD_FLAG_SHARED, 0, 12 + 8}, // each looks once more than it finds one
+        {40, DAMACY__ZSTD_FLAG_SHARED, 0, 40 + 8},
+        {8, DAMACY__ZSTD_FLAG_SHARED, 0, 0},
+        {9, 0, 0, 9 + 8},
+        {40, 0, 0, 40 + 8},
+        {8, 0, 0, 0},
+        {9, DAMACY__ZSTD_FLAG_TURNS, 9, DAMACY__ZSTD_NONE}};
     uint64_t seed = test_seed();
 
     CHECK_EQ(DAMACY__ZSTD_FLAG_SHARED, 0x20u);
@@ -796,9 +797,9 @@ TEST(frames_are_shared_if_they_are_somewhat_more_than_blocks_of_threads)
         grid_flag = c.flag;
         simt::g.seed = seed;
         check_frames(frames, {run_grid, true, blosc_64x4::TILE}, c.n);
-        CHECK_EQ(n_taken, c.kind == DAMACY__TURN_SHARED ? c.n : 0);
-        if (c.kind != DAMACY__TURN_SHARED) // each looks once more than it finds one
-            CHECK_EQ(next_entry, c.kind == DAMACY__TURN_LINE ? c.n : 0);
+        CHECK_EQ(n_taken, c.n_taken);
+        if (c.next_entry != DAMACY__ZSTD_NONE)
+            CHECK_EQ(next_entry, c.next_entry);
     }
 }
 
@@ -826,9 +827,12 @@ TEST(turns_are_due_while_few_frames_wait)
         counters.n_taken = c.n_taken;
         counters.n_ended = c.n_ended;
         w.counters = (uint64_t)(uintptr_t)&counters;
-        w.flags = c.flags;
-        simt::launch(dim3(1), dim3(1), [&] { is_due = damacy__turn_is_due(w); });
+        w.flags = c.flags | DAMACY__ZSTD_FLAG_SHARED;
+        simt::launch(dim3(4000), dim3(1), [&] { is_due = damacy__turn_is_due(w); });
         CHECK_EQ(is_due, c.is_due);
+        w.flags = 0; // in line
+        simt::launch(dim3(4000), dim3(1), [&] { is_due = damacy__turn_is_due(w); });
+        CHECK(!is_due);
     }
 }
 
