@@ -102,17 +102,34 @@ static std::vector<row> quick_rows()
     return rows;
 }
 
-// Kinds of data by level and size of frame, about 512 MiB a batch.
+// Kinds of data by level and size of frame, about 512 MiB a batch, of blosc chunks half of that: to
+// see whether some size, number or level takes much longer a byte than its neighbours.
 static std::vector<row> size_rows()
 {
     std::vector<row> rows;
+    const auto add = [&](const char* kind, const char* codec, int level, uint64_t kib, uint64_t all,
+                         uint32_t streams) {
+        rows.push_back(
+            {kind, codec, level, kib << 10, (uint32_t)(all / (kib << 10)), streams, 0, ""});
+    };
 
     for (const char* kind : {"dim", "bright", "denoised", "half-random", "text"}) {
         for (int level : {1, 3, 9}) {
-            for (uint64_t kib : {64u, 256u, 1024u}) {
-                rows.push_back(
-                    {kind, "zstd", level, kib << 10, (uint32_t)((512u << 10) / kib), 0, 0, ""});
+            for (uint64_t kib : {16u, 64u, 256u, 1024u, 2048u}) {
+                add(kind, "zstd", level, kib, 512u << 20, 0);
             }
+        }
+        for (const uint32_t streams : {1u, 2u, 4u}) { // few large ones, beside others
+            add(kind, "zstd", 3, 4096, 80u << 20, streams);
+        }
+    }
+    for (const char* kind : {"dim", "half-random"}) {
+        for (uint64_t kib : {64u, 256u, 1024u, 4096u}) {
+            for (int level : {1, 2, 3, 5, 7}) {
+                add(kind, "blosc-auto", level, kib, 256u << 20, 0);
+            }
+            add(kind, "blosc-lz4", 5, kib, 256u << 20, 0);
+            add(kind, "lz4", 1, kib, 256u << 20, 0);
         }
     }
     return rows;
