@@ -86,8 +86,8 @@ static std::vector<row> quick_rows()
             rows.push_back({kind, "blosc-auto", level, 256 * k, 1024, 0, 0, "goal: 200 GB/s"});
         }
     }
-    for (const uint32_t n : {1u, 2u, 4u}) { // few large frames beside others
-        rows.push_back({"text", "zstd", 3, 4 * m, 20, n, 0, ""});
+    for (const uint32_t s : {1u, 2u, 4u}) { // few large frames beside others
+        rows.push_back({"text", "zstd", 3, 4 * m, 20, s, 0, ""});
     }
     for (const char* kind : {"dim", "half-random", "denoised", "bright"}) { // Zarr 2's default
         rows.push_back({kind, "blosc-lz4", 5, 256 * k, 1024, 0, 0, ""});

@@ -150,7 +150,7 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 }
 
 /* Whether frames are so many that a block of threads each is best. Beside other waves fewer are, as
- * theirs are there, too; large ones are shared up to two a multiprocessor. */
+ * theirs are there, too; alone, large ones are shared up to two a multiprocessor. */
 static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
 {
     const bool are_large = run->size_each >= DAMACY__ZSTD_RELAY_SIZE;

@@ -817,6 +817,7 @@ TEST(turns_are_due_while_few_frames_wait)
         {1000, 1, 0, 0x40, true},  {1000, 1000, 0, 0x40, false}, {1000, 1001, 0, 0, false}};
 
     CHECK_EQ(DAMACY__ZSTD_FLAG_TURNS, 0x40u);
+    const dim3 grid(4000); // of which the most frames are somewhat more
     for (const auto& c : cases) {
         damacy__zstd_counters counters;
         damacy__zstd_wave w;
@@ -828,10 +829,10 @@ TEST(turns_are_due_while_few_frames_wait)
         counters.n_ended = c.n_ended;
         w.counters = (uint64_t)(uintptr_t)&counters;
         w.flags = c.flags | DAMACY__ZSTD_FLAG_SHARED;
-        simt::launch(dim3(4000), dim3(1), [&] { is_due = damacy__turn_is_due(w); });
+        simt::launch(grid, dim3(1), [&] { is_due = damacy__turn_is_due(w); });
         CHECK_EQ(is_due, c.is_due);
         w.flags = 0; // in line
-        simt::launch(dim3(4000), dim3(1), [&] { is_due = damacy__turn_is_due(w); });
+        simt::launch(grid, dim3(1), [&] { is_due = damacy__turn_is_due(w); });
         CHECK(!is_due);
     }
 }

@@ -404,17 +404,18 @@ TEST(zstd_launch_gives_turns_to_somewhat_more_frames_than_run_at_once)
 // 210 frames of which 208 run at once, and of which 8 do: then they wait in line.
 TEST(zstd_launch_shares_frames_among_blocks_of_threads_if_they_are_somewhat_more)
 {
+    const std::vector<corpus_file> three = some("C_cs14_s1001", 0, 3);
+    std::vector<corpus_file> files;
+    for (uint32_t i = 0; i < 210; i++) {
+        files.push_back(three[i % 3]);
+    }
     for (const uint32_t n_multiprocessors : {52u, 2u}) {
         damacy__zstd_counters counters = {};
-        std::vector<corpus_file> files;
         wave w;
         open_all(n_multiprocessors);
         device.n_multiprocessors = n_multiprocessors;
         CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
         CHECK_EQ(damacy__zstd_kernels_finish(&kernels, &device, &err), DAMACY_OK);
-        for (uint32_t i = 0; i < 210; i++) {
-            files.push_back(some("C_cs14_s1001", i % 3, 1)[0]);
-        }
         w.open(files, false);
         w.launch();
         w.check();
