@@ -1,6 +1,8 @@
-// LZ4 blocks, a warp each. See lz4_abi.h, lz4_sparse.cuh and lz4_decode.cuh.
+// LZ4 blocks, a warp or a team of warps each. See lz4_abi.h, lz4_sparse.cuh, lz4_team.cuh and
+// lz4_decode.cuh.
 #include "kernels/lz4_decode.cuh"
 #include "kernels/lz4_sparse.cuh"
+#include "kernels/lz4_team.cuh"
 
 // Warps that one multiprocessor should hold, for registers to be given out by.
 #ifndef DAMACY__LZ4_WARPS
@@ -21,7 +23,7 @@ extern "C" __global__ __launch_bounds__(32,
     const uint32_t memory = DAMACY__DYNAMIC_BASE(shared);
     const bool is_there = memory == damacy__shared_address(shared);
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        damacy__lz4_job(&wave, memory, is_there, i, threadIdx.x);
+        damacy__lz4_job(&wave, memory, is_there, n <= wave.team_most, i, threadIdx.x);
         damacy__sync_warp(); // before shared memory is used again
     }
 }
@@ -39,7 +41,7 @@ extern "C" __global__
     const uint32_t member = threadIdx.x >> 5;
     const uint32_t memory = damacy__shared_address(shared) + DAMACY__LZ4_SHARED * member;
     for (uint32_t i = 4 * blockIdx.x + member; i < n; i += 4 * gridDim.x) {
-        damacy__lz4_job(&wave, memory, true, i, damacy__lane());
+        damacy__lz4_job(&wave, memory, true, n <= wave.team_most, i, damacy__lane());
         damacy__sync_warp(); // before shared memory is used again
     }
 }
@@ -68,3 +70,17 @@ extern "C" __global__
     for (uint32_t i = 2 * blockIdx.x + member; i < n; i += 2 * gridDim.x)
         damacy__lz4_sparse_job(&wave, &pair->stages[member], i, damacy__lane());
 }
+
+// Grid: a CTA per entry of the job table, or fewer. Shared memory: LZ4_TEAM4_SHARED, or _TEAM8_.
+// Registers are given out for as many as that lets a multiprocessor of 228 KB hold.
+#define DAMACY__LZ4_TEAM_ENTRY(name, n_warps, per)                                               \
+    static_assert(damacy__lz4_team<32 * n_warps, 2>::SIZE == DAMACY__LZ4_TEAM##n_warps##_SHARED, \
+                  "host's view");                                                                \
+    extern "C" __global__ __launch_bounds__(32 * n_warps, per) void name(damacy__lz4_wave wave)  \
+    {                                                                                            \
+        DAMACY__DYNAMIC_SHARED(shared);                                                          \
+        damacy__lz4_team_wave<damacy__lz4_team<32 * n_warps, 2>>(&wave, shared);                 \
+    }
+
+DAMACY__LZ4_TEAM_ENTRY(damacy_lz4_team4, 4, 8)
+DAMACY__LZ4_TEAM_ENTRY(damacy_lz4_team8, 8, 4)

@@ -1,17 +1,18 @@
 /* Records of the LZ4 block decoder, shared by the host and lz4.cu. A job's source is one LZ4 block,
  * or, with DAMACY__LZ4_SIZE_PREFIX, its decoded size as 32 bits little-endian and then the block.
- * damacy_lz4 decodes a table of jobs. damacy_lz4_sparse may run before it, on the same wave: of
- * blocks that are hardly compressed it decodes the sequences as long as they are long, which it is
- * faster at.
+ * damacy_lz4 decodes a table of jobs, a warp each. damacy_lz4_sparse may run before it, on the same
+ * wave: of blocks that are hardly compressed it decodes the sequences as long as they are long,
+ * which it is faster at. Behind that, damacy_lz4_team4 or damacy_lz4_team8 may run, by teams of as
+ * many warps a block, which are faster where blocks are few.
  *
- * The surprising rule: results of blocks that it leaves in between say where damacy_lz4 goes on. */
+ * The surprising rule: results of blocks that these leave in between say where the next goes on. */
 #pragma once
 
 #include "kernels/abi.h"
 
 enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */
 
-/* damacy__job_result.status between the two kernels: at error_offset of the block, and of the
+/* damacy__job_result.status between the kernels: at error_offset of the block, and of the
  * output at `size`, counted from the 16-byte boundary at or below it. */
 enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 
@@ -20,9 +21,17 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 #define DAMACY__LZ4_FOURS_PER 28u
 
 /* Dynamic shared memory of a warp of damacy_lz4 and damacy_lz4_fours, and of a block of threads of
- * damacy_lz4_sparse. */
+ * the others. */
 #define DAMACY__LZ4_SHARED        7600u
 #define DAMACY__LZ4_SPARSE_SHARED 9920u
+#define DAMACY__LZ4_TEAM4_SHARED  25392u
+#define DAMACY__LZ4_TEAM8_SHARED  42272u
+
+/* Most jobs of a wave, for each multiprocessor, that teams take: of blocks, of streams of blosc,
+ * and as many as are expected where teams are of 8 warps. */
+#define DAMACY__LZ4_TEAM_PER       10u
+#define DAMACY__LZ4_TEAM_BLOSC_PER 16u
+#define DAMACY__LZ4_TEAM8_PER      4u
 
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
@@ -30,6 +39,8 @@ typedef struct damacy__lz4_wave {
     uint64_t n_jobs;  /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
     uint64_t results; /* damacy__job_result[max_jobs] */
     uint32_t max_jobs;
-    uint32_t is_begun; /* 1: damacy_lz4_sparse has run */
+    uint32_t is_begun;  /* 1: damacy_lz4_sparse has run */
+    uint32_t team_most; /* a wave of up to as many jobs is for teams, which run before damacy_lz4 */
+    uint32_t zero;
 } damacy__lz4_wave;
-static_assert(sizeof(damacy__lz4_wave) == 32, "ABI");
+static_assert(sizeof(damacy__lz4_wave) == 40, "ABI");

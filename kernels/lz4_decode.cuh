@@ -436,9 +436,9 @@ DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, uint32_t memory, uint3
 }
 
 // One job, by one warp, or the rest of it. is_there: shared memory is where `memory` says; if not,
-// what is not done yet gets no result.
+// what is not done yet gets no result. is_team: a team has had the job.
 DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memory, bool is_there,
-                                    uint32_t index, uint32_t lane)
+                                    bool is_team, uint32_t index, uint32_t lane)
 {
     const damacy__job_result* const result =
         (const damacy__job_result*)(uintptr_t)wave->results + index;
@@ -446,7 +446,7 @@ DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memor
     damacy__lz4_state s;
     uint32_t n, at = 0;
     damacy__lz4_begin(&job, &s, &n);
-    if (wave->is_begun && damacy__lz4_is_sparse(&s)) {
+    if (s.status == DAMACY__JOB_OK && (is_team || (wave->is_begun && damacy__lz4_is_sparse(&s)))) {
         if (result->status != DAMACY__LZ4_GOES_ON)
             return;
         at = (uint32_t)result->error_offset;

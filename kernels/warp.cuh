@@ -481,7 +481,7 @@ DAMACY__INLINE void damacy__sts128(uint32_t a, damacy__u32x4 v)
 }
 DAMACY__INLINE void damacy__shared_or(uint32_t a, uint32_t v)
 {
-    *(uint32_t*)simt::shared_at(a, 4, true) |= v;
+    *(uint32_t*)simt::shared_at(a, 4, true, true) |= v;
 }
 DAMACY__INLINE void damacy__shared_fence(void) {}
 #endif

@@ -24,6 +24,8 @@ static const damacy__source damacy__sources[] = {
     {"kernels/lz4_decode.cuh", damacy__source_lz4_decode_cuh},
     {"kernels/lz4_long.cuh", damacy__source_lz4_long_cuh},
     {"kernels/lz4_sparse.cuh", damacy__source_lz4_sparse_cuh},
+    {"kernels/lz4_team.cuh", damacy__source_lz4_team_cuh},
+    {"kernels/lz4_team_tokens.cuh", damacy__source_lz4_team_tokens_cuh},
     {"kernels/lz4_tokens.cuh", damacy__source_lz4_tokens_cuh},
     {"kernels/shuffle.cuh", damacy__source_shuffle_cuh},
     {"kernels/warp.cuh", damacy__source_warp_cuh},

@@ -134,6 +134,8 @@ enum { /* of the programs */
        DAMACY__LZ4_ALL = 0,
        DAMACY__LZ4_SPARSE_FIRST = 1,
        DAMACY__LZ4_FOURS = 2,
+       DAMACY__LZ4_TEAM4 = 3,
+       DAMACY__LZ4_TEAM8 = 4,
        DAMACY__COPY_CLEAR_FAILED = 0,
        DAMACY__COPY_GATHER = 1
 };
@@ -142,7 +144,8 @@ enum { /* of the programs */
 static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
                                               damacy__compiler* compiler, damacy_error* err)
 {
-    static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse", "damacy_lz4_fours"};
+    static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse", "damacy_lz4_fours",
+                                      "damacy_lz4_team4", "damacy_lz4_team8"};
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_unfilter"};
     static const char* const zstd[] = {
@@ -179,6 +182,10 @@ static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, dama
     damacy__kernel* zstd = kernels->zstd.kernels;
 
     DAMACY__TRY(damacy__program_finish(&kernels->lz4, device, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&kernels->lz4.kernels[DAMACY__LZ4_TEAM4], device,
+                                            DAMACY__LZ4_TEAM4_SHARED, err));
+    DAMACY__TRY(damacy__kernel_allow_shared(&kernels->lz4.kernels[DAMACY__LZ4_TEAM8], device,
+                                            DAMACY__LZ4_TEAM8_SHARED, err));
     DAMACY__TRY(damacy__program_finish(&kernels->blosc, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->zstd, device, err));
     DAMACY__TRY(damacy__zstd_allow_back(&zstd[DAMACY__ZSTD_BLOSC_FSE],
@@ -222,6 +229,23 @@ static damacy__lz4_wave damacy__lz4_wave_of(uint64_t jobs, uint64_t n_jobs, uint
     return w;
 }
 
+/* Decodes the jobs of a wave by teams, if there are no more than w->team_most; `likely`: how many
+ * to expect. What teams leave is for a kernel behind this one. */
+static damacy_status damacy__lz4_launch_teams(const damacy__lz_kernels* kernels,
+                                              damacy__device* device, damacy__stream stream,
+                                              damacy__lz4_wave* w, uint64_t likely,
+                                              damacy_error* err)
+{
+    const bool is_large = likely <= DAMACY__LZ4_TEAM8_PER * (uint64_t)device->n_multiprocessors;
+    void* parameters[1];
+
+    parameters[0] = w;
+    return damacy__lz_step(
+        &kernels->lz4.kernels[is_large ? DAMACY__LZ4_TEAM8 : DAMACY__LZ4_TEAM4], device, stream,
+        DAMACY__MIN(w->max_jobs, w->team_most), is_large ? 256 : 128,
+        is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED, parameters, err);
+}
+
 /* Decodes the jobs of a table, at most max_jobs. Sequences may be long: the kernel for those goes
  * first. call->scratch: unused. */
 static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damacy__device* device,
@@ -238,6 +262,10 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
                                 (n_blocks + 1) / 2, 64, DAMACY__LZ4_SPARSE_SHARED, parameters,
                                 err));
     w.is_begun = 1;
+    if (max_jobs <= DAMACY__LZ4_TEAM_PER * (uint64_t)device->n_multiprocessors) {
+        w.team_most = max_jobs;
+        DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &w, max_jobs, err));
+    }
     return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32,
                            DAMACY__LZ4_SHARED, parameters, err);
 }
@@ -270,7 +298,7 @@ static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layo
 }
 
 /* Parses the containers, fills the tables and decodes what is LZ4: often nothing, so that is done
- * by the kernel with fewest blocks of threads. */
+ * by the kernels with fewest blocks of threads. */
 static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
                                                damacy__device* device,
                                                const damacy__blosc_layout* layout,
@@ -280,6 +308,7 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
     damacy__lz4_wave lz4 = damacy__lz4_wave_of(w.lz4_jobs, w.n_lz4, w.lz4_results, w.max_lz4);
     const uint64_t fours = DAMACY__LZ4_FOURS_PER * (uint64_t)device->n_multiprocessors;
+    const uint64_t likely = 4ull * damacy__blosc_likely(w.max_jobs, layout->wave.scratch_size);
     void* parameters[1];
 
     parameters[0] = &w;
@@ -290,6 +319,8 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
                                 damacy__div_up(w.max_jobs, 32), 1024, 0, parameters, err));
     parameters[0] = &lz4;
+    lz4.team_most = (uint32_t)(DAMACY__LZ4_TEAM_BLOSC_PER * device->n_multiprocessors);
+    DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &lz4, likely, err));
     return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call->stream,
                            DAMACY__MIN(damacy__div_up(w.max_lz4, 4), fours), 128,
                            4 * DAMACY__LZ4_SHARED, parameters, err);

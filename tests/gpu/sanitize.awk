@@ -3,9 +3,9 @@
 #
 # What is known, and why it is none:
 #
-# links      racecheck, zstd_execute and zstd_relay: lanes shorten links of a tile while others follow them. Each
-#            value that a link ever has leads to an ancestor of the byte, all of which end at the
-#            same source, and every access is relaxed and of 16 bits, so that a reader sees one of
+# links      racecheck, zstd_execute, zstd_relay and lz4_team: lanes shorten links of a tile or a step while others
+#            follow them. Each value that a link ever has leads to an ancestor of the byte, all of which end at the
+#            same source, and every access is of 16 or 32 bits at once, so that a reader sees one of
 #            them; a tile's size bounds the hops. Both sides must be the two functions for links.
 # peek       racecheck, zstd_execute and zstd_relay: 8 bytes of a tile at any alignment are read as words while other
 #            lanes write other bytes of these words. The wanted bytes are not written then: MARKS has
@@ -26,7 +26,7 @@ function finish() {
         return
     kind = ""
     both = finding
-    n_links = gsub(/Thread \([0-9,]*\) at damacy__exec_link_(load|store)\(/, "&", both)
+    n_links = gsub(/Thread \([0-9,]*\) at damacy__(exec|lz4)_link_(load|store)\(/, "&", both)
     if (tool == "racecheck" && finding ~ /hazard/ && n_links == 2)
         kind = "links"
     else if (tool == "racecheck" && finding ~ /hazard/ && finding ~ /Read Thread \([0-9,]*\) at damacy__exec_peek_word\(/ &&

@@ -1,11 +1,19 @@
-// One wave of kernels/lz4.cu on the CPU: by the kernel for long sequences and the one for the rest,
-// or by the one for streams of blosc.
+// One wave of kernels/lz4.cu on the CPU, by any of the ways that it may take.
 #pragma once
 #include "tests/simt/simt.h"
 #include "kernels/lz4.cu"
 
+struct lz4_way {
+    bool is_sparse_first; // else as streams of blosc go
+    uint32_t team;        // warps, 0 if none
+};
+
+// All of them.
+static const lz4_way lz4_ways[] = {{false, 0}, {false, 4}, {false, 8},
+                                   {true, 0},  {true, 4},  {true, 8}};
+
 static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const uint32_t* n_jobs,
-                    uint32_t max_jobs, bool is_sparse_first = true)
+                    uint32_t max_jobs, lz4_way way = {true, 0})
 {
     damacy__lz4_wave wave;
 
@@ -14,13 +22,20 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
     wave.n_jobs = (uint64_t)(uintptr_t)n_jobs;
     wave.results = (uint64_t)(uintptr_t)results;
     wave.max_jobs = max_jobs;
-    if (!is_sparse_first) {
+    if (way.is_sparse_first)
+        simt::launch(dim3((max_jobs + 1) / 2), dim3(64), DAMACY__LZ4_SPARSE_SHARED,
+                     [&] { damacy_lz4_sparse(wave); });
+    wave.is_begun = way.is_sparse_first;
+    wave.team_most = way.team ? max_jobs : 0;
+    if (way.team == 4)
+        simt::launch(dim3(1 + max_jobs / 2), dim3(128), DAMACY__LZ4_TEAM4_SHARED,
+                     [&] { damacy_lz4_team4(wave); });
+    if (way.team == 8)
+        simt::launch(dim3(1 + max_jobs / 2), dim3(256), DAMACY__LZ4_TEAM8_SHARED,
+                     [&] { damacy_lz4_team8(wave); });
+    if (way.is_sparse_first)
+        simt::launch(dim3(max_jobs), dim3(32), DAMACY__LZ4_SHARED, [&] { damacy_lz4(wave); });
+    else
         simt::launch(dim3(1 + max_jobs / 8), dim3(128), 4 * DAMACY__LZ4_SHARED,
                      [&] { damacy_lz4_fours(wave); });
-        return;
-    }
-    simt::launch(dim3((max_jobs + 1) / 2), dim3(64), DAMACY__LZ4_SPARSE_SHARED,
-                 [&] { damacy_lz4_sparse(wave); });
-    wave.is_begun = 1;
-    simt::launch(dim3(max_jobs), dim3(32), DAMACY__LZ4_SHARED, [&] { damacy_lz4(wave); });
 }

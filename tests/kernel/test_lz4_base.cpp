@@ -26,7 +26,7 @@ static bytes dense(size_t n, uint64_t* seed)
 
 // One wave of blocks of these contents, with `missing` bytes less room for each than it needs.
 static std::vector<damacy__job_result> decode(const std::vector<bytes>& contents, size_t missing,
-                                              std::vector<bytes>* outputs)
+                                              uint32_t team, std::vector<bytes>* outputs)
 {
     const uint32_t n = (uint32_t)contents.size();
     std::vector<damacy__job> jobs(n);
@@ -47,11 +47,11 @@ static std::vector<damacy__job_result> decode(const std::vector<bytes>& contents
         jobs[i].expected_size = contents[i].size();
         jobs[i].dst_capacity = contents[i].size() - missing;
     }
-    lz4_run(jobs.data(), results.data(), &n, n);
+    lz4_run(jobs.data(), results.data(), &n, n, {true, team});
     return results;
 }
 
-TEST(what_needs_shared_memory_is_refused_and_nothing_else)
+static void refuses_what_needs_shared_memory(uint32_t team)
 {
     uint64_t seed = test_seed();
     const bytes stored = noise(70000, &seed), dense_end = dense(5000, &seed);
@@ -59,7 +59,7 @@ TEST(what_needs_shared_memory_is_refused_and_nothing_else)
     std::vector<bytes> outputs;
 
     begun.insert(begun.end(), dense_end.begin(), dense_end.end());
-    const auto results = decode({stored, dense_end, begun, stored}, 0, &outputs);
+    const auto results = decode({stored, dense_end, begun, stored}, 0, team, &outputs);
     for (const uint32_t i : {0u, 3u}) {
         CHECK_EQ(results[i].status, DAMACY__JOB_OK);
         CHECK_EQ(results[i].size, stored.size());
@@ -72,17 +72,25 @@ TEST(what_needs_shared_memory_is_refused_and_nothing_else)
     CHECK(results[2].error_offset >= 120000);
 }
 
+TEST(what_needs_shared_memory_is_refused_and_nothing_else)
+{
+    for (const uint32_t team : {0u, 4u, 8u})
+        refuses_what_needs_shared_memory(team);
+}
+
 // What could be decoded nowhere says so, not that it could not be decoded here.
 TEST(an_error_that_was_found_before_stays)
 {
     uint64_t seed = test_seed();
-    std::vector<bytes> outputs;
-    const auto results = decode({noise(70000, &seed), dense(5000, &seed)}, 1, &outputs);
+    for (const uint32_t team : {0u, 4u, 8u}) {
+        std::vector<bytes> outputs;
+        const auto results = decode({noise(70000, &seed), dense(5000, &seed)}, 1, team, &outputs);
 
-    CHECK_EQ(results[0].status, DAMACY__JOB_NO_SPACE);
-    CHECK_EQ(results[0].size, 70000);
-    CHECK_EQ(results[1].status, DAMACY__JOB_NO_SPACE);
-    CHECK_EQ(results[1].size, 5000);
+        CHECK_EQ(results[0].status, DAMACY__JOB_NO_SPACE);
+        CHECK_EQ(results[0].size, 70000);
+        CHECK_EQ(results[1].status, DAMACY__JOB_NO_SPACE);
+        CHECK_EQ(results[1].size, 5000);
+    }
 }
 
 TEST_MAIN

@@ -287,6 +287,46 @@ TEST(checksums_launch)
     close_all();
 }
 
+// Blocks of LZ4, on a device of one multiprocessor.
+static void run_blocks(uint32_t n, uint64_t n_launches)
+{
+    uint64_t seed = test_seed();
+    std::vector<damacy__job> jobs;
+    std::vector<bytes> raw;
+    fake_counts before, after;
+    open_all(seed);
+    const size_t size = 3000;
+    const uint64_t dst = take(n * size);
+    for (uint32_t i = 0; i < n; i++) {
+        raw.push_back(sample(size, &seed));
+        jobs.push_back(job_of(lz4_block(raw[i], 0), dst + i * size, size));
+    }
+    damacy__lz_call call = {};
+    call.jobs = put(jobs);
+    call.n_jobs = put(std::vector<uint32_t>(1, n));
+    call.results = take(n * sizeof(damacy__job_result));
+    call.stream = stream;
+    fake_count(&before);
+    CHECK_EQ(damacy__lz4_launch(&kernels, &device, &call, n, &err), DAMACY_OK);
+    fake_count(&after);
+    CHECK_EQ(after.n_launches - before.n_launches, n_launches);
+    const auto results = get<damacy__job_result>(call.results, n);
+    const auto decoded = get<uint8_t>(dst, n * size);
+    for (uint32_t i = 0; i < n; i++) {
+        CHECK_EQ(results[i].status, DAMACY__JOB_OK);
+        CHECK(memcmp(&decoded[i * size], raw[i].data(), size) == 0);
+    }
+    close_all();
+}
+
+TEST(few_blocks_of_lz4_are_for_teams)
+{
+    run_blocks(DAMACY__LZ4_TEAM8_PER, 3);
+    run_blocks(DAMACY__LZ4_TEAM8_PER + 1, 3);
+    run_blocks(DAMACY__LZ4_TEAM_PER, 3);
+    run_blocks(DAMACY__LZ4_TEAM_PER + 1, 2);
+}
+
 TEST(sizes_that_overflow_are_refused)
 {
     damacy__blosc_limits limits = {};

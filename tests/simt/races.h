@@ -1,7 +1,8 @@
 // Finds accesses to shared memory by two warps of a block that no barrier orders, by vector clocks.
 // Unlike compute-sanitizer's racecheck it follows bar.arrive: who arrives hands over what it did,
 // who waits takes it. Warps are the threads here and bytes are the places; lanes of a warp are not
-// told apart, and accesses through pointers are not seen.
+// told apart, and accesses through pointers are not seen. Atomic writes do not race with each
+// other.
 //
 //     simt::races races(simt::SHARED_MAX);
 //     simt::g.watch = &races;
@@ -39,7 +40,7 @@ class races {
             b = clock();
     }
 
-    void touch(unsigned thread, uint32_t at, unsigned size, bool writes)
+    void touch(unsigned thread, uint32_t at, unsigned size, bool writes, bool is_atomic = false)
     {
         const unsigned warp = thread / 32;
         if (!writes && thread < 32 && thread >= idle)
@@ -52,7 +53,7 @@ class races {
         accesses++;
         for (uint32_t i = at; i < at + size; i++) {
             place& p = places[i];
-            if (p.written > mine.at[p.writer])
+            if (p.written > mine.at[p.writer] && !(is_atomic && p.is_atomic))
                 tell(i, p.writer, "wrote", warp, writes);
             for (unsigned w = 0; writes && w < WARPS; w++)
                 if (w != warp && p.read[w] > mine.at[w])
@@ -60,6 +61,7 @@ class races {
             if (writes) {
                 p.writer = warp;
                 p.written = mine.at[warp];
+                p.is_atomic = is_atomic;
             } else {
                 p.read[warp] = mine.at[warp];
             }
@@ -106,6 +108,7 @@ class races {
     };
     struct place {
         uint32_t writer = 0, written = 0, read[WARPS] = {0};
+        bool is_atomic = false; // the write
     };
 
     void tell(uint32_t at, unsigned before, const char* did, unsigned warp, bool writes)

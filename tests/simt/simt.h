@@ -675,10 +675,10 @@ inline void named_arrive(unsigned id, unsigned threads, int line,
 }
 
 // Where an access to shared memory by address goes.
-inline uint8_t* shared_at(uint32_t at, unsigned size, bool writes)
+inline uint8_t* shared_at(uint32_t at, unsigned size, bool writes, bool is_atomic = false)
 {
     if (g.watch)
-        g.watch->touch(g.cur->linear, at, size, writes);
+        g.watch->touch(g.cur->linear, at, size, writes, is_atomic);
     return dynamic_shared() + at;
 }
 

@@ -1,0 +1,209 @@
+// kernels/lz4_team.cuh and lz4_team_tokens.cuh on the CPU: the tokens of a part against a walk from
+// one to the next, whatever its bytes are; that teams leave nothing of right blocks; that warps
+// wait for each other.
+#include "tests/kernel/lz4_block.h"
+#include "tests/kernel/lz4_run.h"
+#include "tests/test.h"
+
+typedef std::vector<uint8_t> bytes;
+typedef damacy__lz4_team<128, 2> team4;
+typedef damacy__lz4_team<256, 2> team8;
+
+// Bytes that are tokens with long and short lengths: `kind` of how often they are 15 and 255.
+static bytes part_of(unsigned kind, size_t n, uint64_t* seed)
+{
+    bytes v(n);
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t r = test_random(seed) >> 20;
+        const uint8_t low = (uint8_t)(r >> 8 & 3 ? r % 5 : 15), any = (uint8_t)(r >> 16);
+        switch (kind % 6) {
+        case 0:
+            v[i] = any;
+            break;
+        case 1: // short sequences
+            v[i] = (uint8_t)((r >> 12 & 1) << 4 | (r >> 13 & 3));
+            break;
+        case 2: // lengths of more than one byte
+            v[i] = r >> 24 & 1 ? 255 : any;
+            break;
+        case 3:
+            v[i] = (uint8_t)(low | (r >> 28 & 15 ? 0 : 0xf0));
+            break;
+        case 4: // matches of more than one byte, close to each other
+            v[i] = i % 7 == 0 ? 0x0f : i % 7 == 3 ? 255 : 0;
+            break;
+        default:
+            v[i] = r >> 24 & 63 ? 255 : any;
+        }
+    }
+    return v;
+}
+
+// Where tokens start from byte `at` on, below `end`.
+static std::vector<uint32_t> walk(const bytes& v, size_t at, size_t end)
+{
+    std::vector<uint32_t> tokens;
+    while (at < end) {
+        const uint8_t token = v[at];
+        size_t n = token >> 4;
+        bool goes_on = n == 15;
+        tokens.push_back((uint32_t)at++);
+        for (; goes_on && at < end; at++) {
+            n += v[at];
+            goes_on = v[at] == 255;
+        }
+        if (goes_on)
+            break;
+        at += n + 2;
+        for (goes_on = (token & 15) == 15; goes_on && at < end; at++)
+            goes_on = v[at] == 255;
+    }
+    return tokens;
+}
+
+// Finds the tokens of a part from byte `at` of a source on.
+template <class S>
+static std::vector<uint32_t> find(const bytes& src, uint32_t at, damacy__lz4_tokens* t)
+{
+    std::vector<uint32_t> tokens;
+    simt::launch(dim3(1), dim3(S::THREADS), S::SIZE, [&] {
+        const uint32_t base = damacy__shared_address(simt::dynamic_shared());
+        damacy__lz4_state s = {};
+        damacy__lz4_tokens mine;
+        s.src = src.data();
+        s.size = (uint32_t)src.size();
+        damacy__lz4_team_find<S>(&s, &mine, base, at);
+        if (threadIdx.x == 0) {
+            *t = mine;
+            for (uint32_t i = 0; i < mine.n_tokens; i++)
+                tokens.push_back(damacy__lds16(base + S::TOKENS + 2 * i) - mine.begin + at);
+        }
+    });
+    return tokens;
+}
+
+template <class S> static void compare_tokens(uint64_t* seed)
+{
+    for (unsigned i = 0; i < 300; i++) {
+        const size_t n = 1 + (size_t)(test_random(seed) % (i % 3 ? 20000 : 300));
+        const bytes src = part_of(i, n, seed);
+        const uint32_t at = (uint32_t)(i % 4 ? test_random(seed) % n : 0);
+        damacy__lz4_tokens t;
+        const auto tokens = find<S>(src, at, &t);
+        CHECK(t.end > t.begin && t.end <= S::PART && t.begin < 16);
+        CHECK(t.end - t.begin == n - at || t.end == S::PART);
+        CHECK_EQ(t.is_last, t.end - t.begin == n - at);
+        CHECK(tokens == walk(src, at, at + t.end - t.begin));
+    }
+}
+
+TEST(tokens_of_any_bytes_are_those_of_a_walk)
+{
+    uint64_t seed = test_seed();
+    compare_tokens<team4>(&seed);
+    compare_tokens<team8>(&seed);
+}
+
+// One block by a team alone.
+static damacy__job_result run_alone(const bytes& src, uint32_t team, bytes* out)
+{
+    damacy__job job = {};
+    damacy__job_result result = {};
+    damacy__lz4_wave wave = {};
+    const uint32_t n = 1;
+    job.src = (uint64_t)(uintptr_t)src.data();
+    job.src_size = src.size();
+    job.dst = (uint64_t)(uintptr_t)out->data();
+    job.dst_capacity = job.expected_size = out->size();
+    wave.jobs = (uint64_t)(uintptr_t)&job;
+    wave.n_jobs = (uint64_t)(uintptr_t)&n;
+    wave.results = (uint64_t)(uintptr_t)&result;
+    wave.max_jobs = wave.team_most = 1;
+    if (team == 4)
+        simt::launch(dim3(1), dim3(128), DAMACY__LZ4_TEAM4_SHARED, [&] { damacy_lz4_team4(wave); });
+    else
+        simt::launch(dim3(1), dim3(256), DAMACY__LZ4_TEAM8_SHARED, [&] { damacy_lz4_team8(wave); });
+    return result;
+}
+
+// 16-bit values with noise in `bits` bits; or one of their planes; or long runs.
+static bytes volume(unsigned kind, size_t n, uint64_t* seed)
+{
+    bytes v(n);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t noise = (uint32_t)(test_random(seed) >> 40) >> (24 - (1 + kind % 7));
+        const uint32_t x = 100 + (uint32_t)(i >> 9) % 50 + noise;
+        v[i] = (uint8_t)(kind % 4 == 0   ? x
+                         : kind % 4 == 1 ? (i & 1 ? x >> 8 : x)
+                         : kind % 4 == 2 ? x >> 6
+                                         : i / 3000 * 7);
+    }
+    return v;
+}
+
+TEST(teams_leave_nothing_of_right_blocks)
+{
+    uint64_t seed = test_seed();
+    for (unsigned i = 0; i < 24; i++) {
+        const bytes raw = volume(i, 1 + (size_t)(test_random(&seed) % 150000), &seed);
+        const bytes src = lz4_block(raw, i % 3 == 2 ? 9 : 0);
+        for (const uint32_t team : {4u, 8u}) {
+            bytes out(raw.size());
+            const damacy__job_result result = run_alone(src, team, &out);
+            CHECK_EQ(result.status, DAMACY__JOB_OK);
+            CHECK_EQ(result.size, raw.size());
+            CHECK(out == raw);
+        }
+    }
+}
+
+// A block whose sources all lie before their own step, so that no links are followed.
+static bytes far_block(size_t* size, uint64_t* seed)
+{
+    bytes src = {0xf0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 90};
+    *size = 0;
+    for (unsigned i = 0; i < 6000; i++) {
+        const bool is_last = i == 5999;
+        const size_t n_literals = i == 0    ? 15 + 12 * 255 + 90
+                                  : is_last ? 13
+                                            : (size_t)(test_random(seed) % 14);
+        const size_t n_match = 4 + (size_t)(test_random(seed) % 14);
+        if (i != 0)
+            src.push_back((uint8_t)(n_literals << 4 | (is_last ? 0 : n_match - 4)));
+        for (size_t k = 0; k < n_literals; k++)
+            src.push_back((uint8_t)(test_random(seed) >> 56));
+        *size += n_literals;
+        if (is_last)
+            break;
+        const size_t least = 1100, most = std::min<size_t>(*size, 65535);
+        const size_t offset = least + (size_t)(test_random(seed) % (most - least));
+        src.push_back((uint8_t)offset);
+        src.push_back((uint8_t)(offset >> 8));
+        *size += i == 0 ? 4 : n_match;
+    }
+    return src;
+}
+
+TEST(warps_of_a_team_wait_for_each_other)
+{
+    uint64_t seed = test_seed();
+    for (const uint32_t team : {4u, 8u}) {
+        size_t size;
+        const bytes src = far_block(&size, &seed);
+        bytes out(size), expected(size);
+        simt::races races(simt::SHARED_MAX);
+        CHECK_EQ(LZ4_decompress_safe((const char*)src.data(), (char*)expected.data(),
+                                     (int)src.size(), (int)size),
+                 (int)size);
+        simt::g.watch = &races;
+        CHECK_EQ(run_alone(src, team, &out).status, DAMACY__JOB_OK);
+        simt::g.watch = nullptr;
+        CHECK(out == expected);
+        if (races.found)
+            fprintf(stderr, "# team of %u: %s\n", team, races.first.c_str());
+        CHECK_EQ(races.found, 0);
+        CHECK(races.accesses > 300000);
+    }
+}
+
+TEST_MAIN
