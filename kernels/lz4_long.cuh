@@ -244,7 +244,7 @@ DAMACY__INLINE void damacy__lz4_long(damacy__lz4_state* s, uint32_t* at, int32_t
 
 // Of n_units units of 16 bytes from `base` on, those at either end may reach out of [low, high):
 // copies only their bytes inside, to shared address `units`, and returns the first of the others
-// and the one behind the last.
+// and the one behind the last. Threads of other warps may come, too, as lanes above 31.
 DAMACY__INLINE damacy__u32x2 damacy__lz4_edges(uint32_t units, uint64_t base, uint32_t n_units,
                                                uint64_t low, uint64_t high, uint32_t lane)
 {

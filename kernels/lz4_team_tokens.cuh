@@ -112,7 +112,8 @@ DAMACY__INLINE uint32_t damacy__lz4_team_next(uint32_t segment, uint32_t i, uint
     return next;
 }
 
-// Exits of a thread's segment. steps: how far it is to the next, or 32, of four bytes a word.
+// Exits of a thread's segment, three at a time, as the next token of each byte is at least three
+// above it. steps: how far that is, or 32, of four bytes a word.
 template <class S> DAMACY__INLINE void damacy__lz4_team_exits(uint32_t base, uint32_t* steps)
 {
     const uint32_t begin = 32 * threadIdx.x, segment = base + S::BYTES + begin;
@@ -123,7 +124,6 @@ template <class S> DAMACY__INLINE void damacy__lz4_team_exits(uint32_t base, uin
 #pragma unroll
     for (uint32_t k = 0; k < 8; k++)
         steps[k] = 0;
-        // the next of each is at least 3 above it, so that 3 can be had at once
 #pragma unroll
     for (uint32_t n = 0; n < 33; n += 3) {
         uint32_t exit[3], next[3];
@@ -194,8 +194,7 @@ DAMACY__INLINE uint32_t damacy__lz4_team_follow(uint32_t base, uint32_t from, ui
     return damacy__lz4_team_odd(memory, exit - DAMACY__LZ4_ODD, end);
 }
 
-// Where the largest step from place `at` is, which may pass those in front of `to` only; of a group
-// if that is not odd.
+// Where the exit is that leads furthest from place `at` and passes only tokens in front of `to`.
 template <class S>
 DAMACY__INLINE uint32_t damacy__lz4_team_stride(uint32_t base, uint32_t at, uint32_t to)
 {
