@@ -73,7 +73,10 @@ check() {
     log=$logs/$tool.$number.log
     options="--print-limit 100000"
     [ "$tool" = memcheck ] && options="--leak-check full --padding 256"
-    [ "$tool" = racecheck ] && options="$options --racecheck-report hazard"
+    if [ "$tool" = racecheck ]; then
+        options="$options --racecheck-report hazard"
+        DAMACY_TEST_SMALL=2
+    fi
     case "$tool $kernels" in # of all kernels, and shapes of execution work in the last waves alone
     "racecheck lz4" | "racecheck blosc") options="$options --launch-count 6" ;;
     esac
