@@ -336,6 +336,27 @@ DAMACY__INLINE bool damacy__lz4_is_sparse(const damacy__lz4_state* s)
            16ull * s->size >= (uint64_t)DAMACY__LZ4_RATIO * (s->limit - s->first);
 }
 
+// Leaves a job to the next kernel, from byte `at` of the block on. One thread; result->zero is not
+// written.
+DAMACY__INLINE void damacy__lz4_leave(damacy__job_result* result, const damacy__lz4_state* s,
+                                      uint32_t at)
+{
+    result->size = s->end;
+    result->error_offset = at;
+    result->status = DAMACY__LZ4_GOES_ON;
+}
+
+// Takes a job up where it was left. False if it was not: there is a result.
+DAMACY__INLINE bool damacy__lz4_resume(const damacy__job_result* result, damacy__lz4_state* s,
+                                       uint32_t* at)
+{
+    if (result->status != DAMACY__LZ4_GOES_ON)
+        return false;
+    *at = (uint32_t)result->error_offset;
+    s->end = (uint32_t)result->size;
+    return true;
+}
+
 // Writes down what came of a job, which is read again, as its decoding needs the registers.
 DAMACY__INLINE void damacy__lz4_finish(const damacy__lz4_wave* wave, uint32_t index,
                                        const damacy__lz4_state* s, uint32_t lane)

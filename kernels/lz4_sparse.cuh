@@ -313,11 +313,7 @@ DAMACY__INLINE void damacy__lz4_sparse_job(const damacy__lz4_wave* wave, damacy_
         return; // not begun
     const uint32_t at = damacy__lz4_sparse(&s, stage, lane);
     damacy__lz4_finish(wave, index, &s, lane);
-    if (lane == 0 && at != s.size) {
-        damacy__job_result* const result = (damacy__job_result*)(uintptr_t)wave->results + index;
-        result->size = s.end;
-        result->error_offset = at;
-        result->status = DAMACY__LZ4_GOES_ON;
-    }
+    if (lane == 0 && at != s.size)
+        damacy__lz4_leave((damacy__job_result*)(uintptr_t)wave->results + index, &s, at);
     damacy__sync_warp(); // before shared memory is used again
 }

@@ -102,22 +102,6 @@ DAMACY__INLINE void damacy__lz4_team_read(const damacy__lz4_tokens* t, uint32_t 
     }
 }
 
-// The sum of x over the threads before this one. `at`: for a word of each warp.
-template <class S> DAMACY__INLINE uint32_t damacy__lz4_team_sum(uint32_t x, uint32_t at)
-{
-    const uint32_t upto = damacy__sum_upto(x, damacy__lane()), warp = threadIdx.x / 32;
-    uint32_t before = upto - x;
-    if (damacy__lane() == 31)
-        damacy__sts32(at + 4 * warp, upto);
-    damacy__sync_block();
-#pragma unroll
-    for (uint32_t i = 0; i < S::WARPS - 1; i++) {
-        const uint32_t v = damacy__lds32(at + 4 * i);
-        before += i < warp ? v : 0;
-    }
-    return before;
-}
-
 // A run of the map from byte y of the batch on.
 template <class S>
 DAMACY__INLINE void damacy__lz4_team_run_at(uint32_t base, uint32_t y, uint32_t run, uint32_t delta)
@@ -431,12 +415,8 @@ DAMACY__INLINE void damacy__lz4_team_job(const damacy__lz4_wave* wave, uint32_t 
 
     damacy__lz4_begin(&job, &s, &n);
     w.at = w.parity = 0;
-    if (wave->is_begun && damacy__lz4_is_sparse(&s)) {
-        if (result->status != DAMACY__LZ4_GOES_ON)
-            return;
-        w.at = (uint32_t)result->error_offset;
-        s.end = (uint32_t)result->size;
-    }
+    if (wave->is_begun && damacy__lz4_is_sparse(&s) && !damacy__lz4_resume(result, &s, &w.at))
+        return;
     damacy__sync_block(); // all have read the result, and are done with the job before
     if (s.status == DAMACY__JOB_OK && is_there && s.limit < DAMACY__LZ4_LITERAL)
         damacy__lz4_team_run<S>(&s, &w, base);
@@ -445,10 +425,8 @@ DAMACY__INLINE void damacy__lz4_team_job(const damacy__lz4_wave* wave, uint32_t 
     if (s.status == DAMACY__JOB_OK && w.at == s.size && s.size != 0) {
         damacy__lz4_finish(wave, index, &s, damacy__lane());
     } else if (damacy__lane() == 0) {
-        result->size = s.end;
-        result->error_offset = w.at;
+        damacy__lz4_leave(result, &s, w.at);
         result->zero = 0;
-        result->status = DAMACY__LZ4_GOES_ON;
     }
 }
 

@@ -261,13 +261,33 @@ DAMACY__INLINE uint32_t damacy__lz4_team_bits(const damacy__lz4_tokens* t, uint3
     return t->end - begin < 32 ? bits & ((1u << (t->end - begin)) - 1) : bits;
 }
 
+// The sum of x over the threads before this one, and, where asked for, over all. `at`: for a word
+// of each warp.
+template <class S>
+DAMACY__INLINE uint32_t damacy__lz4_team_sum(uint32_t x, uint32_t at, uint32_t* all = nullptr)
+{
+    const uint32_t upto = damacy__sum_upto(x, damacy__lane()), warp = threadIdx.x / 32;
+    uint32_t before = upto - x, sum = 0;
+    if (damacy__lane() == 31)
+        damacy__sts32(at + 4 * warp, upto);
+    damacy__sync_block();
+#pragma unroll
+    for (uint32_t i = 0; i < (all ? S::WARPS : S::WARPS - 1); i++) {
+        const uint32_t v = damacy__lds32(at + 4 * i);
+        before += i < warp ? v : 0;
+        sum += v;
+    }
+    if (all)
+        *all = sum;
+    return before;
+}
+
 // Finds the tokens of the part from byte `at` of the block on. All threads.
 template <class S>
 DAMACY__INLINE void damacy__lz4_team_find(const damacy__lz4_state* s, damacy__lz4_tokens* t,
                                           uint32_t base, uint32_t at)
 {
-    const uint32_t lane = damacy__lane(), warp = threadIdx.x / 32;
-    uint32_t steps[8], before = 0, all = 0;
+    uint32_t steps[8];
     damacy__sync_block(); // the part before is done
     damacy__lz4_team_fetch<S>(s, t, base + S::BYTES, at);
     damacy__sync_block();
@@ -278,19 +298,11 @@ DAMACY__INLINE void damacy__lz4_team_find(const damacy__lz4_state* s, damacy__lz
     damacy__lz4_team_warps<S>(base);
     damacy__sync_block();
     uint32_t bits = damacy__lz4_team_bits<S>(t, base, steps);
-    const uint32_t upto = damacy__sum_upto(damacy__popc(bits), lane);
-    if (lane == 31)
-        damacy__sts32(base + S::SUMS + 4 * warp, upto);
-    damacy__sync_block();
-    for (uint32_t i = 0; i < S::WARPS; i++) {
-        const uint32_t n = damacy__lds32(base + S::SUMS + 4 * i);
-        before += i < warp ? n : 0;
-        all += n;
-    }
-    uint32_t to = base + S::TOKENS + 2 * (before + upto - damacy__popc(bits));
+    const uint32_t n_before =
+        damacy__lz4_team_sum<S>(damacy__popc(bits), base + S::SUMS, &t->n_tokens);
+    uint32_t to = base + S::TOKENS + 2 * n_before;
     for (; bits; bits &= bits - 1, to += 2)
         damacy__sts16(to, 32 * threadIdx.x + damacy__ctz(bits));
     damacy__sync_block();
-    t->n_tokens = all;
     t->n_done = 0;
 }

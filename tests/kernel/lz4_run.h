@@ -12,6 +12,16 @@ struct lz4_way {
 static const lz4_way lz4_ways[] = {{false, 0}, {false, 4}, {false, 8},
                                    {true, 0},  {true, 4},  {true, 8}};
 
+// The kernel for teams of 4 or 8 warps.
+static void lz4_run_team(const damacy__lz4_wave& wave, uint32_t team)
+{
+    const dim3 grid(1 + wave.max_jobs / 2);
+    if (team == 4)
+        simt::launch(grid, dim3(128), DAMACY__LZ4_TEAM4_SHARED, [&] { damacy_lz4_team4(wave); });
+    else
+        simt::launch(grid, dim3(256), DAMACY__LZ4_TEAM8_SHARED, [&] { damacy_lz4_team8(wave); });
+}
+
 static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const uint32_t* n_jobs,
                     uint32_t max_jobs, lz4_way way = {true, 0})
 {
@@ -27,12 +37,8 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
                      [&] { damacy_lz4_sparse(wave); });
     wave.is_begun = way.is_sparse_first;
     wave.team_most = way.team ? max_jobs : 0;
-    if (way.team == 4)
-        simt::launch(dim3(1 + max_jobs / 2), dim3(128), DAMACY__LZ4_TEAM4_SHARED,
-                     [&] { damacy_lz4_team4(wave); });
-    if (way.team == 8)
-        simt::launch(dim3(1 + max_jobs / 2), dim3(256), DAMACY__LZ4_TEAM8_SHARED,
-                     [&] { damacy_lz4_team8(wave); });
+    if (way.team)
+        lz4_run_team(wave, way.team);
     if (way.is_sparse_first)
         simt::launch(dim3(max_jobs), dim3(32), DAMACY__LZ4_SHARED, [&] { damacy_lz4(wave); });
     else

@@ -119,14 +119,11 @@ static damacy__job_result run_alone(const bytes& src, uint32_t team, bytes* out)
     wave.n_jobs = (uint64_t)(uintptr_t)&n;
     wave.results = (uint64_t)(uintptr_t)&result;
     wave.max_jobs = wave.team_most = 1;
-    if (team == 4)
-        simt::launch(dim3(1), dim3(128), DAMACY__LZ4_TEAM4_SHARED, [&] { damacy_lz4_team4(wave); });
-    else
-        simt::launch(dim3(1), dim3(256), DAMACY__LZ4_TEAM8_SHARED, [&] { damacy_lz4_team8(wave); });
+    lz4_run_team(wave, team);
     return result;
 }
 
-// 16-bit values with noise in `bits` bits; or one of their planes; or long runs.
+// Values with 1 to 7 bits of noise, of 8 or 16 bits; or their high bits alone; or long runs.
 static bytes volume(unsigned kind, size_t n, uint64_t* seed)
 {
     bytes v(n);
