@@ -14805,7 +14805,6 @@ __extension__ static const char damacy__source_lz4_team_tokens_cuh[] =
     "    if (damacy__lane() == 31)\n"
     "        damacy__sts32(at + 4 * warp, upto);\n"
     "    damacy__sync_block();\n"
-    "#pragma unroll\n"
     "    for (uint32_t i = 0; i < (all ? S::WARPS : S::WARPS - 1); i++) {\n"
     "        const uint32_t v = damacy__lds32(at + 4 * i);\n"
     "        before += i < warp ? v : 0;\n"

@@ -271,7 +271,6 @@ DAMACY__INLINE uint32_t damacy__lz4_team_sum(uint32_t x, uint32_t at, uint32_t* 
     if (damacy__lane() == 31)
         damacy__sts32(at + 4 * warp, upto);
     damacy__sync_block();
-#pragma unroll
     for (uint32_t i = 0; i < (all ? S::WARPS : S::WARPS - 1); i++) {
         const uint32_t v = damacy__lds32(at + 4 * i);
         before += i < warp ? v : 0;
