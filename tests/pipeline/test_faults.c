@@ -246,7 +246,7 @@ static void check_good(const world* w, const faults* f, int number, const float*
         for (at[1] = s->box[1].begin; at[1] < s->box[1].end; at[1]++) {
             for (at[2] = s->box[2].begin; at[2] < s->box[2].end; at[2]++) {
                 const float value = voxels[n++];
-                CHECK(value == (float)mem_value(a, at) || value == FILL);
+                CHECK(value == (float)mem_value(a, at) || value == (float)FILL);
             }
         }
     }
