@@ -5,7 +5,7 @@
 // follows links to one that has none. Links never wait for data, so nothing spins.
 //
 // Surprising: lanes shorten links while others follow them. Any value that a reader can see is an
-// ancestor of the byte, so the order does not matter; accesses are relaxed.
+// ancestor of the byte, so the order does not matter.
 #pragma once
 
 #include "kernels/zstd_exec_copy.cuh"
@@ -111,7 +111,7 @@ DAMACY__INLINE uint32_t damacy__exec_peek_word(uint32_t at)
 {
 #ifdef __CUDACC__
     uint32_t v;
-    asm volatile("ld.relaxed.cta.shared.u32 %0,[%1];" : "=r"(v) : "r"(at));
+    asm volatile("ld.shared.u32 %0,[%1];" : "=r"(v) : "r"(at));
     return v;
 #else
     return damacy__lds32(at);
