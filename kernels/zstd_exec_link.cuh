@@ -1,7 +1,8 @@
 // Sequence execution for a few large frames, too few for a CTA each: every block at once, by links
 // in device memory. The first kernel writes, for each output byte, its literal or a link to its
 // source; the second follows links to a literal. Links lead to lower bytes, so they end; as in a
-// tile they are shortened while others follow them, by relaxed accesses.
+// tile they are shortened while others follow them. A link that the L1 cache still has is an older
+// one, which leads to the same literal in more steps.
 #pragma once
 
 #include "kernels/zstd_exec_copy.cuh"
@@ -12,7 +13,7 @@ DAMACY__INLINE uint32_t damacy__link_load(const uint32_t* p)
 {
 #ifdef __CUDACC__
     uint32_t v;
-    asm volatile("ld.relaxed.gpu.global.u32 %0,[%1];" : "=r"(v) : "l"(p));
+    asm volatile("ld.global.u32 %0,[%1];" : "=r"(v) : "l"(p));
     return v;
 #else
     return *p;
@@ -22,7 +23,7 @@ DAMACY__INLINE uint32_t damacy__link_load(const uint32_t* p)
 DAMACY__INLINE void damacy__link_store(uint32_t* p, uint32_t v)
 {
 #ifdef __CUDACC__
-    asm volatile("st.relaxed.gpu.global.u32 [%0],%1;" ::"l"(p), "r"(v));
+    asm volatile("st.global.u32 [%0],%1;" ::"l"(p), "r"(v));
 #else
     *p = v;
 #endif
