@@ -6,7 +6,7 @@
 // The surprising rule: bytes of a step are made at once, so a byte whose source lies in its own
 // step follows that one's source, and so on, until it has left the step; others shorten the way
 // while it is followed. What is odd (an error, or a sequence that a part or the map does not hold)
-// is left to damacy__lz4_one and, if wrong, to damacy_lz4, which says what is wrong.
+// is left to damacy__lz4_one by one warp and, if wrong, to damacy_lz4, which says what is wrong.
 #pragma once
 
 #include "kernels/lz4_decode.cuh"
@@ -350,29 +350,50 @@ DAMACY__INLINE void damacy__lz4_team_copy(damacy__lz4_state* s, damacy__lz4_work
     s->end += size;
 }
 
-// One sequence from global memory to global memory, by the first warp. False if it is wrong.
+// Whether the sequence at byte `at` of the block is more than a map holds, or the block nearly
+// ends: such are not worth a part of their own. Whole warps.
+DAMACY__INLINE bool damacy__lz4_is_odd(const damacy__lz4_state* s, uint32_t at)
+{
+    const uint32_t rest = s->size - at, lane = damacy__lane();
+    if (rest <= 8)
+        return true;
+    const uint32_t token = s->src[at];
+    uint32_t d = 1;
+    if (token < 0xf0) {
+        d += (token >> 4) + 2;
+        if ((token & 15) != 15)
+            return false;
+    }
+    return damacy__all(d + lane < rest && s->src[at + d + lane] == 255);
+}
+
+// Sequences from global memory to global memory, by the first warp: that at w->at if it is known to
+// be odd, and all odd ones from there on. False if one is wrong.
 template <class S>
-DAMACY__INLINE bool damacy__lz4_team_one(damacy__lz4_state* s, damacy__lz4_work* w, uint32_t base)
+DAMACY__INLINE bool damacy__lz4_team_odd(damacy__lz4_state* s, damacy__lz4_work* w, uint32_t base,
+                                         bool is_known)
 {
     damacy__lz4_team_flush_all<S>(s, base);
     if (threadIdx.x < 32) {
         damacy__lz4_state one = *s;
         damacy__u32x4 v;
+        v.x = 1;
         v.z = w->at;
-        v.x = damacy__lz4_one(&one, &v.z, damacy__lane());
-        v.y = one.end;
         v.w = 0;
+        while (v.x && v.z < one.size && (is_known || damacy__lz4_is_odd(&one, v.z))) {
+            v.x = damacy__lz4_one(&one, &v.z, damacy__lane());
+            is_known = false;
+        }
+        v.y = one.end;
         if (damacy__lane() == 0)
             damacy__sts128(base + S::SUMS, v);
     }
     damacy__sync_block();
     const damacy__u32x4 v = damacy__lds128(base + S::SUMS);
-    if (!v.x)
-        return false;
     s->end = v.y;
     w->at = v.z;
     damacy__lz4_team_ring<S>(s, w, base);
-    return true;
+    return v.x != 0;
 }
 
 // Decodes a block from w->at and s->end on, as far as it goes.
@@ -381,6 +402,9 @@ DAMACY__INLINE void damacy__lz4_team_run(damacy__lz4_state* s, damacy__lz4_work*
 {
     damacy__lz4_tokens* const t = &w->tokens;
     damacy__lz4_team_ring<S>(s, w, base);
+    // It may begin with a long match. A sequence that is wrong is met again below.
+    if (16ull * s->size <= s->limit - s->first)
+        (void)damacy__lz4_team_odd<S>(s, w, base, false);
     while (w->at < s->size) { // every pass moves w->at or leaves
         damacy__lz4_team_find<S>(s, t, base, w->at);
         bool is_stuck = false;
@@ -396,7 +420,9 @@ DAMACY__INLINE void damacy__lz4_team_run(damacy__lz4_state* s, damacy__lz4_work*
         if (t->n_done < t->n_tokens)
             next = damacy__lds16(base + S::TOKENS + 2 * t->n_done);
         w->at += next - t->begin;
-        if (t->n_done == 0 && !damacy__lz4_team_one<S>(s, w, base))
+        // the last of a part may be whole in the next
+        if ((t->n_done == 0 || t->n_done + 1 < t->n_tokens) &&
+            !damacy__lz4_team_odd<S>(s, w, base, true))
             break;
     }
     damacy__lz4_team_flush_all<S>(s, base);

@@ -138,6 +138,39 @@ static bytes volume(unsigned kind, size_t n, uint64_t* seed)
     return v;
 }
 
+// Zeros with some values in between, as labels have them: short sequences beside long ones.
+static bytes labels(size_t n, uint64_t* seed)
+{
+    bytes v;
+    while (v.size() < n) {
+        v.insert(v.end(), (size_t)(test_random(seed) % 30000), 0);
+        for (size_t k = (size_t)(test_random(seed) % 700); k > 0; k--)
+            v.push_back((uint8_t)(test_random(seed) % 5));
+        if (test_random(seed) % 4 == 0)
+            for (size_t k = (size_t)(test_random(seed) % 20000); k > 0; k--)
+                v.push_back((uint8_t)(test_random(seed) >> 56));
+    }
+    v.resize(n);
+    return v;
+}
+
+TEST(teams_decode_long_sequences_among_short_ones)
+{
+    uint64_t seed = test_seed();
+    for (unsigned i = 0; i < 24; i++) {
+        const size_t n = 1 + (size_t)(test_random(&seed) % 300000);
+        const bytes raw = i % 4 == 0 ? bytes(n, 7) : labels(n, &seed);
+        const bytes src = lz4_block(raw, i % 3 == 2 ? 9 : 0);
+        for (const uint32_t team : {4u, 8u}) {
+            bytes out(raw.size());
+            const damacy__job_result result = run_alone(src, team, &out);
+            CHECK_EQ(result.status, DAMACY__JOB_OK);
+            CHECK_EQ(result.size, raw.size());
+            CHECK(out == raw);
+        }
+    }
+}
+
 TEST(teams_leave_nothing_of_right_blocks)
 {
     uint64_t seed = test_seed();
