@@ -215,6 +215,27 @@ static bytes make_binary(size_t size)
     return out;
 }
 
+// uint16 ids of objects, short rows of them with gaps in between, in large areas of zeros.
+static bytes make_labels(size_t size)
+{
+    random_source random(5);
+    bytes out;
+
+    while (out.size() < size) {
+        const uint64_t id = 1 + random.next() % 3000;
+        out.resize(out.size() + 2 * (random.next() % 12000));
+        for (uint64_t rows = 2 + random.next() % 38; rows > 0; rows--) {
+            for (uint64_t i = 3 + random.next() % 57; i > 0; i--) {
+                out.push_back((uint8_t)id);
+                out.push_back((uint8_t)(id >> 8));
+            }
+            out.resize(out.size() + 2 * (60 + random.next() % 440));
+        }
+    }
+    out.resize(size);
+    return out;
+}
+
 // `data`: of the kind "file", which is not empty.
 static bytes make_content(const std::string& kind, size_t size, const bytes& data)
 {
@@ -234,6 +255,9 @@ static bytes make_content(const std::string& kind, size_t size, const bytes& dat
     }
     if (kind == "binary") {
         return make_binary(size);
+    }
+    if (kind == "labels") {
+        return make_labels(size);
     }
     if (kind == "half-random" || kind == "random") {
         parallel((size + 0xffff) >> 16, [&](size_t part) {

@@ -99,6 +99,11 @@ static std::vector<row> quick_rows()
     rows.push_back({"zeros", "lz4", 1, 64 * k, 16384, 0, 0, ""});
     rows.push_back({"zeros", "lz4", 1, 64 * k, 512, 0, 0, ""});
     rows.push_back({"dim", "lz4", 1, m, 256, 0, 0, ""});
+    rows.push_back({"labels", "lz4", 1, 64 * k, 512, 0, 0, "long sequences among short ones"});
+    rows.push_back({"labels", "lz4", 1, m, 256, 0, 0, ""});
+    rows.push_back({"labels", "blosc-lz4", 5, 256 * k, 1024, 0, 0, ""});
+    rows.push_back({"labels", "blosc", 5, 256 * k, 1024, 0, 0, ""});
+    rows.push_back({"labels", "zstd", 3, 256 * k, 4096, 0, 0, ""});
     return rows;
 }
 
