@@ -43,7 +43,8 @@ DAMACY__INLINE uint32_t damacy__exec_byte(uint64_t at)
 
 // Links are read and shortened by several lanes at once; 16 bits come at once, so that a reader
 // gets one of the values. (Of accesses that are relaxed by name the assembler takes a loop for a
-// wait: it yields in it and lets lanes go on alone, 1 to 5 % of a wave.)
+// wait: it yields in it and lets lanes go on alone, 1 to 5 % of a wave.) Their instructions stand
+// here, not in damacy__lds16, because tests/gpu/sanitize.awk knows these races by function.
 DAMACY__INLINE uint32_t damacy__exec_link_load(uint32_t at)
 {
 #ifdef __CUDACC__

@@ -106,7 +106,8 @@ DAMACY__INLINE uint64_t damacy__exec_repeat(uint64_t v, uint32_t period)
     return v;
 }
 
-// A word of the tile, of whose bytes other lanes may be writing those that are not wanted.
+// A word of the tile, of whose bytes other lanes may be writing those that are not wanted. As
+// with links, its instruction stands here.
 DAMACY__INLINE uint32_t damacy__exec_peek_word(uint32_t at)
 {
 #ifdef __CUDACC__

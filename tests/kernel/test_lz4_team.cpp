@@ -123,6 +123,19 @@ static damacy__job_result run_alone(const bytes& src, uint32_t team, bytes* out)
     return result;
 }
 
+// Teams alone decode what is packed of `raw`.
+static void teams_give(const bytes& raw, int level)
+{
+    const bytes src = lz4_block(raw, level);
+    for (const uint32_t team : {4u, 8u}) {
+        bytes out(raw.size());
+        const damacy__job_result result = run_alone(src, team, &out);
+        CHECK_EQ(result.status, DAMACY__JOB_OK);
+        CHECK_EQ(result.size, raw.size());
+        CHECK(out == raw);
+    }
+}
+
 // Values with 1 to 7 bits of noise, of 8 or 16 bits; or their high bits alone; or long runs.
 static bytes volume(unsigned kind, size_t n, uint64_t* seed)
 {
@@ -160,14 +173,7 @@ TEST(teams_decode_long_sequences_among_short_ones)
     for (unsigned i = 0; i < 24; i++) {
         const size_t n = 1 + (size_t)(test_random(&seed) % 300000);
         const bytes raw = i % 4 == 0 ? bytes(n, 7) : labels(n, &seed);
-        const bytes src = lz4_block(raw, i % 3 == 2 ? 9 : 0);
-        for (const uint32_t team : {4u, 8u}) {
-            bytes out(raw.size());
-            const damacy__job_result result = run_alone(src, team, &out);
-            CHECK_EQ(result.status, DAMACY__JOB_OK);
-            CHECK_EQ(result.size, raw.size());
-            CHECK(out == raw);
-        }
+        teams_give(raw, i % 3 == 2 ? 9 : 0);
     }
 }
 
@@ -176,14 +182,7 @@ TEST(teams_leave_nothing_of_right_blocks)
     uint64_t seed = test_seed();
     for (unsigned i = 0; i < 24; i++) {
         const bytes raw = volume(i, 1 + (size_t)(test_random(&seed) % 150000), &seed);
-        const bytes src = lz4_block(raw, i % 3 == 2 ? 9 : 0);
-        for (const uint32_t team : {4u, 8u}) {
-            bytes out(raw.size());
-            const damacy__job_result result = run_alone(src, team, &out);
-            CHECK_EQ(result.status, DAMACY__JOB_OK);
-            CHECK_EQ(result.size, raw.size());
-            CHECK(out == raw);
-        }
+        teams_give(raw, i % 3 == 2 ? 9 : 0);
     }
 }
 
