@@ -368,10 +368,10 @@ DAMACY__INLINE bool damacy__lz4_is_odd(const damacy__lz4_state* s, uint32_t at)
 }
 
 // Sequences from global memory to global memory, by the first warp: that at w->at if it is known to
-// be odd, and all odd ones from there on. False if one is wrong.
+// be odd, and all odd ones from there on. *n: of them, so many. False if one is wrong.
 template <class S>
 DAMACY__INLINE bool damacy__lz4_team_odd(damacy__lz4_state* s, damacy__lz4_work* w, uint32_t base,
-                                         bool is_known)
+                                         bool is_known, uint32_t* n)
 {
     damacy__lz4_team_flush_all<S>(s, base);
     if (threadIdx.x < 32) {
@@ -382,6 +382,7 @@ DAMACY__INLINE bool damacy__lz4_team_odd(damacy__lz4_state* s, damacy__lz4_work*
         v.w = 0;
         while (v.x && v.z < one.size && (is_known || damacy__lz4_is_odd(&one, v.z))) {
             v.x = damacy__lz4_one(&one, &v.z, damacy__lane());
+            v.w++;
             is_known = false;
         }
         v.y = one.end;
@@ -392,38 +393,85 @@ DAMACY__INLINE bool damacy__lz4_team_odd(damacy__lz4_state* s, damacy__lz4_work*
     const damacy__u32x4 v = damacy__lds128(base + S::SUMS);
     s->end = v.y;
     w->at = v.z;
+    *n = v.w;
     damacy__lz4_team_ring<S>(s, w, base);
+    damacy__sync_block(); // all have read SUMS
     return v.x != 0;
+}
+
+// Where the part's next token is in the block, or what follows the part.
+template <class S>
+DAMACY__INLINE uint32_t damacy__lz4_team_at(const damacy__lz4_tokens* t, uint32_t base)
+{
+    const uint32_t place =
+        t->n_done < t->n_tokens ? damacy__lds16(base + S::TOKENS + 2 * t->n_done) : t->end;
+    return place - t->origin;
+}
+
+// Puts what is known of a part aside, so that registers are free. A barrier follows.
+DAMACY__INLINE void damacy__lz4_team_keep(const damacy__lz4_tokens* t, uint32_t at)
+{
+    damacy__u32x4 v;
+    v.x = t->n_tokens;
+    v.y = t->n_done;
+    v.z = t->end;
+    v.w = t->origin;
+    if (threadIdx.x == 0)
+        damacy__sts128(at, v);
+}
+
+DAMACY__INLINE void damacy__lz4_team_recall(const damacy__lz4_state* s, damacy__lz4_tokens* t,
+                                            uint32_t at)
+{
+    const damacy__u32x4 v = damacy__lds128(at);
+    t->n_tokens = v.x;
+    t->n_done = v.y;
+    t->end = v.z;
+    t->origin = v.w;
+    t->is_last = v.z - v.w == s->size;
+}
+
+// Decodes the part from w->at on, as far as it goes. False if a sequence is wrong.
+template <class S>
+DAMACY__INLINE bool damacy__lz4_team_part(damacy__lz4_state* s, damacy__lz4_work* w, uint32_t base)
+{
+    damacy__lz4_tokens* const t = &w->tokens;
+    damacy__lz4_team_find<S>(s, t, base, w->at);
+    while (t->n_done < t->n_tokens) {
+        uint32_t n_done;
+        const uint32_t size = damacy__lz4_team_batch<S>(s, w, base, &n_done);
+        t->n_done += n_done;
+        if (size != 0)
+            damacy__lz4_team_copy<S>(s, w, base, size);
+        if (n_done != 0)
+            continue;
+        w->at = damacy__lz4_team_at<S>(t, base);
+        // the last of a part may be whole in the next
+        if (t->n_done != 0 && t->n_done + 1 == t->n_tokens && !t->is_last)
+            return true;
+        damacy__lz4_team_keep(t, base + S::MORE_SUMS);
+        if (!damacy__lz4_team_odd<S>(s, w, base, true, &n_done))
+            return false;
+        damacy__lz4_team_recall(s, t, base + S::MORE_SUMS);
+        t->n_done = damacy__min(t->n_done + n_done, t->n_tokens);
+        if (w->at != damacy__lz4_team_at<S>(t, base))
+            return true;
+    }
+    w->at = damacy__lz4_team_at<S>(t, base);
+    return true;
 }
 
 // Decodes a block from w->at and s->end on, as far as it goes.
 template <class S>
 DAMACY__INLINE void damacy__lz4_team_run(damacy__lz4_state* s, damacy__lz4_work* w, uint32_t base)
 {
-    damacy__lz4_tokens* const t = &w->tokens;
+    uint32_t n;
     damacy__lz4_team_ring<S>(s, w, base);
     // It may begin with a long match. A sequence that is wrong is met again below.
-    if (16ull * s->size <= s->limit - s->first)
-        (void)damacy__lz4_team_odd<S>(s, w, base, false);
-    while (w->at < s->size) { // every pass moves w->at or leaves
-        damacy__lz4_team_find<S>(s, t, base, w->at);
-        bool is_stuck = false;
-        while (t->n_done < t->n_tokens && !is_stuck) {
-            uint32_t n_done;
-            const uint32_t size = damacy__lz4_team_batch<S>(s, w, base, &n_done);
-            is_stuck = n_done == 0;
-            t->n_done += n_done;
-            if (size != 0)
-                damacy__lz4_team_copy<S>(s, w, base, size);
-        }
-        uint32_t next = t->end;
-        if (t->n_done < t->n_tokens)
-            next = damacy__lds16(base + S::TOKENS + 2 * t->n_done);
-        w->at += next - t->begin;
-        // the last of a part may be whole in the next
-        if ((t->n_done == 0 || t->n_done + 1 < t->n_tokens) &&
-            !damacy__lz4_team_odd<S>(s, w, base, true))
-            break;
+    if (damacy__lz4_shrinks(s))
+        (void)damacy__lz4_team_odd<S>(s, w, base, false, &n);
+    while (w->at < s->size && damacy__lz4_team_part<S>(s, w, base)) {
+        // every part moves w->at or ends this
     }
     damacy__lz4_team_flush_all<S>(s, base);
 }

@@ -60,10 +60,18 @@ template <uint32_t T, uint32_t E> struct damacy__lz4_team {
 typedef struct damacy__lz4_tokens {
     uint32_t n_tokens, n_done;
     uint32_t begin, end; // of the part, in BYTES
+    uint32_t origin;     // place in BYTES of byte 0 of the block, were it there
     bool is_last;        // it ends the block
 } damacy__lz4_tokens;
 
 enum : uint32_t { DAMACY__LZ4_ODD = 0x8000 }; // instead of an exit: the walk comes to this token
+enum : uint32_t { DAMACY__LZ4_MORE = 4 };     // bytes of 255 of a length, in blocks that shrink
+
+// Whether a block shrinks so much that most sequences are long.
+DAMACY__INLINE bool damacy__lz4_shrinks(const damacy__lz4_state* s)
+{
+    return 16ull * s->size <= s->limit - s->first;
+}
 
 // Brings the part from byte `at` of the block on. All threads.
 template <class S>
@@ -73,6 +81,7 @@ DAMACY__INLINE void damacy__lz4_team_fetch(const damacy__lz4_state* s, damacy__l
     const uint64_t low = (uint64_t)(uintptr_t)s->src, high = low + s->size;
     const uint64_t first = (low + at) & ~15ull;
     t->begin = (uint32_t)(low + at - first);
+    t->origin = t->begin - at;
     t->end = t->begin + damacy__min(s->size - at, S::PART - t->begin);
     t->is_last = at + (t->end - t->begin) == s->size;
     const uint32_t n_units = (t->end + 15) / 16;
@@ -98,16 +107,18 @@ DAMACY__INLINE void damacy__lz4_team_fetch(const damacy__lz4_state* s, damacy__l
 }
 
 // The place after the token at byte i of a segment, from its first byte; `after`: the byte after
-// the token. *is_odd: it is behind that.
+// the token. `most`: bytes of 255 that a match's length may have. *is_odd: it is behind that.
 DAMACY__INLINE uint32_t damacy__lz4_team_next(uint32_t segment, uint32_t i, uint32_t token,
-                                              uint32_t after, bool* is_odd)
+                                              uint32_t after, uint32_t most, bool* is_odd)
 {
     uint32_t next = i + 3 + (token >> 4) + (token >= 0xf0 ? after + 1 : 0);
     *is_odd = token >= 0xf0 && after == 255;
     if ((token & 15) == 15) {
-        const uint32_t more = damacy__lds8(segment + next);
+        uint32_t more = damacy__lds8(segment + next++);
+#pragma unroll 1
+        for (uint32_t k = 0; k < most && more == 255; k++)
+            more = damacy__lds8(segment + next++);
         *is_odd = *is_odd || more == 255;
-        next++;
     }
     return next;
 }
@@ -135,7 +146,7 @@ template <class S> DAMACY__INLINE void damacy__lz4_team_exits(uint32_t base, uin
                 continue;
             const uint32_t token = words[i / 4] >> (8 * (i % 4)) & 255;
             const uint32_t after = words[(i + 1) / 4] >> (8 * ((i + 1) % 4)) & 255;
-            next[k] = damacy__lz4_team_next(segment, i, token, after, &is_odd);
+            next[k] = damacy__lz4_team_next(segment, i, token, after, 0, &is_odd);
             exit[k] = begin + (is_odd ? DAMACY__LZ4_ODD + i : next[k]);
             next[k] = is_odd ? 32 : next[k];
             steps[i / 4] |= (next[k] < 32 ? next[k] - i : 32) << (8 * (i % 4));
@@ -148,6 +159,30 @@ template <class S> DAMACY__INLINE void damacy__lz4_team_exits(uint32_t base, uin
         for (uint32_t k = 0; k < 3; k++)
             if (n + k < 32)
                 damacy__sts16(row + 2 * (31 - (n + k)), exit[k]);
+    }
+}
+
+// The same for blocks that shrink to little, most of whose tokens would be odd, one byte after
+// another.
+template <class S> DAMACY__INLINE void damacy__lz4_team_long_exits(uint32_t base, uint32_t* steps)
+{
+    const uint32_t begin = 32 * threadIdx.x, segment = base + S::BYTES + begin;
+    const uint32_t row = base + S::EXITS + 68 * threadIdx.x;
+#pragma unroll
+    for (uint32_t w = 8; w-- > 0;) {
+        steps[w] = 0;
+#pragma unroll 1
+        for (uint32_t i = 4 * w + 4; i-- > 4 * w;) {
+            bool is_odd;
+            const uint32_t next =
+                damacy__lz4_team_next(segment, i, damacy__lds8(segment + i),
+                                      damacy__lds8(segment + i + 1), DAMACY__LZ4_MORE, &is_odd);
+            const bool is_inside = !is_odd && next < 32;
+            const uint32_t exit = is_inside ? damacy__lds16(row + 2 * next)
+                                            : begin + (is_odd ? DAMACY__LZ4_ODD + i : next);
+            damacy__sts16(row + 2 * i, exit);
+            steps[w] |= (is_inside ? next - i : 32) << (8 * (i % 4));
+        }
     }
 }
 
@@ -290,7 +325,10 @@ DAMACY__INLINE void damacy__lz4_team_find(const damacy__lz4_state* s, damacy__lz
     damacy__sync_block(); // the part before is done
     damacy__lz4_team_fetch<S>(s, t, base + S::BYTES, at);
     damacy__sync_block();
-    damacy__lz4_team_exits<S>(base, steps);
+    if (damacy__lz4_shrinks(s))
+        damacy__lz4_team_long_exits<S>(base, steps);
+    else
+        damacy__lz4_team_exits<S>(base, steps);
     damacy__sync_warp();
     damacy__lz4_team_groups<S>(base);
     damacy__sync_warp();

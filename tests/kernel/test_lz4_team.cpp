@@ -61,9 +61,10 @@ static std::vector<uint32_t> walk(const bytes& v, size_t at, size_t end)
     return tokens;
 }
 
-// Finds the tokens of a part from byte `at` of a source on.
+// Finds the tokens of a part from byte `at` of a source on, of a block that makes `limit` bytes.
 template <class S>
-static std::vector<uint32_t> find(const bytes& src, uint32_t at, damacy__lz4_tokens* t)
+static std::vector<uint32_t> find(const bytes& src, uint32_t limit, uint32_t at,
+                                  damacy__lz4_tokens* t)
 {
     std::vector<uint32_t> tokens;
     simt::launch(dim3(1), dim3(S::THREADS), S::SIZE, [&] {
@@ -72,6 +73,7 @@ static std::vector<uint32_t> find(const bytes& src, uint32_t at, damacy__lz4_tok
         damacy__lz4_tokens mine;
         s.src = src.data();
         s.size = (uint32_t)src.size();
+        s.limit = limit;
         damacy__lz4_team_find<S>(&s, &mine, base, at);
         if (threadIdx.x == 0) {
             *t = mine;
@@ -89,7 +91,8 @@ template <class S> static void compare_tokens(uint64_t* seed)
         const bytes src = part_of(i, n, seed);
         const uint32_t at = (uint32_t)(i % 4 ? test_random(seed) % n : 0);
         damacy__lz4_tokens t;
-        const auto tokens = find<S>(src, at, &t);
+        const uint32_t limit = i / 6 % 2 ? 16u * (uint32_t)n : 0; // or not: it shrinks so much
+        const auto tokens = find<S>(src, limit, at, &t);
         CHECK(t.end > t.begin && t.end <= S::PART && t.begin < 16);
         CHECK(t.end - t.begin == n - at || t.end == S::PART);
         CHECK_EQ(t.is_last, t.end - t.begin == n - at);
@@ -167,12 +170,33 @@ static bytes labels(size_t n, uint64_t* seed)
     return v;
 }
 
+// Rows of an id of two bytes among zeros: matches of some hundred bytes beside longer ones.
+static bytes rows_of_ids(size_t n, uint64_t* seed)
+{
+    bytes v;
+    while (v.size() < n) {
+        const uint64_t id = test_random(seed) % 3000;
+        v.insert(v.end(), 2 * (size_t)(test_random(seed) % 12000), 0);
+        for (size_t row = (size_t)(test_random(seed) % 40); row > 0; row--) {
+            for (size_t k = 3 + (size_t)(test_random(seed) % 57); k > 0; k--) {
+                v.push_back((uint8_t)id);
+                v.push_back((uint8_t)(id >> 8));
+            }
+            v.insert(v.end(), 2 * (60 + (size_t)(test_random(seed) % 440)), 0);
+        }
+    }
+    v.resize(n);
+    return v;
+}
+
 TEST(teams_decode_long_sequences_among_short_ones)
 {
     uint64_t seed = test_seed();
-    for (unsigned i = 0; i < 24; i++) {
-        const size_t n = 1 + (size_t)(test_random(&seed) % 300000);
-        const bytes raw = i % 4 == 0 ? bytes(n, 7) : labels(n, &seed);
+    for (unsigned i = 0; i < 32; i++) {
+        const size_t n = 1 + (size_t)(test_random(&seed) % (i % 4 == 1 ? 2000000 : 300000));
+        const bytes raw = i % 4 == 0   ? bytes(n, (uint8_t)i)
+                          : i % 4 == 1 ? rows_of_ids(n, &seed)
+                                       : labels(n, &seed);
         teams_give(raw, i % 3 == 2 ? 9 : 0);
     }
 }
