@@ -9920,7 +9920,8 @@ typedef struct damacy__zstd_counters {
     uint32_t n_ended;   /* execute: frames that have ended */
     uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute, or how
                             many have been taken in line */
-    uint32_t zero[2];
+    uint32_t literals;   /* place: bytes of literals per KB of the frames that density is of */
+    uint32_t zero[1];
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 
@@ -9936,16 +9937,17 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 #define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
 #define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
 #define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* the same of few long segments */
-/* Of blosc chunks alone, if their segments are not many: hundreds of blocks, about a thousand, and
- * thousands. */
+/* A tile's own matches by one warp. Of blosc chunks if their segments are not many: hundreds of
+ * blocks (of these alone), about a thousand, and thousands. Of frames that shrink to little: up to
+ * 1,000, and more. */
 #define DAMACY__ZSTD_EXECUTE_256X2_SERIAL 0x1000000u
 #define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u
 #define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u
-#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */
+#define DAMACY__ZSTD_EXECUTE_SERIAL       0x7000000u /* these */
 /* Shapes that there are for records of sequences, too: those for blosc. */
 #define DAMACY__ZSTD_EXECUTE_SEQUENCES                                                          \
     (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | \
-     DAMACY__ZSTD_EXECUTE_BLOSC)
+     DAMACY__ZSTD_EXECUTE_SERIAL)
 /* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than
  * 200. */
 #define DAMACY__ZSTD_SERIAL_FRAMES 1200u
@@ -14455,10 +14457,10 @@ __extension__ static const char damacy__source_lz4_team_cuh[] =
     "}\n"
     "\n"
     "// Sequences from global memory to global memory, by the first warp: that at w->at if it is known to\n"
-    "// be odd, and all odd ones from there on. False if one is wrong.\n"
+    "// be odd, and all odd ones from there on. *n: of them, so many. False if one is wrong.\n"
     "template <class S>\n"
     "DAMACY__INLINE bool damacy__lz4_team_odd(damacy__lz4_state* s, damacy__lz4_work* w, uint32_t base,\n"
-    "                                         bool is_known)\n"
+    "                                         bool is_known, uint32_t* n)\n"
     "{\n"
     "    damacy__lz4_team_flush_all<S>(s, base);\n"
     "    if (threadIdx.x < 32) {\n"
@@ -14469,6 +14471,7 @@ __extension__ static const char damacy__source_lz4_team_cuh[] =
     "        v.w = 0;\n"
     "        while (v.x && v.z < one.size && (is_known || damacy__lz4_is_odd(&one, v.z))) {\n"
     "            v.x = damacy__lz4_one(&one, &v.z, damacy__lane());\n"
+    "            v.w++;\n"
     "            is_known = false;\n"
     "        }\n"
     "        v.y = one.end;\n"
@@ -14479,38 +14482,85 @@ __extension__ static const char damacy__source_lz4_team_cuh[] =
     "    const damacy__u32x4 v = damacy__lds128(base + S::SUMS);\n"
     "    s->end = v.y;\n"
     "    w->at = v.z;\n"
+    "    *n = v.w;\n"
     "    damacy__lz4_team_ring<S>(s, w, base);\n"
+    "    damacy__sync_block(); // all have read SUMS\n"
     "    return v.x != 0;\n"
+    "}\n"
+    "\n"
+    "// Where the part's next token is in the block, or what follows the part.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_team_at(const damacy__lz4_tokens* t, uint32_t base)\n"
+    "{\n"
+    "    const uint32_t place =\n"
+    "        t->n_done < t->n_tokens ? damacy__lds16(base + S::TOKENS + 2 * t->n_done) : t->end;\n"
+    "    return place - t->origin;\n"
+    "}\n"
+    "\n"
+    "// Puts what is known of a part aside, so that registers are free. A barrier follows.\n"
+    "DAMACY__INLINE void damacy__lz4_team_keep(const damacy__lz4_tokens* t, uint32_t at)\n"
+    "{\n"
+    "    damacy__u32x4 v;\n"
+    "    v.x = t->n_tokens;\n"
+    "    v.y = t->n_done;\n"
+    "    v.z = t->end;\n"
+    "    v.w = t->origin;\n"
+    "    if (threadIdx.x == 0)\n"
+    "        damacy__sts128(at, v);\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__lz4_team_recall(const damacy__lz4_state* s, damacy__lz4_tokens* t,\n"
+    "                                            uint32_t at)\n"
+    "{\n"
+    "    const damacy__u32x4 v = damacy__lds128(at);\n"
+    "    t->n_tokens = v.x;\n"
+    "    t->n_done = v.y;\n"
+    "    t->end = v.z;\n"
+    "    t->origin = v.w;\n"
+    "    t->is_last = v.z - v.w == s->size;\n"
+    "}\n"
+    "\n"
+    "// Decodes the part from w->at on, as far as it goes. False if a sequence is wrong.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE bool damacy__lz4_team_part(damacy__lz4_state* s, damacy__lz4_work* w, uint32_t base)\n"
+    "{\n"
+    "    damacy__lz4_tokens* const t = &w->tokens;\n"
+    "    damacy__lz4_team_find<S>(s, t, base, w->at);\n"
+    "    while (t->n_done < t->n_tokens) {\n"
+    "        uint32_t n_done;\n"
+    "        const uint32_t size = damacy__lz4_team_batch<S>(s, w, base, &n_done);\n"
+    "        t->n_done += n_done;\n"
+    "        if (size != 0)\n"
+    "            damacy__lz4_team_copy<S>(s, w, base, size);\n"
+    "        if (n_done != 0)\n"
+    "            continue;\n"
+    "        w->at = damacy__lz4_team_at<S>(t, base);\n"
+    "        // the last of a part may be whole in the next\n"
+    "        if (t->n_done != 0 && t->n_done + 1 == t->n_tokens && !t->is_last)\n"
+    "            return true;\n"
+    "        damacy__lz4_team_keep(t, base + S::MORE_SUMS);\n"
+    "        if (!damacy__lz4_team_odd<S>(s, w, base, true, &n_done))\n"
+    "            return false;\n"
+    "        damacy__lz4_team_recall(s, t, base + S::MORE_SUMS);\n"
+    "        t->n_done = damacy__min(t->n_done + n_done, t->n_tokens);\n"
+    "        if (w->at != damacy__lz4_team_at<S>(t, base))\n"
+    "            return true;\n"
+    "    }\n"
+    "    w->at = damacy__lz4_team_at<S>(t, base);\n"
+    "    return true;\n"
     "}\n"
     "\n"
     "// Decodes a block from w->at and s->end on, as far as it goes.\n"
     "template <class S>\n"
     "DAMACY__INLINE void damacy__lz4_team_run(damacy__lz4_state* s, damacy__lz4_work* w, uint32_t base)\n"
     "{\n"
-    "    damacy__lz4_tokens* const t = &w->tokens;\n"
+    "    uint32_t n;\n"
     "    damacy__lz4_team_ring<S>(s, w, base);\n"
     "    // It may begin with a long match. A sequence that is wrong is met again below.\n"
-    "    if (16ull * s->size <= s->limit - s->first)\n"
-    "        (void)damacy__lz4_team_odd<S>(s, w, base, false);\n"
-    "    while (w->at < s->size) { // every pass moves w->at or leaves\n"
-    "        damacy__lz4_team_find<S>(s, t, base, w->at);\n"
-    "        bool is_stuck = false;\n"
-    "        while (t->n_done < t->n_tokens && !is_stuck) {\n"
-    "            uint32_t n_done;\n"
-    "            const uint32_t size = damacy__lz4_team_batch<S>(s, w, base, &n_done);\n"
-    "            is_stuck = n_done == 0;\n"
-    "            t->n_done += n_done;\n"
-    "            if (size != 0)\n"
-    "                damacy__lz4_team_copy<S>(s, w, base, size);\n"
-    "        }\n"
-    "        uint32_t next = t->end;\n"
-    "        if (t->n_done < t->n_tokens)\n"
-    "            next = damacy__lds16(base + S::TOKENS + 2 * t->n_done);\n"
-    "        w->at += next - t->begin;\n"
-    "        // the last of a part may be whole in the next\n"
-    "        if ((t->n_done == 0 || t->n_done + 1 < t->n_tokens) &&\n"
-    "            !damacy__lz4_team_odd<S>(s, w, base, true))\n"
-    "            break;\n"
+    "    if (damacy__lz4_shrinks(s))\n"
+    "        (void)damacy__lz4_team_odd<S>(s, w, base, false, &n);\n"
+    "    while (w->at < s->size && damacy__lz4_team_part<S>(s, w, base)) {\n"
+    "        // every part moves w->at or ends this\n"
     "    }\n"
     "    damacy__lz4_team_flush_all<S>(s, base);\n"
     "}\n"
@@ -14620,10 +14670,18 @@ __extension__ static const char damacy__source_lz4_team_tokens_cuh[] =
     "typedef struct damacy__lz4_tokens {\n"
     "    uint32_t n_tokens, n_done;\n"
     "    uint32_t begin, end; // of the part, in BYTES\n"
+    "    uint32_t origin;     // place in BYTES of byte 0 of the block, were it there\n"
     "    bool is_last;        // it ends the block\n"
     "} damacy__lz4_tokens;\n"
     "\n"
     "enum : uint32_t { DAMACY__LZ4_ODD = 0x8000 }; // instead of an exit: the walk comes to this token\n"
+    "enum : uint32_t { DAMACY__LZ4_MORE = 4 };     // bytes of 255 of a length, in blocks that shrink\n"
+    "\n"
+    "// Whether a block shrinks so much that most sequences are long.\n"
+    "DAMACY__INLINE bool damacy__lz4_shrinks(const damacy__lz4_state* s)\n"
+    "{\n"
+    "    return 16ull * s->size <= s->limit - s->first;\n"
+    "}\n"
     "\n"
     "// Brings the part from byte `at` of the block on. All threads.\n"
     "template <class S>\n"
@@ -14633,6 +14691,7 @@ __extension__ static const char damacy__source_lz4_team_tokens_cuh[] =
     "    const uint64_t low = (uint64_t)(uintptr_t)s->src, high = low + s->size;\n"
     "    const uint64_t first = (low + at) & ~15ull;\n"
     "    t->begin = (uint32_t)(low + at - first);\n"
+    "    t->origin = t->begin - at;\n"
     "    t->end = t->begin + damacy__min(s->size - at, S::PART - t->begin);\n"
     "    t->is_last = at + (t->end - t->begin) == s->size;\n"
     "    const uint32_t n_units = (t->end + 15) / 16;\n"
@@ -14658,16 +14717,18 @@ __extension__ static const char damacy__source_lz4_team_tokens_cuh[] =
     "}\n"
     "\n"
     "// The place after the token at byte i of a segment, from its first byte; `after`: the byte after\n"
-    "// the token. *is_odd: it is behind that.\n"
+    "// the token. `most`: bytes of 255 that a match's length may have. *is_odd: it is behind that.\n"
     "DAMACY__INLINE uint32_t damacy__lz4_team_next(uint32_t segment, uint32_t i, uint32_t token,\n"
-    "                                              uint32_t after, bool* is_odd)\n"
+    "                                              uint32_t after, uint32_t most, bool* is_odd)\n"
     "{\n"
     "    uint32_t next = i + 3 + (token >> 4) + (token >= 0xf0 ? after + 1 : 0);\n"
     "    *is_odd = token >= 0xf0 && after == 255;\n"
     "    if ((token & 15) == 15) {\n"
-    "        const uint32_t more = damacy__lds8(segment + next);\n"
+    "        uint32_t more = damacy__lds8(segment + next++);\n"
+    "#pragma unroll 1\n"
+    "        for (uint32_t k = 0; k < most && more == 255; k++)\n"
+    "            more = damacy__lds8(segment + next++);\n"
     "        *is_odd = *is_odd || more == 255;\n"
-    "        next++;\n"
     "    }\n"
     "    return next;\n"
     "}\n"
@@ -14695,7 +14756,7 @@ __extension__ static const char damacy__source_lz4_team_tokens_cuh[] =
     "                continue;\n"
     "            const uint32_t token = words[i / 4] >> (8 * (i % 4)) & 255;\n"
     "            const uint32_t after = words[(i + 1) / 4] >> (8 * ((i + 1) % 4)) & 255;\n"
-    "            next[k] = damacy__lz4_team_next(segment, i, token, after, &is_odd);\n"
+    "            next[k] = damacy__lz4_team_next(segment, i, token, after, 0, &is_odd);\n"
     "            exit[k] = begin + (is_odd ? DAMACY__LZ4_ODD + i : next[k]);\n"
     "            next[k] = is_odd ? 32 : next[k];\n"
     "            steps[i / 4] |= (next[k] < 32 ? next[k] - i : 32) << (8 * (i % 4));\n"
@@ -14708,6 +14769,30 @@ __extension__ static const char damacy__source_lz4_team_tokens_cuh[] =
     "        for (uint32_t k = 0; k < 3; k++)\n"
     "            if (n + k < 32)\n"
     "                damacy__sts16(row + 2 * (31 - (n + k)), exit[k]);\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// The same for blocks that shrink to little, most of whose tokens would be odd, one byte after\n"
+    "// another.\n"
+    "template <class S> DAMACY__INLINE void damacy__lz4_team_long_exits(uint32_t base, uint32_t* steps)\n"
+    "{\n"
+    "    const uint32_t begin = 32 * threadIdx.x, segment = base + S::BYTES + begin;\n"
+    "    const uint32_t row = base + S::EXITS + 68 * threadIdx.x;\n"
+    "#pragma unroll\n"
+    "    for (uint32_t w = 8; w-- > 0;) {\n"
+    "        steps[w] = 0;\n"
+    "#pragma unroll 1\n"
+    "        for (uint32_t i = 4 * w + 4; i-- > 4 * w;) {\n"
+    "            bool is_odd;\n"
+    "            const uint32_t next =\n"
+    "                damacy__lz4_team_next(segment, i, damacy__lds8(segment + i),\n"
+    "                                      damacy__lds8(segment + i + 1), DAMACY__LZ4_MORE, &is_odd);\n"
+    "            const bool is_inside = !is_odd && next < 32;\n"
+    "            const uint32_t exit = is_inside ? damacy__lds16(row + 2 * next)\n"
+    "                                            : begin + (is_odd ? DAMACY__LZ4_ODD + i : next);\n"
+    "            damacy__sts16(row + 2 * i, exit);\n"
+    "            steps[w] |= (is_inside ? next - i : 32) << (8 * (i % 4));\n"
+    "        }\n"
     "    }\n"
     "}\n"
     "\n"
@@ -14850,7 +14935,10 @@ __extension__ static const char damacy__source_lz4_team_tokens_cuh[] =
     "    damacy__sync_block(); // the part before is done\n"
     "    damacy__lz4_team_fetch<S>(s, t, base + S::BYTES, at);\n"
     "    damacy__sync_block();\n"
-    "    damacy__lz4_team_exits<S>(base, steps);\n"
+    "    if (damacy__lz4_shrinks(s))\n"
+    "        damacy__lz4_team_long_exits<S>(base, steps);\n"
+    "    else\n"
+    "        damacy__lz4_team_exits<S>(base, steps);\n"
     "    damacy__sync_warp();\n"
     "    damacy__lz4_team_groups<S>(base);\n"
     "    damacy__sync_warp();\n"
@@ -16322,7 +16410,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t n_ended;   /* execute: frames that have ended */\n"
     "    uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute, or how\n"
     "                            many have been taken in line */\n"
-    "    uint32_t zero[2];\n"
+    "    uint32_t literals;   /* place: bytes of literals per KB of the frames that density is of */\n"
+    "    uint32_t zero[1];\n"
     "} damacy__zstd_counters;\n"
     "static_assert(sizeof(damacy__zstd_counters) == 128, \"ABI\");\n"
     "\n"
@@ -16338,16 +16427,17 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */\n"
     "#define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */\n"
     "#define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* the same of few long segments */\n"
-    "/* Of blosc chunks alone, if their segments are not many: hundreds of blocks, about a thousand, and\n"
-    " * thousands. */\n"
+    "/* A tile's own matches by one warp. Of blosc chunks if their segments are not many: hundreds of\n"
+    " * blocks (of these alone), about a thousand, and thousands. Of frames that shrink to little: up to\n"
+    " * 1,000, and more. */\n"
     "#define DAMACY__ZSTD_EXECUTE_256X2_SERIAL 0x1000000u\n"
     "#define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u\n"
     "#define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u\n"
-    "#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */\n"
+    "#define DAMACY__ZSTD_EXECUTE_SERIAL       0x7000000u /* these */\n"
     "/* Shapes that there are for records of sequences, too: those for blosc. */\n"
     "#define DAMACY__ZSTD_EXECUTE_SEQUENCES                                                          \\\n"
     "    (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | \\\n"
-    "     DAMACY__ZSTD_EXECUTE_BLOSC)\n"
+    "     DAMACY__ZSTD_EXECUTE_SERIAL)\n"
     "/* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than\n"
     " * 200. */\n"
     "#define DAMACY__ZSTD_SERIAL_FRAMES 1200u\n"
@@ -17811,6 +17901,21 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    return hundreds ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "}\n"
     "\n"
+    "// A variant if it is launched, else the first that is.\n"
+    "DAMACY__INLINE uint32_t damacy__exec_among(uint32_t launched, uint32_t best)\n"
+    "{\n"
+    "    return best & launched ? best : launched & (0u - launched);\n"
+    "}\n"
+    "\n"
+    "// Whether a wave's frames shrink to little: most of a tile are matches that read it, of many bytes\n"
+    "// each, which one warp copies sooner than links to each byte are followed. One whose blocks of\n"
+    "// threads have a round for themselves waits for that warp, unless segments are few.\n"
+    "DAMACY__INLINE bool damacy__exec_is_shrunk(const damacy__zstd_counters* counts, uint32_t launched)\n"
+    "{\n"
+    "    const bool one_round = counts->n_execute <= 600 && launched & DAMACY__ZSTD_EXECUTE_256X4;\n"
+    "    return counts->density <= (one_round ? 30 : 90) && counts->literals <= 64;\n"
+    "}\n"
+    "\n"
     "// The variant for hundreds of frames: one that the device holds all of at once up to 600, if that\n"
     "// is launched, above by density, where more than 170 mean short segments, and up to 90 long ones:\n"
     "// that of the wave, not of each frame, as shapes with a part of the frames have a tail each; but up\n"
@@ -17819,7 +17924,11 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "                                                  uint32_t launched)\n"
     "{\n"
     "    const uint32_t n = counts->n_execute;\n"
+    "    const uint32_t serial = launched & DAMACY__ZSTD_EXECUTE_SERIAL;\n"
     "\n"
+    "    if (serial && damacy__exec_is_shrunk(counts, launched))\n"
+    "        return damacy__exec_among(serial, n > 1000 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL\n"
+    "                                                   : DAMACY__ZSTD_EXECUTE_128X2_SERIAL);\n"
     "    if ((n > 1000 || !(launched & DAMACY__ZSTD_EXECUTE_256X4)) && counts->density > 170)\n"
     "        return DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "    if (n <= 600 || (n <= 1000 && counts->most_dense > 170))\n"
@@ -17832,14 +17941,8 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    return (w.flags &\n"
     "            (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |\n"
     "             DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2 |\n"
-    "             DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_BLOSC)) |\n"
+    "             DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_SERIAL)) |\n"
     "           (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);\n"
-    "}\n"
-    "\n"
-    "// A variant if it is launched, else the first that is.\n"
-    "DAMACY__INLINE uint32_t damacy__exec_among(uint32_t launched, uint32_t best)\n"
-    "{\n"
-    "    return best & launched ? best : launched & (0u - launched);\n"
     "}\n"
     "\n"
     "// The variant for all frames of the wave, 0 if it depends on the frame.\n"
@@ -17849,7 +17952,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    const uint32_t launched = damacy__exec_launched(w);\n"
     "    uint32_t best = 0;\n"
     "\n"
-    "    if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)\n"
+    "    if (w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE && launched & DAMACY__ZSTD_EXECUTE_SERIAL)\n"
     "        best = damacy__exec_blosc_variant(counts, launched);\n"
     "    else if (counts->n_execute > 200)\n"
     "        best = damacy__exec_many_variant(counts, launched);\n"
@@ -23943,24 +24046,29 @@ __extension__ static const char damacy__source_zstd_place_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// Records per KB of the frames to execute, from up to 32 of them, and of the first, which has most;\n"
-    "// a warp does.\n"
+    "// Records per KB of the frames to execute, from up to 32 of them, bytes of literals per KB of their\n"
+    "// first blocks, and records of the first, which has most; a warp does.\n"
     "static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)\n"
     "{\n"
     "    damacy__zstd_counters* const counts = damacy__zstd_counts(w);\n"
     "    const uint32_t n = damacy__min(counts->n_execute, 32);\n"
-    "    uint32_t size = 0, n_records = 0;\n"
+    "    uint32_t size = 0, n_records = 0, block_size = 0, n_literals = 0;\n"
     "\n"
     "    if (damacy__lane() < n) {\n"
     "        const uint64_t i = (uint64_t)counts->n_execute * damacy__lane() / n;\n"
     "        const damacy__zstd_frame& f =\n"
     "            damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i]];\n"
+    "        const damacy__zstd_block& b = damacy__zstd_blocks(w)[f.first_block];\n"
     "        size = f.size / 16; // so that 32 bits hold the sum\n"
     "        n_records = f.size ? f.n_records / 16 : 0;\n"
+    "        block_size = b.size;\n"
+    "        n_literals = b.type == DAMACY__ZSTD_SEQUENCES ? b.n_literals : b.size;\n"
     "    }\n"
     "    const uint32_t all_size = damacy__warp_sum(size), all_records = damacy__warp_sum(n_records);\n"
+    "    const uint32_t blocks = damacy__warp_sum(block_size), literals = damacy__warp_sum(n_literals);\n"
     "    if (damacy__lane() == 0) {\n"
     "        counts->density = damacy__zstd_density(all_records, all_size);\n"
+    "        counts->literals = damacy__zstd_density(literals, blocks);\n"
     "        counts->most_dense = damacy__zstd_density(n_records, size);\n"
     "    }\n"
     "}\n"
@@ -24427,12 +24535,15 @@ __extension__ static const char damacy__source_zstd_sequences_cu[] =
     "    damacy__fse_run_even<damacy__fse_latency<false>>(w, damacy__shared_address(shared));\n"
     "}\n"
     "\n"
-    "// Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.\n"
+    "// Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory, or\n"
+    "// _SERIAL_SHARED.\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x3, 1024X3, 1, false, false)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256X4, 4, false, false)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, 128X4, 8, false, false)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, 128X4_3K, 8, false, false)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x2, 128X2, 8, false, false)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x2_serial, 128X2_SERIAL, 8, true, false)\n"
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_64x4_serial, 64X4_SERIAL, 16, true, false)\n"
     "\n"
     "// Frames that all blocks of threads share, in two steps; DAMACY__ZSTD_RELAY_SHARED bytes of shared\n"
     "// memory for the second, which is one of two kernels.\n"
@@ -34269,7 +34380,7 @@ enum { /* of the program kernels/zstd_blosc.cu */
 enum { /* of shapes: PLAIN in the program back, from BLOSC on in that for blosc */
        DAMACY__ZSTD_TILE_BLOSC = 2,
        DAMACY__ZSTD_TILE_256X4 = 3,
-       DAMACY__ZSTD_TILES_PLAIN = 5,
+       DAMACY__ZSTD_TILES_PLAIN = 7,
        DAMACY__ZSTD_TILES = 8
 };
 
@@ -34424,7 +34535,9 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                        "damacy_zstd_execute_128x2",
                                        "damacy_zstd_execute_1024x3",
                                        "damacy_zstd_execute_256x4",
-                                       "damacy_zstd_execute_128x4_3k"};
+                                       "damacy_zstd_execute_128x4_3k",
+                                       "damacy_zstd_execute_128x2_serial",
+                                       "damacy_zstd_execute_64x4_serial"};
     damacy__program_spec spec = {0};
     damacy_status status;
 
@@ -34662,12 +34775,14 @@ static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
     return run->n_jobs > (can_share ? 2 * run->device->n_multiprocessors : 200);
 }
 
-/* Execution of many frames. Of blosc chunks the device alone knows how many frames they are, so it
- * has more shapes to choose from, also in a wave that is alone: what does not run costs little
- * beside what the wrong one takes. */
+/* Execution of many frames, by a shape of two where the device finds that they shrink to little. Of
+ * blosc chunks it alone knows how many frames they are, so it has more shapes to choose from, also
+ * in a wave that is alone: what does not run costs little beside what the wrong one takes. */
 static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->n_jobs;
+    const uint32_t serial =
+        n > 1000 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
 
     if (run->call->blosc) {
         return DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
@@ -34675,13 +34790,13 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
                          : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     }
     if (n <= 1000 && damacy__zstd_has_company(run)) { /* small blocks of threads find room */
-        return n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4
-                        : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K;
+        return serial | (n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4
+                                  : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K);
     }
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
-        return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;
+        return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4);
     }
-    return (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4) |
+    return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4) |
            DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
 }
 
@@ -34721,7 +34836,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     damacy__zstd_options* o = &run->options;
     const bool has_links = run->wave.links_size != 0, is_open = o->literals == 0;
     const uint32_t tiles =
-        run->kernels->tiles | (run->call->blosc ? DAMACY__ZSTD_EXECUTE_BLOSC : 0);
+        run->kernels->tiles | (run->call->blosc ? DAMACY__ZSTD_EXECUTE_SERIAL : 0);
 
     if (is_open) {
         o->literals = damacy__zstd_choose_literals(run);
@@ -34750,7 +34865,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (!(o->execute & tiles)) {
         o->execute |= DAMACY__ZSTD_EXECUTE_128X4_3K;
     }
-    if (o->execute & DAMACY__ZSTD_EXECUTE_BLOSC) {
+    if (run->call->blosc && o->execute & DAMACY__ZSTD_EXECUTE_SERIAL) {
         o->execute &= DAMACY__ZSTD_EXECUTE_SEQUENCES;
     }
     run->wave.flags = o->execute | o->fse | o->turns | damacy__zstd_choose_records(run);

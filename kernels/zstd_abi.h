@@ -221,7 +221,8 @@ typedef struct damacy__zstd_counters {
     uint32_t n_ended;   /* execute: frames that have ended */
     uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute, or how
                             many have been taken in line */
-    uint32_t zero[2];
+    uint32_t literals;   /* place: bytes of literals per KB of the frames that density is of */
+    uint32_t zero[1];
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 
@@ -237,16 +238,17 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 #define DAMACY__ZSTD_EXECUTE_RELAY    0x200000u /* up to a few hundred large frames */
 #define DAMACY__ZSTD_EXECUTE_WIDE     0x400000u /* the same of fewer, with more threads a tile */
 #define DAMACY__ZSTD_EXECUTE_128X2    0x800000u /* the same of few long segments */
-/* Of blosc chunks alone, if their segments are not many: hundreds of blocks, about a thousand, and
- * thousands. */
+/* A tile's own matches by one warp. Of blosc chunks if their segments are not many: hundreds of
+ * blocks (of these alone), about a thousand, and thousands. Of frames that shrink to little: up to
+ * 1,000, and more. */
 #define DAMACY__ZSTD_EXECUTE_256X2_SERIAL 0x1000000u
 #define DAMACY__ZSTD_EXECUTE_128X2_SERIAL 0x2000000u
 #define DAMACY__ZSTD_EXECUTE_64X4_SERIAL  0x4000000u
-#define DAMACY__ZSTD_EXECUTE_BLOSC        0x7000000u /* these */
+#define DAMACY__ZSTD_EXECUTE_SERIAL       0x7000000u /* these */
 /* Shapes that there are for records of sequences, too: those for blosc. */
 #define DAMACY__ZSTD_EXECUTE_SEQUENCES                                                          \
     (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | \
-     DAMACY__ZSTD_EXECUTE_BLOSC)
+     DAMACY__ZSTD_EXECUTE_SERIAL)
 /* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than
  * 200. */
 #define DAMACY__ZSTD_SERIAL_FRAMES 1200u

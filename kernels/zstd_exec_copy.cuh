@@ -247,6 +247,21 @@ DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* 
     return hundreds ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;
 }
 
+// A variant if it is launched, else the first that is.
+DAMACY__INLINE uint32_t damacy__exec_among(uint32_t launched, uint32_t best)
+{
+    return best & launched ? best : launched & (0u - launched);
+}
+
+// Whether a wave's frames shrink to little: most of a tile are matches that read it, of many bytes
+// each, which one warp copies sooner than links to each byte are followed. One whose blocks of
+// threads have a round for themselves waits for that warp, unless segments are few.
+DAMACY__INLINE bool damacy__exec_is_shrunk(const damacy__zstd_counters* counts, uint32_t launched)
+{
+    const bool one_round = counts->n_execute <= 600 && launched & DAMACY__ZSTD_EXECUTE_256X4;
+    return counts->density <= (one_round ? 30 : 90) && counts->literals <= 64;
+}
+
 // The variant for hundreds of frames: one that the device holds all of at once up to 600, if that
 // is launched, above by density, where more than 170 mean short segments, and up to 90 long ones:
 // that of the wave, not of each frame, as shapes with a part of the frames have a tail each; but up
@@ -255,7 +270,11 @@ DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* c
                                                   uint32_t launched)
 {
     const uint32_t n = counts->n_execute;
+    const uint32_t serial = launched & DAMACY__ZSTD_EXECUTE_SERIAL;
 
+    if (serial && damacy__exec_is_shrunk(counts, launched))
+        return damacy__exec_among(serial, n > 1000 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL
+                                                   : DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     if ((n > 1000 || !(launched & DAMACY__ZSTD_EXECUTE_256X4)) && counts->density > 170)
         return DAMACY__ZSTD_EXECUTE_128X4_3K;
     if (n <= 600 || (n <= 1000 && counts->most_dense > 170))
@@ -268,14 +287,8 @@ DAMACY__INLINE uint32_t damacy__exec_launched(const damacy__zstd_wave& w)
     return (w.flags &
             (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
              DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2 |
-             DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_BLOSC)) |
+             DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_SERIAL)) |
            (w.flags & DAMACY__ZSTD_EXECUTE_WIDE ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
-}
-
-// A variant if it is launched, else the first that is.
-DAMACY__INLINE uint32_t damacy__exec_among(uint32_t launched, uint32_t best)
-{
-    return best & launched ? best : launched & (0u - launched);
 }
 
 // The variant for all frames of the wave, 0 if it depends on the frame.
@@ -285,7 +298,7 @@ DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)
     const uint32_t launched = damacy__exec_launched(w);
     uint32_t best = 0;
 
-    if (launched & DAMACY__ZSTD_EXECUTE_BLOSC)
+    if (w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE && launched & DAMACY__ZSTD_EXECUTE_SERIAL)
         best = damacy__exec_blosc_variant(counts, launched);
     else if (counts->n_execute > 200)
         best = damacy__exec_many_variant(counts, launched);

@@ -78,24 +78,29 @@ static __device__ void damacy__zstd_place_offsets(const damacy__zstd_wave& w,
     }
 }
 
-// Records per KB of the frames to execute, from up to 32 of them, and of the first, which has most;
-// a warp does.
+// Records per KB of the frames to execute, from up to 32 of them, bytes of literals per KB of their
+// first blocks, and records of the first, which has most; a warp does.
 static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)
 {
     damacy__zstd_counters* const counts = damacy__zstd_counts(w);
     const uint32_t n = damacy__min(counts->n_execute, 32);
-    uint32_t size = 0, n_records = 0;
+    uint32_t size = 0, n_records = 0, block_size = 0, n_literals = 0;
 
     if (damacy__lane() < n) {
         const uint64_t i = (uint64_t)counts->n_execute * damacy__lane() / n;
         const damacy__zstd_frame& f =
             damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i]];
+        const damacy__zstd_block& b = damacy__zstd_blocks(w)[f.first_block];
         size = f.size / 16; // so that 32 bits hold the sum
         n_records = f.size ? f.n_records / 16 : 0;
+        block_size = b.size;
+        n_literals = b.type == DAMACY__ZSTD_SEQUENCES ? b.n_literals : b.size;
     }
     const uint32_t all_size = damacy__warp_sum(size), all_records = damacy__warp_sum(n_records);
+    const uint32_t blocks = damacy__warp_sum(block_size), literals = damacy__warp_sum(n_literals);
     if (damacy__lane() == 0) {
         counts->density = damacy__zstd_density(all_records, all_size);
+        counts->literals = damacy__zstd_density(literals, blocks);
         counts->most_dense = damacy__zstd_density(n_records, size);
     }
 }

@@ -29,12 +29,15 @@ extern "C" __global__ __launch_bounds__(256, 1) void damacy_zstd_fse_few(damacy_
     damacy__fse_run_even<damacy__fse_latency<false>>(w, damacy__shared_address(shared));
 }
 
-// Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory.
+// Block of threads per frame; DAMACY__ZSTD_EXECUTE_SHARED bytes of shared memory, or
+// _SERIAL_SHARED.
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_1024x3, 1024X3, 1, false, false)
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_256x4, 256X4, 4, false, false)
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4, 128X4, 8, false, false)
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x4_3k, 128X4_3K, 8, false, false)
 DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x2, 128X2, 8, false, false)
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_128x2_serial, 128X2_SERIAL, 8, true, false)
+DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_64x4_serial, 64X4_SERIAL, 16, true, false)
 
 // Frames that all blocks of threads share, in two steps; DAMACY__ZSTD_RELAY_SHARED bytes of shared
 // memory for the second, which is one of two kernels.

@@ -166,12 +166,14 @@ static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
     return run->n_jobs > (can_share ? 2 * run->device->n_multiprocessors : 200);
 }
 
-/* Execution of many frames. Of blosc chunks the device alone knows how many frames they are, so it
- * has more shapes to choose from, also in a wave that is alone: what does not run costs little
- * beside what the wrong one takes. */
+/* Execution of many frames, by a shape of two where the device finds that they shrink to little. Of
+ * blosc chunks it alone knows how many frames they are, so it has more shapes to choose from, also
+ * in a wave that is alone: what does not run costs little beside what the wrong one takes. */
 static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->n_jobs;
+    const uint32_t serial =
+        n > 1000 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
 
     if (run->call->blosc) {
         return DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
@@ -179,13 +181,13 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
                          : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     }
     if (n <= 1000 && damacy__zstd_has_company(run)) { /* small blocks of threads find room */
-        return n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4
-                        : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K;
+        return serial | (n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4
+                                  : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K);
     }
     if (n <= 600 || run->call->is_alone) { /* two would run one after another */
-        return n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4;
+        return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4);
     }
-    return (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4) |
+    return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4) |
            DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
 }
 
@@ -225,7 +227,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     damacy__zstd_options* o = &run->options;
     const bool has_links = run->wave.links_size != 0, is_open = o->literals == 0;
     const uint32_t tiles =
-        run->kernels->tiles | (run->call->blosc ? DAMACY__ZSTD_EXECUTE_BLOSC : 0);
+        run->kernels->tiles | (run->call->blosc ? DAMACY__ZSTD_EXECUTE_SERIAL : 0);
 
     if (is_open) {
         o->literals = damacy__zstd_choose_literals(run);
@@ -254,7 +256,7 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (!(o->execute & tiles)) {
         o->execute |= DAMACY__ZSTD_EXECUTE_128X4_3K;
     }
-    if (o->execute & DAMACY__ZSTD_EXECUTE_BLOSC) {
+    if (run->call->blosc && o->execute & DAMACY__ZSTD_EXECUTE_SERIAL) {
         o->execute &= DAMACY__ZSTD_EXECUTE_SEQUENCES;
     }
     run->wave.flags = o->execute | o->fse | o->turns | damacy__zstd_choose_records(run);

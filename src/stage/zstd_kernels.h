@@ -60,7 +60,7 @@ enum { /* of the program kernels/zstd_blosc.cu */
 enum { /* of shapes: PLAIN in the program back, from BLOSC on in that for blosc */
        DAMACY__ZSTD_TILE_BLOSC = 2,
        DAMACY__ZSTD_TILE_256X4 = 3,
-       DAMACY__ZSTD_TILES_PLAIN = 5,
+       DAMACY__ZSTD_TILES_PLAIN = 7,
        DAMACY__ZSTD_TILES = 8
 };
 
@@ -215,7 +215,9 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                        "damacy_zstd_execute_128x2",
                                        "damacy_zstd_execute_1024x3",
                                        "damacy_zstd_execute_256x4",
-                                       "damacy_zstd_execute_128x4_3k"};
+                                       "damacy_zstd_execute_128x4_3k",
+                                       "damacy_zstd_execute_128x2_serial",
+                                       "damacy_zstd_execute_64x4_serial"};
     damacy__program_spec spec = {0};
     damacy_status status;
 

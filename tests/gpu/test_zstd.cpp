@@ -98,17 +98,19 @@ TEST(zstd_gpu_gives_the_same_bytes_with_every_kernel)
         SKIP("no CUDA device");
     }
     const std::vector<corpus_file> files = valid_frames(150), few = valid_frames(8);
-    const uint32_t executions[] = {DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_EXECUTE_256X4,
-                                   DAMACY__ZSTD_EXECUTE_128X4,  DAMACY__ZSTD_EXECUTE_128X4_3K,
-                                   DAMACY__ZSTD_EXECUTE_RELAY,  DAMACY__ZSTD_EXECUTE_WIDE,
-                                   DAMACY__ZSTD_EXECUTE_128X2};
+    const uint32_t executions[] = {
+        DAMACY__ZSTD_EXECUTE_1024X3,     DAMACY__ZSTD_EXECUTE_256X4,
+        DAMACY__ZSTD_EXECUTE_128X4,      DAMACY__ZSTD_EXECUTE_128X4_3K,
+        DAMACY__ZSTD_EXECUTE_RELAY,      DAMACY__ZSTD_EXECUTE_WIDE,
+        DAMACY__ZSTD_EXECUTE_128X2,      DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
+        DAMACY__ZSTD_EXECUTE_64X4_SERIAL};
     damacy__zstd_options o = {};
     for (uint32_t literals = DAMACY__ZSTD_LANES; literals <= DAMACY__ZSTD_SPLIT4; literals++) {
         for (uint32_t fse = DAMACY__ZSTD_FLAG_FSE_LATENCY; fse <= DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
              fse *= 2) {
             o.literals = literals;
             o.fse = fse;
-            o.execute = executions[(literals + fse / 256) % 7];
+            o.execute = executions[(literals + fse / 256) % 9];
             valid_waves(files, 500, o, literals, literals & 1, false);
         }
     }
@@ -149,7 +151,8 @@ TEST(zstd_gpu_decodes_a_small_wave_with_every_kernel)
     for (const uint32_t execute :
          {DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_EXECUTE_256X4, DAMACY__ZSTD_EXECUTE_128X4,
           DAMACY__ZSTD_EXECUTE_128X4_3K, DAMACY__ZSTD_EXECUTE_LINKS, DAMACY__ZSTD_EXECUTE_RELAY,
-          DAMACY__ZSTD_EXECUTE_WIDE, DAMACY__ZSTD_EXECUTE_128X2}) {
+          DAMACY__ZSTD_EXECUTE_WIDE, DAMACY__ZSTD_EXECUTE_128X2, DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
+          DAMACY__ZSTD_EXECUTE_64X4_SERIAL}) {
         damacy__zstd_options o = {};
         o.execute = execute;
         valid_waves(files, files.size(), o, 7, false, false);

@@ -114,6 +114,12 @@ TEST(zstd_decodes_the_generated_frames)
     valid_set("C_cs14_s1001", 300, true, o, full ? 1 : 9);
     o.flags = DAMACY__ZSTD_EXECUTE_128X2;
     valid_set("C_cs14_s1001", 300, true, o, full ? 1 : 9);
+    for (const uint32_t serial :
+         {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, DAMACY__ZSTD_EXECUTE_64X4_SERIAL}) {
+        o.flags = serial;
+        valid_set("C_cs14_s1001", 300, true, o, full ? 1 : 9);
+        valid_set("A_big_s1", 21, false, o, full ? 1 : 10);
+    }
     o.flags = DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
     valid_set("A_big_s1", 21, false, o, full ? 1 : 10);
     o.flags = DAMACY__ZSTD_EXECUTE_RELAY;
@@ -222,6 +228,7 @@ static void check_fuzzed(uint32_t flags)
 TEST(zstd_agrees_with_libzstd_on_fuzzed_inputs)
 {
     check_fuzzed(DAMACY__ZSTD_EXECUTE_128X4_3K);
+    check_fuzzed(DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     check_fuzzed(DAMACY__ZSTD_FLAG_BY_SEQUENCE | DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
 }
 

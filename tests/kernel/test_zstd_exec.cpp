@@ -101,6 +101,8 @@ typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_256X4> tile_256x4;
 typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_128X4> tile_128x4;
 typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_128X4_3K> tile_128x4_3k;
 typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_128X2> tile_128x2;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_128X2_SERIAL, true> serial_128x2;
+typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_64X4_SERIAL, true> serial_64x4;
 typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_1024X3, false, true> blosc_1024x3;
 typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_256X4, false, true> blosc_256x4;
 typedef damacy__exec_shape<DAMACY__ZSTD_SHAPE_128X4_3K, false, true> blosc_128x4_3k;
@@ -153,7 +155,7 @@ static uint32_t grid_flag, n_taken, next_entry;
 static void run_grid(const damacy__zstd_wave& wave)
 {
     damacy__zstd_wave w = wave;
-    w.flags = DAMACY__ZSTD_EXECUTE_64X4_SERIAL | grid_flag;
+    w.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | DAMACY__ZSTD_EXECUTE_64X4_SERIAL | grid_flag;
     run_shape<blosc_64x4>(w, DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 8);
     n_taken = damacy__zstd_counts(w)->n_taken;
     next_entry = damacy__zstd_counts(w)->next_entry;
@@ -196,21 +198,24 @@ static void run_relay_crowd(const damacy__zstd_wave& w)
 // As a launcher does: all of them, one after another.
 static void run_all(const damacy__zstd_wave& wave)
 {
-    static const uint32_t flags[] = {DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_128X4_3K,
-                                     DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_128X4,
-                                     DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 |
-                                         DAMACY__ZSTD_EXECUTE_128X4_3K,
-                                     DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X2,
-                                     DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_RELAY,
-                                     DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE};
+    static const uint32_t flags[] = {
+        DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_128X4_3K,
+        DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_128X4,
+        DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K,
+        DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
+        DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL,
+        DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_RELAY,
+        DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE};
     damacy__zstd_wave w = wave;
-    w.flags = flags[simt::random() % 6];
+    w.flags = flags[simt::random() % 7];
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_link(w); });
     simt::launch(dim3(2), dim3(DAMACY__LINK_THREADS), [&] { damacy__zstd_jump(w); });
     run_shape<tile_256x4>(w, DAMACY__ZSTD_EXECUTE_256X4, 2);
     run_shape<tile_128x4>(w, DAMACY__ZSTD_EXECUTE_128X4, 2);
     run_shape<tile_128x4_3k>(w, DAMACY__ZSTD_EXECUTE_128X4_3K, 2);
     run_shape<tile_128x2>(w, DAMACY__ZSTD_EXECUTE_128X2, 2);
+    run_shape<serial_128x2>(w, DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 2);
+    run_shape<serial_64x4>(w, DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 2);
     run_shape<tile_1024x3>(w, DAMACY__ZSTD_EXECUTE_1024X3, 2);
     simt::launch(dim3(2), dim3(1024), [&] { damacy__zstd_cut<damacy__relay_best>(w); });
     const auto relay = [&](auto t) {
@@ -227,10 +232,10 @@ static void run_blosc_all(const damacy__zstd_wave& wave)
 {
     static const uint32_t flags[] = {DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
                                          DAMACY__ZSTD_EXECUTE_256X2_SERIAL,
-                                     DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_BLOSC,
-                                     DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_BLOSC};
+                                     DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_SERIAL,
+                                     DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_SERIAL};
     damacy__zstd_wave w = wave;
-    w.flags = flags[simt::random() % 3];
+    w.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | flags[simt::random() % 3];
     run_shape<blosc_1024x3>(w, DAMACY__ZSTD_EXECUTE_1024X3, 2);
     run_shape<blosc_256x4>(w, DAMACY__ZSTD_EXECUTE_256X4, 2);
     run_shape<blosc_128x4_3k>(w, DAMACY__ZSTD_EXECUTE_128X4_3K, 2);
@@ -259,6 +264,8 @@ static const variant variants[] = {alone<tile_256x4, DAMACY__ZSTD_EXECUTE_256X4>
                                    {run_relay, false, damacy__relay_best::TILE},
                                    {run_wide, false, damacy__relay_wide::TILE},
                                    alone<tile_128x2, DAMACY__ZSTD_EXECUTE_128X2>(),
+                                   alone<serial_128x2, DAMACY__ZSTD_EXECUTE_128X2_SERIAL>(),
+                                   alone<serial_64x4, DAMACY__ZSTD_EXECUTE_64X4_SERIAL>(),
                                    alone<blosc_128x2, DAMACY__ZSTD_EXECUTE_128X2_SERIAL>(),
                                    alone<blosc_64x4, DAMACY__ZSTD_EXECUTE_64X4_SERIAL>(),
                                    alone<blosc_256x2, DAMACY__ZSTD_EXECUTE_256X2_SERIAL>(),
@@ -522,11 +529,13 @@ TEST(matches_that_go_on_over_tiles_repeat)
     }
 }
 
-// Of frames of 4 KB, half with 100 and half with 300 records per KB.
+// Of frames of 4 KB, half with 100 and half with 300 records per KB, of which the last have blocks
+// without sequences.
 TEST(densities_of_a_wave_are_the_mean_of_its_frames_and_that_of_the_first)
 {
     for (uint32_t n : {0u, 1u, 2u, 31u, 32u, 640u, 6400u}) {
         std::vector<damacy__zstd_frame> frames(n); // zero
+        std::vector<damacy__zstd_block> blocks(2); // zero
         std::vector<uint32_t> list(n);
         damacy__zstd_counters counters;
         damacy__zstd_wave w;
@@ -536,25 +545,34 @@ TEST(densities_of_a_wave_are_the_mean_of_its_frames_and_that_of_the_first)
             list[i] = n - 1 - i;
             frames[i].size = 4096;
             frames[i].n_records = i < n / 2 ? 400 : 1200;
+            frames[i].first_block = i < n / 2 ? 0 : 1;
         }
+        blocks[0].type = DAMACY__ZSTD_SEQUENCES;
+        blocks[0].n_literals = 512;
+        blocks[0].size = blocks[1].size = 4096;
+        blocks[1].type = DAMACY__ZSTD_RAW;
         counters.n_execute = n;
         w.counters = (uint64_t)(uintptr_t)&counters;
         w.frames = (uint64_t)(uintptr_t)frames.data();
+        w.blocks = (uint64_t)(uintptr_t)blocks.data();
         w.execute_list = (uint64_t)(uintptr_t)list.data();
         simt::launch(dim3(1), dim3(32), [&] { damacy__zstd_place_density(w); });
         const uint32_t all = std::min(n, 32u), few = all / 2;
         CHECK_EQ(counters.density, all ? (100 * few + 300 * (all - few)) / all : 0);
         CHECK_EQ(counters.most_dense, all ? 300 : 0);
+        CHECK_EQ(counters.literals, all ? (128 * few + 1024 * (all - few)) / all : 0);
     }
 }
 
-// Of n frames of a wave with these flags and densities.
+// Of n frames of a wave with these flags, densities and literals.
 static void check_variant(uint32_t flags, uint32_t n, uint32_t density, uint32_t most_dense,
-                          uint32_t expected)
+                          uint32_t literals, uint32_t expected)
 {
-    static const uint32_t shapes[] = {DAMACY__ZSTD_EXECUTE_1024X3, DAMACY__ZSTD_EXECUTE_256X4,
-                                      DAMACY__ZSTD_EXECUTE_128X4, DAMACY__ZSTD_EXECUTE_128X4_3K,
-                                      DAMACY__ZSTD_EXECUTE_128X2};
+    static const uint32_t shapes[] = {
+        DAMACY__ZSTD_EXECUTE_1024X3,     DAMACY__ZSTD_EXECUTE_256X4,
+        DAMACY__ZSTD_EXECUTE_128X4,      DAMACY__ZSTD_EXECUTE_128X4_3K,
+        DAMACY__ZSTD_EXECUTE_128X2,      DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
+        DAMACY__ZSTD_EXECUTE_64X4_SERIAL};
     std::vector<damacy__zstd_frame> frames(1);
     std::vector<uint32_t> list(n); // zero
     damacy__zstd_counters counters;
@@ -564,6 +582,7 @@ static void check_variant(uint32_t flags, uint32_t n, uint32_t density, uint32_t
     counters.n_execute = n;
     counters.density = density;
     counters.most_dense = most_dense;
+    counters.literals = literals;
     w.flags = flags;
     w.counters = (uint64_t)(uintptr_t)&counters;
     w.frames = (uint64_t)(uintptr_t)frames.data();
@@ -573,7 +592,7 @@ static void check_variant(uint32_t flags, uint32_t n, uint32_t density, uint32_t
         CHECK_EQ(damacy__exec_variant(w, whole, i), expected);
     for (uint32_t shape : shapes) // of few frames each may have some
         CHECK_EQ(damacy__exec_is_idle(whole, shape),
-                 (n > 200 || flags & DAMACY__ZSTD_EXECUTE_BLOSC) && shape != expected);
+                 (n > 200 || flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE) && shape != expected);
     CHECK(!damacy__exec_is_idle(whole, expected));
 }
 
@@ -605,14 +624,46 @@ TEST(hundreds_of_frames_go_by_one_shape)
                  {DAMACY__ZSTD_EXECUTE_1024X3, 200, 20, 20, DAMACY__ZSTD_EXECUTE_1024X3}};
 
     for (const auto& c : cases)
-        check_variant(c.flags, c.n, c.density, c.most_dense, c.variant);
+        check_variant(c.flags, c.n, c.density, c.most_dense, 64, c.variant);
+}
+
+// Where a shape for them is launched: by how many they are, how dense, and by their literals.
+TEST(frames_that_shrink_to_little_go_by_one_warp)
+{
+    static const uint32_t small = DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+    static const uint32_t large = DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
+    static const uint32_t hundreds = DAMACY__ZSTD_EXECUTE_256X4 | small;
+    static const uint32_t thousand = hundreds | DAMACY__ZSTD_EXECUTE_128X2;
+    static const uint32_t beside = DAMACY__ZSTD_EXECUTE_128X4 | small;
+    static const uint32_t thousands =
+        DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2 | large;
+    static const struct {
+        uint32_t flags, n, density, literals, variant;
+    } cases[] = {{hundreds, 201, 30, 64, small},
+                 {hundreds, 600, 31, 64, DAMACY__ZSTD_EXECUTE_256X4},
+                 {hundreds, 600, 30, 65, DAMACY__ZSTD_EXECUTE_256X4},
+                 {thousand, 601, 90, 64, small},
+                 {thousand, 1000, 90, 65, DAMACY__ZSTD_EXECUTE_256X4},
+                 {thousand, 1000, 91, 0, DAMACY__ZSTD_EXECUTE_256X4},
+                 {beside, 512, 90, 64, small},
+                 {beside, 512, 91, 64, DAMACY__ZSTD_EXECUTE_128X4},
+                 {thousands, 1001, 90, 64, large},
+                 {thousands, 50000, 90, 65, DAMACY__ZSTD_EXECUTE_128X2},
+                 {thousands, 50000, 0, 0, large},
+                 {thousands | small, 50000, 0, 0, large},
+                 {thousands | small, 1000, 0, 0, small},
+                 {large, 1000, 0, 0, large},
+                 {small, 200, 200, 200, small}};
+
+    for (const auto& c : cases)
+        check_variant(c.flags, c.n, c.density, 300, c.literals, c.variant);
 }
 
 // Of blosc chunks: by how many frames they are and how dense, if that shape is launched.
 TEST(frames_of_blosc_chunks_go_by_one_shape)
 {
-    static const uint32_t all = DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_BLOSC;
-    static const uint32_t few = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_BLOSC;
+    static const uint32_t all = DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_SERIAL;
+    static const uint32_t few = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_SERIAL;
     static const uint32_t least = DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
                                   DAMACY__ZSTD_EXECUTE_256X2_SERIAL;
     static const uint32_t none = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
@@ -638,7 +689,7 @@ TEST(frames_of_blosc_chunks_go_by_one_shape)
                  {least, 3000, 96, DAMACY__ZSTD_EXECUTE_256X4}};
 
     for (const auto& c : cases)
-        check_variant(c.flags, c.n, c.density, 0, c.variant);
+        check_variant(DAMACY__ZSTD_FLAG_BY_SEQUENCE | c.flags, c.n, c.density, 0, 0, c.variant);
 }
 
 TEST(waves_of_many_frames_of_all_kinds_execute)
@@ -762,7 +813,7 @@ TEST(frames_in_turns_execute_as_without)
             check_frames(frames, {v.run_turns, v.by_sequence, v.tile}, round);
             CHECK(n_blocks_before > 0);
         }
-        CHECK_EQ(n_shapes, 11);
+        CHECK_EQ(n_shapes, 13);
     }
 }
 

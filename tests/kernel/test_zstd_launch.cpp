@@ -169,13 +169,15 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
                                    DAMACY__ZSTD_EXECUTE_128X4,
                                    DAMACY__ZSTD_EXECUTE_128X4_3K,
                                    DAMACY__ZSTD_EXECUTE_128X2,
+                                   DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
+                                   DAMACY__ZSTD_EXECUTE_64X4_SERIAL,
                                    DAMACY__ZSTD_EXECUTE_RELAY,
                                    DAMACY__ZSTD_EXECUTE_WIDE,
                                    DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE};
     open_all(3);
     CHECK_EQ(damacy__zstd_kernels_start(&kernels, &device, &compiler, &err), DAMACY_OK);
     CHECK_EQ(damacy__zstd_kernels_finish(&kernels, &device, &err), DAMACY_OK);
-    for (uint32_t i = 0; i < 10; i++) {
+    for (uint32_t i = 0; i < 12; i++) {
         wave w;
         w.open(some("C_cs14_s1001", i * 6, 6), i < 2);
         w.call.options.literals = i % 4;
@@ -210,7 +212,9 @@ static chosen all_chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
     all.has_split4 = true;
     all.tiles = DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
                 DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
-                DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
+                DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_128X2_SERIAL |
+                DAMACY__ZSTD_EXECUTE_64X4_SERIAL | DAMACY__ZSTD_EXECUTE_RELAY |
+                DAMACY__ZSTD_EXECUTE_WIDE;
     call.n_concurrent = n_concurrent;
     call.blosc = blosc;
     run.kernels = &all;
@@ -234,16 +238,20 @@ static uint32_t shapes_of(uint32_t n, uint64_t size, bool has_company,
     return chosen_for(n, size, has_company ? 2 : 1, blosc) & 0xffff0000u;
 }
 
-// Whatever number of jobs: shapes that undo a filter are there to be had, but the jobs are frames.
-// Records are of sequences where all shapes can read them, which those of large frames cannot.
+// Whatever number of jobs: shapes that undo a filter are there to be had, but the jobs are frames,
+// for hundreds of which there is one by one warp. Records are of sequences where all shapes can
+// read them, which those of large frames cannot.
 TEST(zstd_launch_takes_shapes_and_records_of_blosc_for_blosc_alone)
 {
     const damacy__blosc_wave blosc = {};
     const uint32_t by_sequence = DAMACY__ZSTD_FLAG_BY_SEQUENCE;
 
     for (const uint32_t n : {1u, 49u, 50u, 200u, 201u, 601u, 1001u, 1201u, 100000u}) {
-        CHECK_EQ(shapes_of(n, 0, false, nullptr) & DAMACY__ZSTD_EXECUTE_BLOSC, 0);
-        CHECK_EQ((shapes_of(n, 0, false, &blosc) & DAMACY__ZSTD_EXECUTE_BLOSC) != 0, n >= 50);
+        const uint32_t serial = n <= 200    ? 0
+                                : n <= 1000 ? DAMACY__ZSTD_EXECUTE_128X2_SERIAL
+                                            : DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
+        CHECK_EQ(shapes_of(n, 0, false, nullptr) & DAMACY__ZSTD_EXECUTE_SERIAL, serial);
+        CHECK_EQ((shapes_of(n, 0, false, &blosc) & DAMACY__ZSTD_EXECUTE_SERIAL) != 0, n >= 50);
         CHECK_EQ(chosen_for(n, 0, 1, nullptr) & by_sequence, 0);
         CHECK_EQ(chosen_for(n, 0, 1, &blosc) & by_sequence, by_sequence);
         const uint32_t large = chosen_for(n, 9 << 20, 1, &blosc);
@@ -278,13 +286,14 @@ TEST(zstd_launch_decodes_literals_by_shares_unless_blocks_are_many)
 TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
 {
     const damacy__blosc_wave blosc = {};
+    const uint32_t serial = DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
 
     for (const uint32_t n : {151u, 200u, 201u, 300u}) {
-        CHECK_EQ(shapes_of(n, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_256X4);
+        CHECK_EQ(shapes_of(n, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_256X4 | serial);
     }
     for (const uint32_t n : {301u, 512u, 1000u}) {
         CHECK_EQ(shapes_of(n, 262144, true, nullptr),
-                 DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K);
+                 DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | serial);
     }
     for (const uint32_t n : {1u, 150u}) {
         CHECK_EQ(shapes_of(n, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_1024X3);
@@ -295,10 +304,10 @@ TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
     for (const uint32_t n : {4u, 60u, 113u, 150u}) { // large ones, too
         CHECK_EQ(shapes_of(n, 9 << 20, true, nullptr), DAMACY__ZSTD_EXECUTE_1024X3);
     }
-    CHECK_EQ(shapes_of(151, 1 << 20, true, nullptr), DAMACY__ZSTD_EXECUTE_256X4);
-    CHECK_EQ(shapes_of(2000, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_128X4 |
-                                                         DAMACY__ZSTD_EXECUTE_128X4_3K |
-                                                         DAMACY__ZSTD_EXECUTE_128X2);
+    CHECK_EQ(shapes_of(151, 1 << 20, true, nullptr), DAMACY__ZSTD_EXECUTE_256X4 | serial);
+    CHECK_EQ(shapes_of(2000, 262144, true, nullptr),
+             DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
+                 DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
     CHECK(shapes_of(128, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_1024X3);
     CHECK(shapes_of(512, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
 }
@@ -313,7 +322,8 @@ TEST(zstd_launch_shares_large_frames_among_multiprocessors)
         CHECK_EQ(shapes_of(n, (1 << 20) - 1, false, nullptr) & relay, 0);
         CHECK_EQ(shapes_of(n, 1 << 20, true, nullptr) & relay, 0);
     }
-    CHECK_EQ(shapes_of(265, 9 << 20, false, nullptr), DAMACY__ZSTD_EXECUTE_256X4);
+    CHECK_EQ(shapes_of(265, 9 << 20, false, nullptr),
+             DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
 }
 
 TEST(zstd_launch_decodes_literals_of_11_bits_by_lanes_if_early_or_of_small_frames)

@@ -251,9 +251,9 @@ static const wave_shape wave_shapes[] = {
     {DAMACY__ZSTD_EXECUTE_128X2, DAMACY__ZSTD_TILE_NEEDS(DAMACY__ZSTD_SHAPE_128X2),
      damacy_zstd_execute_128x2, nullptr},
     {DAMACY__ZSTD_EXECUTE_128X2_SERIAL, DAMACY__ZSTD_SERIAL_NEEDS(DAMACY__ZSTD_SHAPE_128X2_SERIAL),
-     nullptr, damacy_zstd_blosc_128x2_serial},
+     damacy_zstd_execute_128x2_serial, damacy_zstd_blosc_128x2_serial},
     {DAMACY__ZSTD_EXECUTE_64X4_SERIAL, DAMACY__ZSTD_SERIAL_NEEDS(DAMACY__ZSTD_SHAPE_64X4_SERIAL),
-     nullptr, damacy_zstd_blosc_64x4_serial},
+     damacy_zstd_execute_64x4_serial, damacy_zstd_blosc_64x4_serial},
     {DAMACY__ZSTD_EXECUTE_256X2_SERIAL, DAMACY__ZSTD_SERIAL_NEEDS(DAMACY__ZSTD_SHAPE_256X2_SERIAL),
      nullptr, damacy_zstd_blosc_256x2_serial}};
 

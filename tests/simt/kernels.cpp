@@ -43,6 +43,8 @@ void enroll_kernels()
     KERNEL(damacy_zstd_cut);
     KERNEL(damacy_zstd_execute_1024x3);
     KERNEL(damacy_zstd_execute_128x2);
+    KERNEL(damacy_zstd_execute_128x2_serial);
+    KERNEL(damacy_zstd_execute_64x4_serial);
     KERNEL(damacy_zstd_execute_128x4);
     KERNEL(damacy_zstd_execute_128x4_3k);
     KERNEL(damacy_zstd_execute_256x4);
