@@ -411,8 +411,10 @@ DAMACY__INLINE void damacy__lz4_retile(damacy__lz4_state* s, uint32_t memory, ui
 DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, uint32_t memory, uint32_t at,
                                     uint32_t lane)
 {
-    // at first one sequence is taken alone, unless it is known already that they are close
-    int32_t credit = at == 0 ? (int32_t)DAMACY__LZ4_SPARSE : 0;
+    // In a block that shrinks to a 32nd most are some hundred bytes long. In others one is taken
+    // alone at first, unless it is known already that they are close.
+    const uint32_t cost = 32ull * s->size <= s->limit - s->first ? 0 : DAMACY__LZ4_SPARSE;
+    int32_t credit = at == 0 || cost == 0 ? (int32_t)DAMACY__LZ4_SPARSE : 0;
     if (lane == 0)
         damacy__sts32(memory + DAMACY__LZ4_DELTA, DAMACY__LZ4_BIAS); // of batches before: itself
     damacy__lz4_retile(s, memory, lane);
@@ -420,7 +422,7 @@ DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, uint32_t memory, uint3
         const uint32_t before = at;
         if (credit > 0) {
             damacy__lz4_flush_all(s, memory, lane);
-            damacy__lz4_long(s, &at, &credit, lane);
+            damacy__lz4_long(s, &at, &credit, cost, lane);
             if (credit > 0 && !damacy__lz4_one(s, &at, lane))
                 return;
             damacy__lz4_retile(s, memory, lane);

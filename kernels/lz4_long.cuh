@@ -185,11 +185,11 @@ DAMACY__INLINE void damacy__lz4_literals(const damacy__lz4_state* s, uint32_t fr
 }
 
 // Long sequences one after another, from global memory to global memory, until their credit is used
-// up: each brings its bytes and costs DAMACY__LZ4_SPARSE. The 32 bytes where literals end say all
-// of the match and mostly of the literals that follow. What needs more of them, the last sequence
-// and wrong ones are left where they are.
+// up: each brings its bytes and has its cost. The 32 bytes where literals end say all of the match
+// and mostly of the literals that follow. What needs more of them, the last sequence and wrong ones
+// are left where they are.
 DAMACY__INLINE void damacy__lz4_long(damacy__lz4_state* s, uint32_t* at, int32_t* credit,
-                                     uint32_t lane)
+                                     uint32_t cost, uint32_t lane)
 {
     uint32_t base = *at, byte = damacy__lz4_byte(s, base, lane);
     while (*credit > 0) {
@@ -234,7 +234,7 @@ DAMACY__INLINE void damacy__lz4_long(damacy__lz4_state* s, uint32_t* at, int32_t
         else if (lane < m)
             dst[lane] = *(dst + (offset < m ? lane % offset : lane) - offset);
         s->end += n + m;
-        *credit += (int32_t)(p + used - *at) - (int32_t)DAMACY__LZ4_SPARSE;
+        *credit += (int32_t)(p + used - *at) - (int32_t)cost;
         *credit = *credit < DAMACY__LZ4_CREDIT ? *credit : DAMACY__LZ4_CREDIT;
         *at = p + used;
         base = p;

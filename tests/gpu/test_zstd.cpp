@@ -3,6 +3,7 @@
 // output, every choice of kernels.
 #include "tests/gpu/driver_symbol.h"
 #include "tests/gpu/zstd_wave.h"
+#include "tests/kernel/rows.h"
 #include "tests/kernel/zstd_unlikely.h"
 #include "tests/test.h"
 #include <zstd.h>
@@ -90,6 +91,34 @@ TEST(zstd_gpu_decodes_many_small_frames)
         }
     }
     valid_waves(many, many.size(), damacy__zstd_options(), 9, false, false);
+}
+
+// So many that one warp copies what a tile has of its own, in both shapes.
+TEST(zstd_gpu_decodes_frames_that_shrink_to_little)
+{
+    if (!gpu()) {
+        SKIP("no CUDA device");
+    }
+    uint64_t seed = test_seed();
+    for (const size_t n : {201, 650, 1100}) {
+        std::vector<bytes> contents(20);
+        std::vector<device_job> jobs(n);
+        for (bytes& content : contents) {
+            content = rows_of_ids(1 + (size_t)(test_random(&seed) % 200000), &seed);
+        }
+        for (size_t i = 0; i < n; i++) {
+            const bytes& content = contents[i % 20];
+            jobs[i].capacity = content.size();
+            jobs[i].src.resize(ZSTD_compressBound(content.size()));
+            jobs[i].src.resize(ZSTD_compress(jobs[i].src.data(), jobs[i].src.size(), content.data(),
+                                             content.size(), i % 20 < 10 ? 1 : 9));
+        }
+        decode(*gpu(), jobs, damacy__zstd_options(), (unsigned)n, false);
+        for (size_t i = 0; i < n; i++) {
+            CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+            CHECK(jobs[i].canary && jobs[i].out == contents[i % 20]);
+        }
+    }
 }
 
 TEST(zstd_gpu_gives_the_same_bytes_with_every_kernel)

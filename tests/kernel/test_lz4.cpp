@@ -3,6 +3,7 @@
 #define DAMACY__LZ4_RATIO 0u // the kernel for long sequences begins with every block
 #include "tests/kernel/lz4_block.h"
 #include "tests/kernel/lz4_run.h"
+#include "tests/kernel/rows.h"
 #include "tests/test.h"
 #include <lz4.h>
 #include <string>
@@ -496,6 +497,23 @@ TEST(long_and_short_sequences_in_any_order_decode_to_their_bytes)
         compare(src, expected.size(), i);
         src.resize(at + 1);
         compare(src, expected.size(), i);
+    }
+}
+
+// Sequences of some hundred bytes, one after another: right blocks, wrong ones and cut ones.
+TEST(blocks_that_shrink_to_little_decode_to_their_bytes)
+{
+    uint64_t seed = test_seed();
+    for (unsigned i = 0; i < 60; i++) {
+        const bytes raw = rows_of_ids(1 + (size_t)(test_random(&seed) % 150000), &seed);
+        bytes src = lz4_block(raw, i % 3 == 2 ? 9 : 0);
+        CHECK(raw.size() < 20000 || 32 * src.size() <= raw.size());
+        compare(src, raw.size(), i);
+        const size_t at = test_random(&seed) % src.size();
+        src[at] = (uint8_t)(src[at] + 1 + test_random(&seed) % 255);
+        compare(src, raw.size(), i);
+        src.resize(at + 1);
+        compare(src, raw.size(), i);
     }
 }
 

@@ -3,6 +3,7 @@
 // wait for each other.
 #include "tests/kernel/lz4_block.h"
 #include "tests/kernel/lz4_run.h"
+#include "tests/kernel/rows.h"
 #include "tests/test.h"
 
 typedef std::vector<uint8_t> bytes;
@@ -165,25 +166,6 @@ static bytes labels(size_t n, uint64_t* seed)
         if (test_random(seed) % 4 == 0)
             for (size_t k = (size_t)(test_random(seed) % 20000); k > 0; k--)
                 v.push_back((uint8_t)(test_random(seed) >> 56));
-    }
-    v.resize(n);
-    return v;
-}
-
-// Rows of an id of two bytes among zeros: matches of some hundred bytes beside longer ones.
-static bytes rows_of_ids(size_t n, uint64_t* seed)
-{
-    bytes v;
-    while (v.size() < n) {
-        const uint64_t id = test_random(seed) % 3000;
-        v.insert(v.end(), 2 * (size_t)(test_random(seed) % 12000), 0);
-        for (size_t row = (size_t)(test_random(seed) % 40); row > 0; row--) {
-            for (size_t k = 3 + (size_t)(test_random(seed) % 57); k > 0; k--) {
-                v.push_back((uint8_t)id);
-                v.push_back((uint8_t)(id >> 8));
-            }
-            v.insert(v.end(), 2 * (60 + (size_t)(test_random(seed) % 440)), 0);
-        }
     }
     v.resize(n);
     return v;
