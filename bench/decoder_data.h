@@ -236,6 +236,104 @@ static bytes make_labels(size_t size)
     return out;
 }
 
+// Voxels of type T of planes of 256 x 256, each what `voxel` says of x, y, z and a plane's noise.
+template <class T, class F> static bytes make_planes(size_t size, F voxel)
+{
+    enum { SIDE = 256 };
+    const size_t plane = SIDE * SIDE * sizeof(T), depth = (size + plane - 1) / plane;
+    bytes out(depth * plane);
+
+    parallel(depth, [&](size_t z) {
+        random_source noise(1000 + z);
+        for (size_t i = 0; i < SIDE * SIDE; i++) {
+            const T v = voxel((int)(i % SIDE), (int)(i / SIDE), (int)z, &noise);
+            memcpy(&out[z * plane + i * sizeof(T)], &v, sizeof(T));
+        }
+    });
+    out.resize(size);
+    return out;
+}
+
+// A smooth field.
+static double field_at(double x, double y, double z)
+{
+    return std::sin(0.031 * x + 0.7 * std::sin(0.013 * y)) +
+           std::cos(0.027 * y + 0.5 * std::sin(0.021 * z)) + std::sin(0.017 * (x + y + z));
+}
+
+// The number of the nearest of points, one in each cube of `side` voxels.
+static uint32_t cell_at(int side, int x, int y, int z)
+{
+    double least = 1e9;
+    uint64_t id = 0;
+
+    for (int i = 0; i < 27; i++) {
+        const int cx = x / side + i % 3 - 1, cy = y / side + i / 3 % 3 - 1,
+                  cz = z / side + i / 9 - 1;
+        random_source random(((uint64_t)(cx + 1) << 40) + ((uint64_t)(cy + 1) << 20) +
+                             (uint64_t)(cz + 1));
+        const double dx = (cx + random.unit()) * side - x, dy = (cy + random.unit()) * side - y,
+                     dz = (cz + random.unit()) * side - z, d = dx * dx + dy * dy + dz * dz;
+        if (d < least) {
+            least = d;
+            id = random.next() >> 40;
+        }
+    }
+    return (uint32_t)id;
+}
+
+// Lines of 512 values of four bits, each with four others than the one before.
+static bytes make_rows(size_t size)
+{
+    random_source random(13);
+    bytes line, out;
+
+    for (int i = 0; i < 512; i++) {
+        line.push_back((uint8_t)(random.next() >> 60));
+    }
+    while (out.size() < size) {
+        for (int i = 0; i < 4; i++) {
+            line[random.next() >> 55] = (uint8_t)(random.next() >> 60);
+        }
+        out.insert(out.end(), line.begin(), line.end());
+    }
+    out.resize(size);
+    return out;
+}
+
+// What shrinks to little when it is packed, besides labels: a mask of bytes, cells with ids of 64
+// bits, small ones of 32, floats of a computed field in steps of 0.02, spots of 16 bits in the
+// dark, lines that are nearly alike. Empty: no such kind.
+static bytes make_little(const std::string& kind, size_t size)
+{
+    typedef random_source* noise;
+
+    if (kind == "mask") {
+        return make_planes<uint8_t>(size, [](int x, int y, int z, noise) {
+            return (uint8_t)(field_at(2 * x, 2 * y, 2 * z) > 1.2 ? 255 : 0);
+        });
+    }
+    if (kind == "cells64") {
+        return make_planes<uint64_t>(
+            size, [](int x, int y, int z, noise) { return (uint64_t)cell_at(48, x, y, z); });
+    }
+    if (kind == "cells32") {
+        return make_planes<uint32_t>(
+            size, [](int x, int y, int z, noise) { return cell_at(12, x, y, z); });
+    }
+    if (kind == "floats") {
+        return make_planes<float>(size, [](int x, int y, int z, noise) {
+            return (float)(std::round(50 * field_at(x, y, z)) / 50);
+        });
+    }
+    if (kind == "spots") {
+        return make_planes<uint16_t>(size, [](int, int, int, noise n) {
+            return (uint16_t)(n->unit() < 0.01 ? 100 + n->next() % 1000 : 0);
+        });
+    }
+    return kind == "rows" ? make_rows(size) : bytes();
+}
+
 // `data`: of the kind "file", which is not empty.
 static bytes make_content(const std::string& kind, size_t size, const bytes& data)
 {
@@ -258,6 +356,10 @@ static bytes make_content(const std::string& kind, size_t size, const bytes& dat
     }
     if (kind == "labels") {
         return make_labels(size);
+    }
+    const bytes little = make_little(kind, size);
+    if (!little.empty()) {
+        return little;
     }
     if (kind == "half-random" || kind == "random") {
         parallel((size + 0xffff) >> 16, [&](size_t part) {
