@@ -43,6 +43,23 @@ struct row {
     uint32_t parts = 0; // of a batch, in one scratch
 };
 
+// Labels, and what else shrinks to little.
+static void add_little(std::vector<row>* to)
+{
+    const uint64_t k = 1024, m = k * k;
+    std::vector<row>& rows = *to;
+
+    rows.push_back({"labels", "lz4", 1, 64 * k, 512, 0, 0, "long sequences among short ones"});
+    rows.push_back({"labels", "lz4", 1, m, 256, 0, 0, ""});
+    rows.push_back({"labels", "blosc-lz4", 5, 256 * k, 1024, 0, 0, ""});
+    rows.push_back({"labels", "blosc", 5, 256 * k, 1024, 0, 0, ""});
+    rows.push_back({"labels", "zstd", 3, 256 * k, 4096, 0, 0, ""});
+    for (const char* kind : {"mask", "cells64", "cells32", "floats", "spots", "rows"}) {
+        rows.push_back({kind, "zstd", 3, 256 * k, 2048, 0, 0, "shrinks to little"});
+        rows.push_back({kind, "lz4", 1, 64 * k, 8192, 0, 0, ""});
+    }
+}
+
 // The rows that decide.
 static std::vector<row> quick_rows()
 {
@@ -99,15 +116,7 @@ static std::vector<row> quick_rows()
     rows.push_back({"zeros", "lz4", 1, 64 * k, 16384, 0, 0, ""});
     rows.push_back({"zeros", "lz4", 1, 64 * k, 512, 0, 0, ""});
     rows.push_back({"dim", "lz4", 1, m, 256, 0, 0, ""});
-    rows.push_back({"labels", "lz4", 1, 64 * k, 512, 0, 0, "long sequences among short ones"});
-    rows.push_back({"labels", "lz4", 1, m, 256, 0, 0, ""});
-    rows.push_back({"labels", "blosc-lz4", 5, 256 * k, 1024, 0, 0, ""});
-    rows.push_back({"labels", "blosc", 5, 256 * k, 1024, 0, 0, ""});
-    rows.push_back({"labels", "zstd", 3, 256 * k, 4096, 0, 0, ""});
-    for (const char* kind : {"mask", "cells64", "cells32", "floats", "spots", "rows"}) {
-        rows.push_back({kind, "zstd", 3, 256 * k, 2048, 0, 0, "shrinks to little"});
-        rows.push_back({kind, "lz4", 1, 64 * k, 8192, 0, 0, ""});
-    }
+    add_little(&rows);
     return rows;
 }
 
