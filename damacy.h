@@ -13328,7 +13328,7 @@ __extension__ static const char damacy__source_lz4_decode_cuh[] =
     "{\n"
     "    // In a block that shrinks to a 32nd most are some hundred bytes long. In others one is taken\n"
     "    // alone at first, unless it is known already that they are close.\n"
-    "    const uint32_t cost = 32ull * s->size <= s->limit - s->first ? 0 : DAMACY__LZ4_SPARSE;\n"
+    "    const uint32_t cost = damacy__lz4_shrinks(s, 32) ? 0 : DAMACY__LZ4_SPARSE;\n"
     "    int32_t credit = at == 0 || cost == 0 ? (int32_t)DAMACY__LZ4_SPARSE : 0;\n"
     "    if (lane == 0)\n"
     "        damacy__sts32(memory + DAMACY__LZ4_DELTA, DAMACY__LZ4_BIAS); // of batches before: itself\n"
@@ -13711,6 +13711,12 @@ __extension__ static const char damacy__source_lz4_long_cuh[] =
     "{\n"
     "    return s->status == DAMACY__JOB_OK &&\n"
     "           16ull * s->size >= (uint64_t)DAMACY__LZ4_RATIO * (s->limit - s->first);\n"
+    "}\n"
+    "\n"
+    "// Whether a block makes that many times its bytes, or more: then most sequences are long.\n"
+    "DAMACY__INLINE bool damacy__lz4_shrinks(const damacy__lz4_state* s, uint32_t times)\n"
+    "{\n"
+    "    return (uint64_t)times * s->size <= s->limit - s->first;\n"
     "}\n"
     "\n"
     "// Leaves a job to the next kernel, from byte `at` of the block on. One thread; result->zero is not\n"
@@ -14559,7 +14565,7 @@ __extension__ static const char damacy__source_lz4_team_cuh[] =
     "    uint32_t n;\n"
     "    damacy__lz4_team_ring<S>(s, w, base);\n"
     "    // It may begin with a long match. A sequence that is wrong is met again below.\n"
-    "    if (damacy__lz4_shrinks(s))\n"
+    "    if (damacy__lz4_shrinks(s, 16))\n"
     "        (void)damacy__lz4_team_odd<S>(s, w, base, false, &n);\n"
     "    while (w->at < s->size && damacy__lz4_team_part<S>(s, w, base)) {\n"
     "        // every part moves w->at or ends this\n"
@@ -14678,12 +14684,6 @@ __extension__ static const char damacy__source_lz4_team_tokens_cuh[] =
     "\n"
     "enum : uint32_t { DAMACY__LZ4_ODD = 0x8000 }; // instead of an exit: the walk comes to this token\n"
     "enum : uint32_t { DAMACY__LZ4_MORE = 4 };     // bytes of 255 of a length, in blocks that shrink\n"
-    "\n"
-    "// Whether a block shrinks so much that most sequences are long.\n"
-    "DAMACY__INLINE bool damacy__lz4_shrinks(const damacy__lz4_state* s)\n"
-    "{\n"
-    "    return 16ull * s->size <= s->limit - s->first;\n"
-    "}\n"
     "\n"
     "// Brings the part from byte `at` of the block on. All threads.\n"
     "template <class S>\n"
@@ -14937,7 +14937,7 @@ __extension__ static const char damacy__source_lz4_team_tokens_cuh[] =
     "    damacy__sync_block(); // the part before is done\n"
     "    damacy__lz4_team_fetch<S>(s, t, base + S::BYTES, at);\n"
     "    damacy__sync_block();\n"
-    "    if (damacy__lz4_shrinks(s))\n"
+    "    if (damacy__lz4_shrinks(s, 16))\n"
     "        damacy__lz4_team_long_exits<S>(base, steps);\n"
     "    else\n"
     "        damacy__lz4_team_exits<S>(base, steps);\n"
@@ -34795,7 +34795,7 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
         return serial | (n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4
                                   : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K);
     }
-    if (n <= 600 || run->call->is_alone) { /* two would run one after another */
+    if (n <= 600 || run->call->is_alone) { /* others would run one after another */
         return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4);
     }
     return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4) |

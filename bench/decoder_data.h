@@ -1,6 +1,7 @@
 // What bench/decoder.cpp decodes: content of several kinds, packed by the reference libraries; and
 // the interface of nvCOMP 6 that it is measured against, found with dlopen.
 #pragma once
+#include "bench/rows_of_ids.h"
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -215,27 +216,6 @@ static bytes make_binary(size_t size)
     return out;
 }
 
-// uint16 ids of objects, short rows of them with gaps in between, in large areas of zeros.
-static bytes make_labels(size_t size)
-{
-    random_source random(5);
-    bytes out;
-
-    while (out.size() < size) {
-        const uint64_t id = 1 + random.next() % 3000;
-        out.resize(out.size() + 2 * (random.next() % 12000));
-        for (uint64_t rows = 2 + random.next() % 38; rows > 0; rows--) {
-            for (uint64_t i = 3 + random.next() % 57; i > 0; i--) {
-                out.push_back((uint8_t)id);
-                out.push_back((uint8_t)(id >> 8));
-            }
-            out.resize(out.size() + 2 * (60 + random.next() % 440));
-        }
-    }
-    out.resize(size);
-    return out;
-}
-
 // Voxels of type T of planes of 256 x 256, each what `voxel` says of x, y, z and a plane's noise.
 template <class T, class F> static bytes make_planes(size_t size, F voxel)
 {
@@ -355,7 +335,8 @@ static bytes make_content(const std::string& kind, size_t size, const bytes& dat
         return make_binary(size);
     }
     if (kind == "labels") {
-        return make_labels(size);
+        random_source random(5);
+        return rows_of_ids(size, [&] { return random.next(); });
     }
     const bytes little = make_little(kind, size);
     if (!little.empty()) {

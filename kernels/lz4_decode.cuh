@@ -413,7 +413,7 @@ DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, uint32_t memory, uint3
 {
     // In a block that shrinks to a 32nd most are some hundred bytes long. In others one is taken
     // alone at first, unless it is known already that they are close.
-    const uint32_t cost = 32ull * s->size <= s->limit - s->first ? 0 : DAMACY__LZ4_SPARSE;
+    const uint32_t cost = damacy__lz4_shrinks(s, 32) ? 0 : DAMACY__LZ4_SPARSE;
     int32_t credit = at == 0 || cost == 0 ? (int32_t)DAMACY__LZ4_SPARSE : 0;
     if (lane == 0)
         damacy__sts32(memory + DAMACY__LZ4_DELTA, DAMACY__LZ4_BIAS); // of batches before: itself

@@ -336,6 +336,12 @@ DAMACY__INLINE bool damacy__lz4_is_sparse(const damacy__lz4_state* s)
            16ull * s->size >= (uint64_t)DAMACY__LZ4_RATIO * (s->limit - s->first);
 }
 
+// Whether a block makes that many times its bytes, or more: then most sequences are long.
+DAMACY__INLINE bool damacy__lz4_shrinks(const damacy__lz4_state* s, uint32_t times)
+{
+    return (uint64_t)times * s->size <= s->limit - s->first;
+}
+
 // Leaves a job to the next kernel, from byte `at` of the block on. One thread; result->zero is not
 // written.
 DAMACY__INLINE void damacy__lz4_leave(damacy__job_result* result, const damacy__lz4_state* s,

@@ -468,7 +468,7 @@ DAMACY__INLINE void damacy__lz4_team_run(damacy__lz4_state* s, damacy__lz4_work*
     uint32_t n;
     damacy__lz4_team_ring<S>(s, w, base);
     // It may begin with a long match. A sequence that is wrong is met again below.
-    if (damacy__lz4_shrinks(s))
+    if (damacy__lz4_shrinks(s, 16))
         (void)damacy__lz4_team_odd<S>(s, w, base, false, &n);
     while (w->at < s->size && damacy__lz4_team_part<S>(s, w, base)) {
         // every part moves w->at or ends this

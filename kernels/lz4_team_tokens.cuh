@@ -67,12 +67,6 @@ typedef struct damacy__lz4_tokens {
 enum : uint32_t { DAMACY__LZ4_ODD = 0x8000 }; // instead of an exit: the walk comes to this token
 enum : uint32_t { DAMACY__LZ4_MORE = 4 };     // bytes of 255 of a length, in blocks that shrink
 
-// Whether a block shrinks so much that most sequences are long.
-DAMACY__INLINE bool damacy__lz4_shrinks(const damacy__lz4_state* s)
-{
-    return 16ull * s->size <= s->limit - s->first;
-}
-
 // Brings the part from byte `at` of the block on. All threads.
 template <class S>
 DAMACY__INLINE void damacy__lz4_team_fetch(const damacy__lz4_state* s, damacy__lz4_tokens* t,
@@ -325,7 +319,7 @@ DAMACY__INLINE void damacy__lz4_team_find(const damacy__lz4_state* s, damacy__lz
     damacy__sync_block(); // the part before is done
     damacy__lz4_team_fetch<S>(s, t, base + S::BYTES, at);
     damacy__sync_block();
-    if (damacy__lz4_shrinks(s))
+    if (damacy__lz4_shrinks(s, 16))
         damacy__lz4_team_long_exits<S>(base, steps);
     else
         damacy__lz4_team_exits<S>(base, steps);

@@ -184,7 +184,7 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
         return serial | (n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4
                                   : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K);
     }
-    if (n <= 600 || run->call->is_alone) { /* two would run one after another */
+    if (n <= 600 || run->call->is_alone) { /* others would run one after another */
         return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4);
     }
     return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4) |

@@ -1,9 +1,9 @@
 // The Zstandard decoder on a real device against the corpora: valid frames
 // alone and in large waves, hostile ones among good ones, canaries around every
 // output, every choice of kernels.
+#include "bench/rows_of_ids.h"
 #include "tests/gpu/driver_symbol.h"
 #include "tests/gpu/zstd_wave.h"
-#include "tests/kernel/rows.h"
 #include "tests/kernel/zstd_unlikely.h"
 #include "tests/test.h"
 #include <zstd.h>
@@ -104,7 +104,8 @@ TEST(zstd_gpu_decodes_frames_that_shrink_to_little)
         std::vector<bytes> contents(20);
         std::vector<device_job> jobs(n);
         for (bytes& content : contents) {
-            content = rows_of_ids(1 + (size_t)(test_random(&seed) % 200000), &seed);
+            content = rows_of_ids(1 + (size_t)(test_random(&seed) % 200000),
+                                  [&] { return test_random(&seed); });
         }
         for (size_t i = 0; i < n; i++) {
             const bytes& content = contents[i % 20];

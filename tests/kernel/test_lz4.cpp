@@ -1,9 +1,9 @@
 // kernels/lz4.cu on the CPU against liblz4: every block that it accepts must decode to its bytes,
 // and whatever it refuses must be refused, without a byte outside the job's ranges.
 #define DAMACY__LZ4_RATIO 0u // the kernel for long sequences begins with every block
+#include "bench/rows_of_ids.h"
 #include "tests/kernel/lz4_block.h"
 #include "tests/kernel/lz4_run.h"
-#include "tests/kernel/rows.h"
 #include "tests/test.h"
 #include <lz4.h>
 #include <string>
@@ -505,7 +505,8 @@ TEST(blocks_that_shrink_to_little_decode_to_their_bytes)
 {
     uint64_t seed = test_seed();
     for (unsigned i = 0; i < 60; i++) {
-        const bytes raw = rows_of_ids(1 + (size_t)(test_random(&seed) % 150000), &seed);
+        const bytes raw = rows_of_ids(1 + (size_t)(test_random(&seed) % 150000),
+                                      [&] { return test_random(&seed); });
         bytes src = lz4_block(raw, i % 3 == 2 ? 9 : 0);
         CHECK(raw.size() < 20000 || 32 * src.size() <= raw.size());
         compare(src, raw.size(), i);

@@ -1,9 +1,9 @@
 // kernels/lz4_team.cuh and lz4_team_tokens.cuh on the CPU: the tokens of a part against a walk from
 // one to the next, whatever its bytes are; that teams leave nothing of right blocks; that warps
 // wait for each other.
+#include "bench/rows_of_ids.h"
 #include "tests/kernel/lz4_block.h"
 #include "tests/kernel/lz4_run.h"
-#include "tests/kernel/rows.h"
 #include "tests/test.h"
 
 typedef std::vector<uint8_t> bytes;
@@ -177,7 +177,7 @@ TEST(teams_decode_long_sequences_among_short_ones)
     for (unsigned i = 0; i < 32; i++) {
         const size_t n = 1 + (size_t)(test_random(&seed) % (i % 4 == 1 ? 2000000 : 300000));
         const bytes raw = i % 4 == 0   ? bytes(n, (uint8_t)i)
-                          : i % 4 == 1 ? rows_of_ids(n, &seed)
+                          : i % 4 == 1 ? rows_of_ids(n, [&] { return test_random(&seed); })
                                        : labels(n, &seed);
         teams_give(raw, i % 3 == 2 ? 9 : 0);
     }
