@@ -9928,7 +9928,7 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
 /* Variants of execution that are launched. Each takes the frames for which it is the best of them;
- * with one bit set, or if frames are more than 200, one takes all. */
+ * with one bit set, or if frames are more than 200 or shrink to little, one takes all. */
 #define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */
 #define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */
 #define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */
@@ -16420,7 +16420,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* ---- Flags of a wave, and what the host has to know of shapes. */\n"
     "\n"
     "/* Variants of execution that are launched. Each takes the frames for which it is the best of them;\n"
-    " * with one bit set, or if frames are more than 200, one takes all. */\n"
+    " * with one bit set, or if frames are more than 200 or shrink to little, one takes all. */\n"
     "#define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */\n"
     "#define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */\n"
     "#define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */\n"
@@ -17911,11 +17911,20 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "\n"
     "// Whether a wave's frames shrink to little: most of a tile are matches that read it, of many bytes\n"
     "// each, which one warp copies sooner than links to each byte are followed. One whose blocks of\n"
-    "// threads have a round for themselves waits for that warp, unless segments are few.\n"
+    "// threads have a round for themselves waits for that warp, unless segments are few, and the more so\n"
+    "// where a frame has a multiprocessor, or several, for itself.\n"
     "DAMACY__INLINE bool damacy__exec_is_shrunk(const damacy__zstd_counters* counts, uint32_t launched)\n"
     "{\n"
-    "    const bool one_round = counts->n_execute <= 600 && launched & DAMACY__ZSTD_EXECUTE_256X4;\n"
-    "    return counts->density <= (one_round ? 30 : 90) && counts->literals <= 64;\n"
+    "    const uint32_t n = counts->n_execute;\n"
+    "    const bool is_large = launched & DAMACY__ZSTD_EXECUTE_1024X3;\n"
+    "    uint32_t most = 90;\n"
+    "\n"
+    "    if (launched & DAMACY__ZSTD_EXECUTE_RELAY || (is_large && n <= 132))\n"
+    "        most = 5;\n"
+    "    else if (n <= 600 && (is_large || launched & DAMACY__ZSTD_EXECUTE_256X4))\n"
+    "        most = 30;\n"
+    "    return launched & DAMACY__ZSTD_EXECUTE_SERIAL && counts->density <= most &&\n"
+    "           counts->literals <= 64;\n"
     "}\n"
     "\n"
     "// The variant for hundreds of frames: one that the device holds all of at once up to 600, if that\n"
@@ -17926,11 +17935,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "                                                  uint32_t launched)\n"
     "{\n"
     "    const uint32_t n = counts->n_execute;\n"
-    "    const uint32_t serial = launched & DAMACY__ZSTD_EXECUTE_SERIAL;\n"
     "\n"
-    "    if (serial && damacy__exec_is_shrunk(counts, launched))\n"
-    "        return damacy__exec_among(serial, n > 1000 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL\n"
-    "                                                   : DAMACY__ZSTD_EXECUTE_128X2_SERIAL);\n"
     "    if ((n > 1000 || !(launched & DAMACY__ZSTD_EXECUTE_256X4)) && counts->density > 170)\n"
     "        return DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "    if (n <= 600 || (n <= 1000 && counts->most_dense > 170))\n"
@@ -17956,6 +17961,10 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "\n"
     "    if (w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE && launched & DAMACY__ZSTD_EXECUTE_SERIAL)\n"
     "        best = damacy__exec_blosc_variant(counts, launched);\n"
+    "    else if (damacy__exec_is_shrunk(counts, launched))\n"
+    "        best = damacy__exec_among(launched & DAMACY__ZSTD_EXECUTE_SERIAL,\n"
+    "                                  counts->n_execute > 1000 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL\n"
+    "                                                           : DAMACY__ZSTD_EXECUTE_128X2_SERIAL);\n"
     "    else if (counts->n_execute > 200)\n"
     "        best = damacy__exec_many_variant(counts, launched);\n"
     "    else\n"
@@ -34734,18 +34743,20 @@ static uint32_t damacy__zstd_choose_blocks(const damacy__zstd_pass* run)
 /* Execution of few frames, which all multiprocessors share if they are large, but not beside other
  * waves, whose sequences need whole ones. The fewer frames and the denser, which the kernels see,
  * the more their tiles wait for each other: then they are done sooner one at a time. With a frame
- * for nearly every multiprocessor a block of threads each is fastest. */
+ * for nearly every multiprocessor a block of threads each is fastest, and from three fifths of one
+ * on another shape is, if they shrink to little. */
 static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->device->n_multiprocessors;
     const bool are_few = 5 * run->n_jobs <= 3 * n;
+    const uint32_t serial = are_few || run->call->blosc ? 0 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
     const uint32_t least = are_few            ? DAMACY__ZSTD_RELAY_SIZE / 4
                            : run->n_jobs <= n ? 2 * DAMACY__ZSTD_RELAY_SIZE
                                               : DAMACY__ZSTD_RELAY_SIZE;
 
     if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY) ||
         damacy__zstd_has_company(run)) {
-        return DAMACY__ZSTD_EXECUTE_1024X3 | damacy__zstd_choose_blocks(run);
+        return serial | DAMACY__ZSTD_EXECUTE_1024X3 | damacy__zstd_choose_blocks(run);
     }
     if (3 * run->n_jobs <= n) {
         return DAMACY__ZSTD_EXECUTE_WIDE;
@@ -34754,9 +34765,9 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
         return DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
     }
     if (run->n_jobs > n) {
-        return DAMACY__ZSTD_EXECUTE_RELAY;
+        return serial | DAMACY__ZSTD_EXECUTE_RELAY;
     }
-    return DAMACY__ZSTD_EXECUTE_1024X3 |
+    return serial | DAMACY__ZSTD_EXECUTE_1024X3 |
            (10 * run->n_jobs <= 9 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
 }
 
@@ -35272,6 +35283,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     const damacy__kernel* blosc = run->call->blosc_kernels;
     const bool by_sequence = run->wave.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE;
     const uint64_t most = 8ull * run->device->n_multiprocessors;
+    bool has_others = false; /* than relays and what may have all frames */
     uint32_t n_tiles = 0;
 
     if (run->options.execute & DAMACY__ZSTD_EXECUTE_LINKS) {
@@ -35296,6 +35308,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
         run->also = damacy__zstd_turns(run, tile) ? DAMACY__ZSTD_FLAG_SHARED : 0;
+        has_others = has_others || !(tile.flag & DAMACY__ZSTD_EXECUTE_SERIAL);
         if (n_tiles++ == 0 || run->n_jobs <= 1000 || by_sequence) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
@@ -35312,7 +35325,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         if (!(run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY << i)) {
             continue;
         }
-        if (n_tiles == 0) { /* of the two kernels one does nothing */
+        if (!has_others) { /* one of the kernels takes all frames */
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, threads, shared, err));
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, 0, kernel, grid, threads, shared, err));

@@ -229,7 +229,7 @@ static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
 /* Variants of execution that are launched. Each takes the frames for which it is the best of them;
- * with one bit set, or if frames are more than 200, one takes all. */
+ * with one bit set, or if frames are more than 200 or shrink to little, one takes all. */
 #define DAMACY__ZSTD_EXECUTE_LINKS    0x10000u  /* a few large frames, all blocks at once */
 #define DAMACY__ZSTD_EXECUTE_1024X3   0x20000u  /* up to a few hundred frames */
 #define DAMACY__ZSTD_EXECUTE_256X4    0x40000u  /* hundreds of frames */

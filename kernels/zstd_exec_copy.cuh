@@ -255,11 +255,20 @@ DAMACY__INLINE uint32_t damacy__exec_among(uint32_t launched, uint32_t best)
 
 // Whether a wave's frames shrink to little: most of a tile are matches that read it, of many bytes
 // each, which one warp copies sooner than links to each byte are followed. One whose blocks of
-// threads have a round for themselves waits for that warp, unless segments are few.
+// threads have a round for themselves waits for that warp, unless segments are few, and the more so
+// where a frame has a multiprocessor, or several, for itself.
 DAMACY__INLINE bool damacy__exec_is_shrunk(const damacy__zstd_counters* counts, uint32_t launched)
 {
-    const bool one_round = counts->n_execute <= 600 && launched & DAMACY__ZSTD_EXECUTE_256X4;
-    return counts->density <= (one_round ? 30 : 90) && counts->literals <= 64;
+    const uint32_t n = counts->n_execute;
+    const bool is_large = launched & DAMACY__ZSTD_EXECUTE_1024X3;
+    uint32_t most = 90;
+
+    if (launched & DAMACY__ZSTD_EXECUTE_RELAY || (is_large && n <= 132))
+        most = 5;
+    else if (n <= 600 && (is_large || launched & DAMACY__ZSTD_EXECUTE_256X4))
+        most = 30;
+    return launched & DAMACY__ZSTD_EXECUTE_SERIAL && counts->density <= most &&
+           counts->literals <= 64;
 }
 
 // The variant for hundreds of frames: one that the device holds all of at once up to 600, if that
@@ -270,11 +279,7 @@ DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* c
                                                   uint32_t launched)
 {
     const uint32_t n = counts->n_execute;
-    const uint32_t serial = launched & DAMACY__ZSTD_EXECUTE_SERIAL;
 
-    if (serial && damacy__exec_is_shrunk(counts, launched))
-        return damacy__exec_among(serial, n > 1000 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL
-                                                   : DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     if ((n > 1000 || !(launched & DAMACY__ZSTD_EXECUTE_256X4)) && counts->density > 170)
         return DAMACY__ZSTD_EXECUTE_128X4_3K;
     if (n <= 600 || (n <= 1000 && counts->most_dense > 170))
@@ -300,6 +305,10 @@ DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)
 
     if (w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE && launched & DAMACY__ZSTD_EXECUTE_SERIAL)
         best = damacy__exec_blosc_variant(counts, launched);
+    else if (damacy__exec_is_shrunk(counts, launched))
+        best = damacy__exec_among(launched & DAMACY__ZSTD_EXECUTE_SERIAL,
+                                  counts->n_execute > 1000 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL
+                                                           : DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     else if (counts->n_execute > 200)
         best = damacy__exec_many_variant(counts, launched);
     else

@@ -123,18 +123,20 @@ static uint32_t damacy__zstd_choose_blocks(const damacy__zstd_pass* run)
 /* Execution of few frames, which all multiprocessors share if they are large, but not beside other
  * waves, whose sequences need whole ones. The fewer frames and the denser, which the kernels see,
  * the more their tiles wait for each other: then they are done sooner one at a time. With a frame
- * for nearly every multiprocessor a block of threads each is fastest. */
+ * for nearly every multiprocessor a block of threads each is fastest, and from three fifths of one
+ * on another shape is, if they shrink to little. */
 static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->device->n_multiprocessors;
     const bool are_few = 5 * run->n_jobs <= 3 * n;
+    const uint32_t serial = are_few || run->call->blosc ? 0 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
     const uint32_t least = are_few            ? DAMACY__ZSTD_RELAY_SIZE / 4
                            : run->n_jobs <= n ? 2 * DAMACY__ZSTD_RELAY_SIZE
                                               : DAMACY__ZSTD_RELAY_SIZE;
 
     if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY) ||
         damacy__zstd_has_company(run)) {
-        return DAMACY__ZSTD_EXECUTE_1024X3 | damacy__zstd_choose_blocks(run);
+        return serial | DAMACY__ZSTD_EXECUTE_1024X3 | damacy__zstd_choose_blocks(run);
     }
     if (3 * run->n_jobs <= n) {
         return DAMACY__ZSTD_EXECUTE_WIDE;
@@ -143,9 +145,9 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
         return DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
     }
     if (run->n_jobs > n) {
-        return DAMACY__ZSTD_EXECUTE_RELAY;
+        return serial | DAMACY__ZSTD_EXECUTE_RELAY;
     }
-    return DAMACY__ZSTD_EXECUTE_1024X3 |
+    return serial | DAMACY__ZSTD_EXECUTE_1024X3 |
            (10 * run->n_jobs <= 9 * n ? DAMACY__ZSTD_EXECUTE_RELAY : 0);
 }
 

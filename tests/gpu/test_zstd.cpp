@@ -93,18 +93,19 @@ TEST(zstd_gpu_decodes_many_small_frames)
     valid_waves(many, many.size(), damacy__zstd_options(), 9, false, false);
 }
 
-// So many that one warp copies what a tile has of its own, in both shapes.
+// So many that one warp copies what a tile has of its own, in both shapes, also where large frames
+// would be shared.
 TEST(zstd_gpu_decodes_frames_that_shrink_to_little)
 {
     if (!gpu()) {
         SKIP("no CUDA device");
     }
     uint64_t seed = test_seed();
-    for (const size_t n : {201, 650, 1100}) {
+    for (const size_t n : {90, 150, 201, 650, 1100}) {
         std::vector<bytes> contents(20);
         std::vector<device_job> jobs(n);
         for (bytes& content : contents) {
-            content = rows_of_ids(1 + (size_t)(test_random(&seed) % 200000),
+            content = rows_of_ids((n == 150 ? 1 << 20 : 1) + (size_t)(test_random(&seed) % 200000),
                                   [&] { return test_random(&seed); });
         }
         for (size_t i = 0; i < n; i++) {

@@ -588,11 +588,12 @@ static void check_variant(uint32_t flags, uint32_t n, uint32_t density, uint32_t
     w.frames = (uint64_t)(uintptr_t)frames.data();
     w.execute_list = (uint64_t)(uintptr_t)list.data();
     const uint32_t whole = damacy__exec_wave_variant(w);
+    const bool is_one = n > 200 || flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE ||
+                        (expected & DAMACY__ZSTD_EXECUTE_SERIAL && density <= 90);
     for (uint32_t i : {0u, n / 2, n - 1})
         CHECK_EQ(damacy__exec_variant(w, whole, i), expected);
     for (uint32_t shape : shapes) // of few frames each may have some
-        CHECK_EQ(damacy__exec_is_idle(whole, shape),
-                 (n > 200 || flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE) && shape != expected);
+        CHECK_EQ(damacy__exec_is_idle(whole, shape), is_one && shape != expected);
     CHECK(!damacy__exec_is_idle(whole, expected));
 }
 
@@ -632,6 +633,8 @@ TEST(frames_that_shrink_to_little_go_by_one_warp)
 {
     static const uint32_t small = DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
     static const uint32_t large = DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
+    static const uint32_t few = DAMACY__ZSTD_EXECUTE_1024X3 | small;
+    static const uint32_t relay = DAMACY__ZSTD_EXECUTE_RELAY | small;
     static const uint32_t hundreds = DAMACY__ZSTD_EXECUTE_256X4 | small;
     static const uint32_t thousand = hundreds | DAMACY__ZSTD_EXECUTE_128X2;
     static const uint32_t beside = DAMACY__ZSTD_EXECUTE_128X4 | small;
@@ -639,7 +642,19 @@ TEST(frames_that_shrink_to_little_go_by_one_warp)
         DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2 | large;
     static const struct {
         uint32_t flags, n, density, literals, variant;
-    } cases[] = {{hundreds, 201, 30, 64, small},
+    } cases[] = {{few, 80, 5, 64, small},
+                 {few, 80, 5, 65, DAMACY__ZSTD_EXECUTE_1024X3},
+                 {few, 132, 6, 64, DAMACY__ZSTD_EXECUTE_1024X3},
+                 {few, 133, 30, 64, small},
+                 {few, 200, 31, 64, DAMACY__ZSTD_EXECUTE_1024X3},
+                 {few | relay, 100, 5, 64, small},
+                 {few | relay, 100, 6, 64, DAMACY__ZSTD_EXECUTE_RELAY},
+                 {relay, 133, 5, 64, small},
+                 {relay, 264, 6, 64, DAMACY__ZSTD_EXECUTE_RELAY},
+                 {small | DAMACY__ZSTD_EXECUTE_WIDE, 264, 6, 64, DAMACY__ZSTD_EXECUTE_RELAY},
+                 {hundreds, 101, 30, 64, small},
+                 {hundreds, 101, 31, 64, DAMACY__ZSTD_EXECUTE_256X4},
+                 {hundreds, 201, 30, 64, small},
                  {hundreds, 600, 31, 64, DAMACY__ZSTD_EXECUTE_256X4},
                  {hundreds, 600, 30, 65, DAMACY__ZSTD_EXECUTE_256X4},
                  {thousand, 601, 90, 64, small},

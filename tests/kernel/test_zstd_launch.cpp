@@ -246,8 +246,8 @@ TEST(zstd_launch_takes_shapes_and_records_of_blosc_for_blosc_alone)
     const damacy__blosc_wave blosc = {};
     const uint32_t by_sequence = DAMACY__ZSTD_FLAG_BY_SEQUENCE;
 
-    for (const uint32_t n : {1u, 49u, 50u, 200u, 201u, 601u, 1001u, 1201u, 100000u}) {
-        const uint32_t serial = n <= 200    ? 0
+    for (const uint32_t n : {1u, 49u, 50u, 79u, 80u, 200u, 201u, 601u, 1001u, 1201u, 100000u}) {
+        const uint32_t serial = n <= 79     ? 0
                                 : n <= 1000 ? DAMACY__ZSTD_EXECUTE_128X2_SERIAL
                                             : DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
         CHECK_EQ(shapes_of(n, 0, false, nullptr) & DAMACY__ZSTD_EXECUTE_SERIAL, serial);
@@ -295,14 +295,16 @@ TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
         CHECK_EQ(shapes_of(n, 262144, true, nullptr),
                  DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | serial);
     }
-    for (const uint32_t n : {1u, 150u}) {
-        CHECK_EQ(shapes_of(n, 262144, true, nullptr), DAMACY__ZSTD_EXECUTE_1024X3);
+    for (const uint32_t n : {1u, 79u, 80u, 150u}) {
+        CHECK_EQ(shapes_of(n, 262144, true, nullptr),
+                 DAMACY__ZSTD_EXECUTE_1024X3 | (n < 80 ? 0 : serial));
     }
     CHECK(chosen_for(75, 262144, 4, nullptr) & DAMACY__ZSTD_EXECUTE_1024X3);
     CHECK(chosen_for(76, 262144, 4, nullptr) & DAMACY__ZSTD_EXECUTE_256X4);
     CHECK(chosen_for(2, 262144, UINT32_MAX, nullptr) & DAMACY__ZSTD_EXECUTE_256X4);
     for (const uint32_t n : {4u, 60u, 113u, 150u}) { // large ones, too
-        CHECK_EQ(shapes_of(n, 9 << 20, true, nullptr), DAMACY__ZSTD_EXECUTE_1024X3);
+        CHECK_EQ(shapes_of(n, 9 << 20, true, nullptr),
+                 DAMACY__ZSTD_EXECUTE_1024X3 | (n < 80 ? 0 : serial));
     }
     CHECK_EQ(shapes_of(151, 1 << 20, true, nullptr), DAMACY__ZSTD_EXECUTE_256X4 | serial);
     CHECK_EQ(shapes_of(2000, 262144, true, nullptr),
@@ -318,10 +320,13 @@ TEST(zstd_launch_shares_large_frames_among_multiprocessors)
     const uint32_t relay = DAMACY__ZSTD_EXECUTE_RELAY;
 
     for (const uint32_t n : {133u, 200u, 201u, 264u}) {
-        CHECK_EQ(shapes_of(n, 1 << 20, false, nullptr), relay);
+        CHECK_EQ(shapes_of(n, 1 << 20, false, nullptr), relay | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
         CHECK_EQ(shapes_of(n, (1 << 20) - 1, false, nullptr) & relay, 0);
         CHECK_EQ(shapes_of(n, 1 << 20, true, nullptr) & relay, 0);
     }
+    CHECK_EQ(shapes_of(100, 9 << 20, false, nullptr),
+             relay | DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
+    CHECK_EQ(shapes_of(79, 9 << 20, false, nullptr), relay | DAMACY__ZSTD_EXECUTE_WIDE);
     CHECK_EQ(shapes_of(265, 9 << 20, false, nullptr),
              DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
 }
