@@ -1,5 +1,5 @@
-// LZ4 blocks, a warp or a team of warps each. See lz4_abi.h, lz4_sparse.cuh, lz4_team.cuh and
-// lz4_decode.cuh.
+// LZ4 blocks, a warp or a team of warps each. See lz4_abi.h, lz4_sparse.cuh, lz4_shrunk.cuh,
+// lz4_team.cuh and lz4_decode.cuh.
 #include "kernels/lz4_decode.cuh"
 #include "kernels/lz4_sparse.cuh"
 #include "kernels/lz4_team.cuh"
@@ -46,7 +46,7 @@ extern "C" __global__
     }
 }
 
-// CTAs that one multiprocessor should hold of the kernel for sparse blocks.
+// CTAs that one multiprocessor should hold of the kernel for blocks of long sequences.
 #ifndef DAMACY__LZ4_PAIRS
 #if defined(__CUDA_ARCH__) && \
     (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
@@ -68,7 +68,8 @@ extern "C" __global__
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
     const uint32_t member = threadIdx.x >> 5;
     for (uint32_t i = 2 * blockIdx.x + member; i < n; i += 2 * gridDim.x)
-        damacy__lz4_sparse_job(&wave, &pair->stages[member], i, damacy__lane());
+        damacy__lz4_sparse_job(&wave, &pair->stages[member], n <= wave.team_most, i,
+                               damacy__lane());
 }
 
 // Grid: a CTA per entry of the job table, or fewer. Shared memory: LZ4_TEAM4_SHARED, or _TEAM8_.

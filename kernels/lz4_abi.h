@@ -2,8 +2,9 @@
  * or, with DAMACY__LZ4_SIZE_PREFIX, its decoded size as 32 bits little-endian and then the block.
  * damacy_lz4 decodes a table of jobs, a warp each. damacy_lz4_sparse may run before it, on the same
  * wave: of blocks that are hardly compressed it decodes the sequences as long as they are long,
- * which it is faster at. Behind that, damacy_lz4_team4 or damacy_lz4_team8 may run, by teams of as
- * many warps a block, which are faster where blocks are few.
+ * and blocks that shrink to little it decodes whole, unless the wave is for teams. It is faster at
+ * both. Behind that, damacy_lz4_team4 or damacy_lz4_team8 may run, by teams of as many warps a
+ * block, which are faster where blocks are few.
  *
  * The surprising rule: results of blocks that these leave in between say where the next goes on. */
 #pragma once

@@ -448,8 +448,9 @@ DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memor
     damacy__lz4_state s;
     uint32_t n, at = 0;
     damacy__lz4_begin(&job, &s, &n);
-    if (s.status == DAMACY__JOB_OK && (is_team || (wave->is_begun && damacy__lz4_is_sparse(&s))) &&
-        !damacy__lz4_resume(result, &s, &at))
+    const bool is_begun =
+        wave->is_begun && (damacy__lz4_is_sparse(&s) || damacy__lz4_is_shrunk(&s));
+    if (s.status == DAMACY__JOB_OK && (is_team || is_begun) && !damacy__lz4_resume(result, &s, &at))
         return;
     if (s.status == DAMACY__JOB_OK && !is_there)
         (void)damacy__lz4_fail(&s, DAMACY__JOB_UNSUPPORTED, at);

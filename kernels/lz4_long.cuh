@@ -20,6 +20,10 @@
     15u // 16ths of its content that a block takes, or more, with long sequences
 #endif
 
+#ifndef DAMACY__LZ4_SHRUNK
+#define DAMACY__LZ4_SHRUNK 24u // times its bytes, or more: what a block makes that shrinks much
+#endif
+
 // Output positions count from the 16-byte boundary at or below the first output byte, which is
 // `first`. Bytes below `begin` are in global memory, others below `end` in the tile.
 typedef struct damacy__lz4_state {
@@ -154,6 +158,22 @@ DAMACY__INLINE uint32_t damacy__lz4_byte(const damacy__lz4_state* s, uint32_t at
     return at < s->size && lane < s->size - at ? s->src[at + lane] : 0;
 }
 
+// Copies n bytes, 16 or more, between ranges that do not overlap, by the warp, in units of 16 that
+// are aligned in the output; [low, high) may be read.
+DAMACY__INLINE void damacy__lz4_units(uint8_t* dst, const uint8_t* src, uint32_t n,
+                                      const uint8_t* low, const uint8_t* high, uint32_t lane)
+{
+    const uint32_t head = (0 - (uint32_t)(uintptr_t)dst) & 15, n_units = (n - head) / 16;
+    const uint32_t rest = head + 16 * n_units; // lanes up to 15 copy the head, others the rest
+    const uint32_t i = lane < 16 ? lane : rest + lane - 16;
+    const bool has = lane < 16 ? lane < head : i < n;
+    const uint8_t v = has ? src[i] : 0;
+    for (uint32_t k = lane; k < n_units; k += 32)
+        *(damacy__u32x4*)(dst + head + 16 * k) = damacy__load16(src + head + 16 * k, low, high);
+    if (has)
+        dst[i] = v;
+}
+
 // Literals from the source to the output, which has room for them.
 DAMACY__INLINE void damacy__lz4_literals(const damacy__lz4_state* s, uint32_t from, uint32_t n,
                                          uint32_t lane)
@@ -172,16 +192,7 @@ DAMACY__INLINE void damacy__lz4_literals(const damacy__lz4_state* s, uint32_t fr
             dst[lane + 32] = v[1];
         return;
     }
-    const uint32_t head = (0 - (uint32_t)(uintptr_t)dst) & 15, n_units = (n - head) / 16;
-    const uint32_t rest = head + 16 * n_units; // lanes up to 15 copy the head, others the rest
-    const uint32_t i = lane < 16 ? lane : rest + lane - 16;
-    const bool has = lane < 16 ? lane < head : i < n;
-    const uint8_t v = has ? src[i] : 0;
-    for (uint32_t k = lane; k < n_units; k += 32)
-        *(damacy__u32x4*)(dst + head + 16 * k) =
-            damacy__load16(src + head + 16 * k, s->src, s->src + s->size);
-    if (has)
-        dst[i] = v;
+    damacy__lz4_units(dst, src, n, s->src, s->src + s->size, lane);
 }
 
 // Long sequences one after another, from global memory to global memory, until their credit is used
@@ -340,6 +351,12 @@ DAMACY__INLINE bool damacy__lz4_is_sparse(const damacy__lz4_state* s)
 DAMACY__INLINE bool damacy__lz4_shrinks(const damacy__lz4_state* s, uint32_t times)
 {
     return (uint64_t)times * s->size <= s->limit - s->first;
+}
+
+// Whether damacy_lz4_sparse takes a block to its end, where no teams come behind it.
+DAMACY__INLINE bool damacy__lz4_is_shrunk(const damacy__lz4_state* s)
+{
+    return s->status == DAMACY__JOB_OK && damacy__lz4_shrinks(s, DAMACY__LZ4_SHRUNK);
 }
 
 // Leaves a job to the next kernel, from byte `at` of the block on. One thread; result->zero is not

@@ -6,7 +6,7 @@
 // them too. A match has 4 bytes or more and comes later, so no two sequences share a word.
 #pragma once
 
-#include "kernels/lz4_long.cuh"
+#include "kernels/lz4_shrunk.cuh"
 
 #define DAMACY__LZ4_FAR    48u   // bytes of the source from token to token, or more, go on here
 #define DAMACY__LZ4_NEAR   24u   // the same, of the 2nd to 8th token, to begin
@@ -301,17 +301,23 @@ DAMACY__INLINE uint32_t damacy__lz4_sparse(damacy__lz4_state* s, damacy__lz4_sta
     return stage->place;
 }
 
-// One job, by one warp: to its end, or until damacy_lz4 is to go on.
+// One job, by one warp: to its end, or until damacy_lz4 is to go on. is_team: teams come behind.
 DAMACY__INLINE void damacy__lz4_sparse_job(const damacy__lz4_wave* wave, damacy__lz4_stage* stage,
-                                           uint32_t index, uint32_t lane)
+                                           bool is_team, uint32_t index, uint32_t lane)
 {
     damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];
     damacy__lz4_state s;
-    uint32_t n;
+    uint32_t n, at;
     damacy__lz4_begin(&job, &s, &n);
-    if (!damacy__lz4_is_sparse(&s))
+    if (!is_team && damacy__lz4_is_shrunk(&s)) {
+        const uint32_t memory = damacy__shared_address(stage->bytes);
+        damacy__lz4_shrunk(&s, memory, DAMACY__LZ4_FILL, lane);
+        at = s.size;
+    } else if (damacy__lz4_is_sparse(&s)) {
+        at = damacy__lz4_sparse(&s, stage, lane);
+    } else {
         return; // not begun
-    const uint32_t at = damacy__lz4_sparse(&s, stage, lane);
+    }
     damacy__lz4_finish(wave, index, &s, lane);
     if (lane == 0 && at != s.size)
         damacy__lz4_leave((damacy__job_result*)(uintptr_t)wave->results + index, &s, at);

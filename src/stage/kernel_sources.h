@@ -23,6 +23,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/lz4_abi.h", damacy__source_lz4_abi_h},
     {"kernels/lz4_decode.cuh", damacy__source_lz4_decode_cuh},
     {"kernels/lz4_long.cuh", damacy__source_lz4_long_cuh},
+    {"kernels/lz4_shrunk.cuh", damacy__source_lz4_shrunk_cuh},
     {"kernels/lz4_sparse.cuh", damacy__source_lz4_sparse_cuh},
     {"kernels/lz4_team.cuh", damacy__source_lz4_team_cuh},
     {"kernels/lz4_team_tokens.cuh", damacy__source_lz4_team_tokens_cuh},

@@ -257,13 +257,15 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
     damacy__lz4_wave w = damacy__lz4_wave_of(call->jobs, call->n_jobs, call->results, max_jobs);
     void* parameters[1];
 
+    if (max_jobs <= DAMACY__LZ4_TEAM_PER * (uint64_t)device->n_multiprocessors) {
+        w.team_most = max_jobs;
+    }
     parameters[0] = &w;
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call->stream,
                                 (n_blocks + 1) / 2, 64, DAMACY__LZ4_SPARSE_SHARED, parameters,
                                 err));
     w.is_begun = 1;
-    if (max_jobs <= DAMACY__LZ4_TEAM_PER * (uint64_t)device->n_multiprocessors) {
-        w.team_most = max_jobs;
+    if (w.team_most) {
         DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &w, max_jobs, err));
     }
     return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32,

@@ -1,16 +1,20 @@
 // One wave of kernels/lz4.cu on the CPU, by any of the ways that it may take.
 #pragma once
 #include "tests/simt/simt.h"
+static uint32_t lz4_shrunk_times; // as the kernels' number, or 0: all blocks are taken for such
+#define DAMACY__LZ4_SHRUNK lz4_shrunk_times
 #include "kernels/lz4.cu"
 
 struct lz4_way {
     bool is_sparse_first; // else as streams of blosc go
     uint32_t team;        // warps, 0 if none
+    bool is_shrunk;       // as if all blocks shrank to little
 };
 
 // All of them.
-static const lz4_way lz4_ways[] = {{false, 0}, {false, 4}, {false, 8},
-                                   {true, 0},  {true, 4},  {true, 8}};
+static const lz4_way lz4_ways[] = {{false, 0, false}, {false, 4, false}, {false, 8, false},
+                                   {true, 0, false},  {true, 4, false},  {true, 8, false},
+                                   {true, 0, true}};
 
 // The kernel for teams of 4 or 8 warps.
 static void lz4_run_team(const damacy__lz4_wave& wave, uint32_t team)
@@ -23,7 +27,7 @@ static void lz4_run_team(const damacy__lz4_wave& wave, uint32_t team)
 }
 
 static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const uint32_t* n_jobs,
-                    uint32_t max_jobs, lz4_way way = {true, 0})
+                    uint32_t max_jobs, lz4_way way = {true, 0, false})
 {
     damacy__lz4_wave wave;
 
@@ -32,11 +36,12 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
     wave.n_jobs = (uint64_t)(uintptr_t)n_jobs;
     wave.results = (uint64_t)(uintptr_t)results;
     wave.max_jobs = max_jobs;
+    wave.team_most = way.team ? max_jobs : 0;
+    lz4_shrunk_times = way.is_shrunk ? 0 : 24;
     if (way.is_sparse_first)
         simt::launch(dim3((max_jobs + 1) / 2), dim3(64), DAMACY__LZ4_SPARSE_SHARED,
                      [&] { damacy_lz4_sparse(wave); });
     wave.is_begun = way.is_sparse_first;
-    wave.team_most = way.team ? max_jobs : 0;
     if (way.team)
         lz4_run_team(wave, way.team);
     if (way.is_sparse_first)

@@ -47,7 +47,7 @@ static std::vector<damacy__job_result> decode(const std::vector<bytes>& contents
         jobs[i].expected_size = contents[i].size();
         jobs[i].dst_capacity = contents[i].size() - missing;
     }
-    lz4_run(jobs.data(), results.data(), &n, n, {true, team});
+    lz4_run(jobs.data(), results.data(), &n, n, {true, team, false});
     return results;
 }
 
