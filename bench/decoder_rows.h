@@ -51,9 +51,12 @@ static void add_little(std::vector<row>* to)
 
     rows.push_back({"labels", "lz4", 1, 64 * k, 512, 0, 0, "long sequences among short ones"});
     rows.push_back({"labels", "lz4", 1, m, 256, 0, 0, ""});
+    rows.push_back({"labels", "lz4", 1, 64 * k, 16384, 0, 0, ""});
     rows.push_back({"labels", "blosc-lz4", 5, 256 * k, 1024, 0, 0, ""});
     rows.push_back({"labels", "blosc", 5, 256 * k, 1024, 0, 0, ""});
     rows.push_back({"labels", "zstd", 3, 256 * k, 4096, 0, 0, ""});
+    rows.push_back({"labels", "zstd", 3, 256 * k, 200, 0, 0, "a wave while reading is the limit"});
+    rows.push_back({"labels", "zstd", 3, 256 * k, 200, 2, 0, ""});
     for (const char* kind : {"mask", "cells64", "cells32", "floats", "spots", "rows"}) {
         rows.push_back({kind, "zstd", 3, 256 * k, 2048, 0, 0, "shrinks to little"});
         rows.push_back({kind, "lz4", 1, 64 * k, 8192, 0, 0, ""});
