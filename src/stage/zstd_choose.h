@@ -129,7 +129,9 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->device->n_multiprocessors;
     const bool are_few = 5 * run->n_jobs <= 3 * n;
-    const uint32_t serial = are_few || run->call->blosc ? 0 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+    const bool has_other = run->kernels->tiles & DAMACY__ZSTD_EXECUTE_1024X3; /* for dense frames */
+    const uint32_t serial =
+        are_few || run->call->blosc || !has_other ? 0 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
     const uint32_t least = are_few            ? DAMACY__ZSTD_RELAY_SIZE / 4
                            : run->n_jobs <= n ? 2 * DAMACY__ZSTD_RELAY_SIZE
                                               : DAMACY__ZSTD_RELAY_SIZE;

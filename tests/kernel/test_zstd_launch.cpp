@@ -197,12 +197,13 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
 }
 
 // What is chosen for n jobs of `size` bytes in one of n_concurrent waves: flags, of them shapes,
-// one of execution for frames at least, and how literals are decoded.
+// one of execution for frames at least, and how literals are decoded. `missing`: shapes for which
+// the device has too little shared memory.
 struct chosen {
     uint32_t flags, literals;
 };
 static chosen all_chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
-                             const damacy__blosc_wave* blosc)
+                             const damacy__blosc_wave* blosc, uint32_t missing = 0)
 {
     damacy__zstd_kernels all = {};
     damacy__zstd_call call = {};
@@ -215,6 +216,7 @@ static chosen all_chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
                 DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_128X2_SERIAL |
                 DAMACY__ZSTD_EXECUTE_64X4_SERIAL | DAMACY__ZSTD_EXECUTE_RELAY |
                 DAMACY__ZSTD_EXECUTE_WIDE;
+    all.tiles &= ~missing;
     call.n_concurrent = n_concurrent;
     call.blosc = blosc;
     run.kernels = &all;
@@ -257,6 +259,22 @@ TEST(zstd_launch_takes_shapes_and_records_of_blosc_for_blosc_alone)
         const uint32_t large = chosen_for(n, 9 << 20, 1, &blosc);
         CHECK_EQ(large & by_sequence, n > 200 ? by_sequence : 0);
         CHECK_EQ((large & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) != 0, n <= 200);
+    }
+}
+
+// Of these one is for frames that are dense.
+TEST(zstd_launch_takes_what_a_device_of_little_shared_memory_has)
+{
+    const uint32_t large =
+        DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
+    const uint32_t dense =
+        DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K;
+
+    for (const uint32_t n : {1u, 79u, 80u, 150u, 200u, 201u, 1001u}) {
+        for (const uint32_t n_concurrent : {1u, 2u}) {
+            CHECK(all_chosen_for(n, 262144, n_concurrent, nullptr, large).flags & dense);
+            CHECK(all_chosen_for(n, 9 << 20, n_concurrent, nullptr, large).flags & dense);
+        }
     }
 }
 
