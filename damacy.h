@@ -35447,7 +35447,9 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     const damacy__kernel* blosc = run->call->blosc_kernels;
     const bool by_sequence = run->wave.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE;
     const uint64_t most = 8ull * run->device->n_multiprocessors;
-    bool has_others = false; /* than relays and what may have all frames */
+    const uint32_t others = run->options.execute & /* than relays and what may have all frames */
+                            ~(DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_RELAY |
+                              DAMACY__ZSTD_EXECUTE_WIDE | DAMACY__ZSTD_EXECUTE_SERIAL);
     uint32_t n_tiles = 0;
 
     if (run->options.execute & DAMACY__ZSTD_EXECUTE_LINKS) {
@@ -35472,7 +35474,6 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
         run->also = damacy__zstd_turns(run, tile) ? DAMACY__ZSTD_FLAG_SHARED : 0;
-        has_others = has_others || !(tile.flag & DAMACY__ZSTD_EXECUTE_SERIAL);
         if (n_tiles++ == 0 || run->n_jobs <= 1000 || by_sequence) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
@@ -35489,7 +35490,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         if (!(run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY << i)) {
             continue;
         }
-        if (!has_others) { /* one of the kernels takes all frames */
+        if (!others) { /* one of the kernels takes all frames */
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, threads, shared, err));
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, 0, kernel, grid, threads, shared, err));
