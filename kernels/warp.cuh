@@ -265,6 +265,22 @@ DAMACY__INLINE uint32_t damacy__atomic_load(const uint32_t* p)
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 #endif
 }
+DAMACY__INLINE uint64_t damacy__atomic_load64(const uint64_t* p)
+{
+#ifdef __CUDACC__
+    return *(const volatile uint64_t*)p;
+#else
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+#endif
+}
+DAMACY__INLINE void damacy__atomic_store(uint32_t* p, uint32_t v)
+{
+#ifdef __CUDACC__
+    *(volatile uint32_t*)p = v;
+#else
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+#endif
+}
 DAMACY__INLINE uint32_t damacy__atomic_add(uint32_t* p, uint32_t v)
 {
     return atomicAdd(p, v);

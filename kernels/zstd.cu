@@ -4,17 +4,21 @@
 #include "kernels/zstd_parse.cuh"
 #include "kernels/zstd_allocate.cuh"
 #include "kernels/zstd_trees.cuh"
+#include "kernels/zstd_order.cuh"
 #include "kernels/zstd_resolve.cuh"
 #include "kernels/zstd_split.cuh"
 #include "kernels/zstd_place.cuh"
 #include "kernels/zstd_checksum.cuh"
 
-// Warp per job, or thread: checks headers, counts, resets the result.
+// Warp per job, or thread: checks headers, counts, resets the result, and what allocate takes its
+// parts by.
 extern "C" __global__ __launch_bounds__(64) void damacy_zstd_count(damacy__zstd_wave w)
 {
     const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_spread(n, 1);
     const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 
+    if (thread == 0)
+        damacy__zstd_counts(w)->jobs = damacy__zstd_chain{};
     if (thread % spread && spread < 32)
         return;
     for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread) {
@@ -29,7 +33,7 @@ extern "C" __global__ __launch_bounds__(64) void damacy_zstd_count(damacy__zstd_
     }
 }
 
-// One block of 1024 threads.
+// A block of 1024 threads per JOBS_PART jobs.
 extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_allocate(damacy__zstd_wave w)
 {
     DAMACY__SHARED(damacy__zstd_allocate_shared, shared);
@@ -61,8 +65,8 @@ extern "C" __global__ __launch_bounds__(64) void damacy_zstd_trees(damacy__zstd_
     damacy__zstd_trees_decode(w, shared.warps[threadIdx.x / 32]);
 }
 
-// One or two blocks of 1024 threads.
-extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_order(damacy__zstd_wave w)
+// One to three blocks of 1024 threads per LIST_PART blocks or frames.
+extern "C" __global__ __launch_bounds__(1024, 1) void damacy_zstd_order(damacy__zstd_wave w)
 {
     DAMACY__SHARED(damacy__zstd_order_shared, shared);
     damacy__zstd_order(w, shared);

@@ -6,9 +6,10 @@
  * the early literals, which neither fse nor resolve and place need; the late literals and place.
  *
  *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records
- *   allocate  one block of threads: places of the jobs' shares in scratch; zeroes the counters
+ *   allocate  places of the jobs' shares in scratch, of a part of the jobs behind those of the part
+ *             before; zeroes the counters
  *   fill      warp or thread per job: walks the headers again, fills frames, blocks, keys, trees
- *   order     lists of blocks with sequences and of frames, most work first
+ *   order     lists of blocks with sequences and of frames, of each part of them most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   trees     Huffman tree descriptions -> weights
  *   order     again, with FLAG_LITERALS: lists of blocks with Huffman literals, unless these have
@@ -199,6 +200,15 @@ typedef struct damacy__zstd_span {
 } damacy__zstd_span;
 static_assert(sizeof(damacy__zstd_span) == 64, "ABI");
 
+/* Parts of a table that blocks of threads take one after another: each adds to the sums that the
+ * part before has left. */
+typedef struct damacy__zstd_chain {
+    uint32_t n_taken, n_done;
+} damacy__zstd_chain;
+
+#define DAMACY__ZSTD_JOBS_PART 4096u /* jobs of a part, and entries of a list's */
+#define DAMACY__ZSTD_LIST_PART 16384u
+
 /* Counts within the tables: what did not fit is not counted. */
 typedef struct damacy__zstd_counters {
     uint64_t n_literal_bytes;             /* allocate: used of the literal scratch */
@@ -222,9 +232,12 @@ typedef struct damacy__zstd_counters {
     uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute, or how
                             many have been taken in line */
     uint32_t literals;   /* place: bytes of literals per KB of the frames that density is of */
-    uint32_t zero[1];
+    damacy__zstd_chain jobs;   /* count: 0; allocate: parts of the jobs */
+    uint32_t n_lists_taken[2]; /* order: parts of lists, those of literals by a pass of its own */
+    uint32_t n_lists_done[3];  /* order: parts of the blocks with sequences, frames, literals */
+    uint32_t zero[2];
 } damacy__zstd_counters;
-static_assert(sizeof(damacy__zstd_counters) == 128, "ABI");
+static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
 
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
@@ -370,12 +383,14 @@ typedef struct damacy__zstd_wave {
     uint64_t trees;    /* damacy__zstd_tree[max_blocks]; cut: tiles of each block */
     uint64_t keys;     /* damacy__zstd_key[max_blocks]: of the blocks */
     uint64_t logs;     /* uint32_t[max_blocks]: trees: their table logs again */
-    uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, most
-                                sequences first; cut: tiles of the frame before a block */
+    uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, of each
+                                LIST_PART of the blocks most sequences first; cut: tiles of the
+                                frame before a block */
     uint64_t literal_order[3]; /* uint32_t[max_blocks] each: blocks with Huffman literals, by
-                                table log, largest first; the early ones from the front, the
-                                others up to the end */
-    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences, most records first */
+                                table log, of each LIST_PART largest first; the early ones from
+                                the front, the others up to the end */
+    uint64_t execute_list;     /* uint32_t[max_frames]: frames with sequences, of each LIST_PART
+                                most records first */
     uint64_t literals;    /* scratch for literals and records together, 256-byte aligned: literals
                              from the front, records from the back; 64 spare bytes on both sides */
     uint64_t records;     /* uint64_t[max_records]: the same place */

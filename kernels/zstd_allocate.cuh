@@ -1,5 +1,6 @@
-// Shares of a wave's scratch for its jobs, by one block of 1024 threads: frames, blocks, trees,
-// bytes of literals and records, each job's side by side. The surprising rule: how many records a
+// Shares of a wave's scratch for its jobs, by blocks of 1024 threads, which take parts of the jobs
+// one after another: frames, blocks, trees, bytes of literals and records, each job's side by side.
+// The surprising rule: how many records a
 // block makes is not known before it is decoded. Where all that there may be have no room, every
 // job gets room for as many as are likely, and the sequence stage finds more for a block that needs
 // it.
@@ -16,7 +17,7 @@ typedef struct damacy__zstd_allocate_shared {
     damacy__zstd_totals warps[32]; // sums, then what is before each warp
     damacy__zstd_totals base;
     uint64_t n_bytes[32]; // of literals and records, of warps
-    uint32_t n_refused;
+    uint32_t n_refused, part;
     bool fits;
 } damacy__zstd_allocate_shared;
 
@@ -39,8 +40,9 @@ DAMACY__INLINE void damacy__zstd_totals_subtract(damacy__zstd_totals& a,
     a.n_trees -= b.n_trees;
 }
 
-// 4,096 jobs with smaller counts, and what was placed before them, have sums of 32 bits. A job with
-// larger ones gets more literals than any scratch holds, so that its 4,096 are placed one by one.
+// A part of jobs with smaller counts, and what was placed before them, have sums of 32 bits. A job
+// with larger ones gets more literals than any scratch holds, so that its part is placed one by
+// one.
 #define DAMACY__ZSTD_COUNT_MAX (1u << 19)
 
 DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_clamp(damacy__zstd_totals t)
@@ -52,7 +54,7 @@ DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_clamp(damacy__zstd_totals
     return t;
 }
 
-// Of a job, in as few accesses as there can be: a single multiprocessor makes them for all jobs.
+// Of a job, in as few accesses as there can be: one multiprocessor makes them for thousands.
 DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_load(const damacy__zstd_span* s,
                                                             bool is_tight)
 {
@@ -68,7 +70,7 @@ DAMACY__INLINE bool damacy__zstd_is_tight(const damacy__zstd_wave& w, uint32_t n
 {
     uint64_t n_bytes = 0;
 
-#pragma unroll 4
+#pragma unroll 8
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
         const damacy__zstd_totals own = damacy__zstd_totals_load(damacy__zstd_spans(w) + i, false);
         n_bytes += own.n_literal_bytes + 8 * own.n_records;
@@ -147,82 +149,137 @@ static __device__ void damacy__zstd_allocate_each(const damacy__zstd_wave& w, ui
     }
 }
 
-// Sums of warps become what is before each; all of them go to the base if they fit. One whole warp
-// calls it.
+// What has been placed before the part. Behind damacy__zstd_chain_wait and a barrier.
+DAMACY__INLINE damacy__zstd_totals damacy__zstd_placed(const damacy__zstd_wave& w, uint32_t part)
+{
+    const damacy__zstd_counters* const c = damacy__zstd_counts(w);
+    damacy__zstd_totals t = {};
+
+    if (part != 0) {
+        t.n_literal_bytes = damacy__atomic_load64(&c->n_literal_bytes);
+        t.n_records = damacy__atomic_load64(&c->n_records);
+        t.n_frames = damacy__atomic_load(&c->n_frames);
+        t.n_blocks = damacy__atomic_load(&c->n_blocks);
+        t.n_trees = damacy__atomic_load(&c->n_trees);
+    }
+    return t;
+}
+
+// Zeroes the counters, but for those that blocks of threads take parts by.
+DAMACY__INLINE void damacy__zstd_allocate_zero(const damacy__zstd_wave& w)
+{
+    damacy__zstd_counters* const counts = damacy__zstd_counts(w);
+    uint32_t* const word = (uint32_t*)counts + threadIdx.x;
+
+    if (threadIdx.x < sizeof *counts / 4 && word != &counts->jobs.n_taken &&
+        word != &counts->jobs.n_done)
+        *word = 0;
+}
+
+// Leaves what has been placed to the next part or stage. One thread.
+static __device__ void damacy__zstd_allocate_leave(const damacy__zstd_wave& w,
+                                                   const damacy__zstd_allocate_shared& shared,
+                                                   uint32_t part, bool is_tight)
+{
+    damacy__zstd_counters* const c = damacy__zstd_counts(w);
+
+    c->n_literal_bytes = shared.base.n_literal_bytes;
+    c->n_records = shared.base.n_records;
+    c->n_frames = shared.base.n_frames;
+    c->n_blocks = shared.base.n_blocks;
+    c->n_trees = shared.base.n_trees;
+    if (shared.n_refused)
+        damacy__atomic_add(&c->n_refused, shared.n_refused);
+    c->is_tight = is_tight;
+    damacy__zstd_chain_tell(&c->jobs.n_done, part);
+}
+
+// Sums of warps become what is before each; all of them go to the base, and are left to the next
+// part, if they fit. The first warp calls it.
 static __device__ void damacy__zstd_allocate_warps(const damacy__zstd_wave& w,
-                                                   damacy__zstd_allocate_shared& shared)
+                                                   damacy__zstd_allocate_shared& shared,
+                                                   uint32_t part, bool is_tight)
 {
     const uint32_t lane = damacy__lane();
     const damacy__zstd_totals mine = shared.warps[lane];
     damacy__zstd_totals at = damacy__zstd_totals_scan(mine);
 
-    damacy__zstd_totals_add(at, shared.base);
-    damacy__sync_warp(); // the base has been read
+    damacy__zstd_chain_wait(&damacy__zstd_counts(w)->jobs.n_done, part);
+    damacy__sync_warp();
+    const damacy__zstd_totals before = damacy__zstd_placed(w, part);
+    damacy__zstd_totals_add(at, before);
+    damacy__sync_warp(); // that has been read
     if (lane == 31) {
         shared.fits = damacy__zstd_totals_fit(w, at);
+        shared.base = shared.fits ? at : before;
         if (shared.fits)
-            shared.base = at;
+            damacy__zstd_allocate_leave(w, shared, part, is_tight);
     }
     damacy__zstd_totals_subtract(at, mine);
     shared.warps[lane] = at;
 }
 
+// Places the jobs of a part, n of them from `first` on; all threads.
+static __device__ void damacy__zstd_allocate_part(const damacy__zstd_wave& w,
+                                                  damacy__zstd_allocate_shared& shared,
+                                                  uint32_t part, uint32_t n, bool is_tight)
+{
+    constexpr uint32_t PER = DAMACY__ZSTD_JOBS_PART / 1024; // jobs of a thread
+    const uint32_t first = part * DAMACY__ZSTD_JOBS_PART, tid = threadIdx.x, warp = tid / 32;
+    const uint32_t per = damacy__min((n + blockDim.x - 1) / blockDim.x, PER);
+    damacy__zstd_totals mine = {}, at, own[PER];
+
+    if (part == 0)
+        damacy__zstd_allocate_zero(w);
+    if (tid == 0)
+        shared.n_refused = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < PER; k++) {
+        const uint32_t i = 32 * (per * warp + k) + damacy__lane();
+        own[k] = damacy__zstd_totals{};
+        if (k < per && i < n)
+            own[k] = damacy__zstd_totals_clamp(
+                damacy__zstd_totals_load(damacy__zstd_spans(w) + first + i, is_tight));
+        damacy__zstd_totals_add(mine, own[k]);
+    }
+    at = damacy__zstd_totals_scan(mine);
+    if (damacy__lane() == 31)
+        shared.warps[warp] = at;
+    damacy__sync_block();
+    if (warp == 0)
+        damacy__zstd_allocate_warps(w, shared, part, is_tight);
+    damacy__sync_block();
+    if (!shared.fits) {
+        if (tid == 0) {
+            damacy__zstd_allocate_each(w, first, n, is_tight, shared.base, shared.n_refused);
+            damacy__zstd_allocate_leave(w, shared, part, is_tight);
+        }
+        return;
+    }
+    damacy__zstd_totals_add(at, shared.warps[warp]);
+    damacy__zstd_totals_subtract(at, mine);
+#pragma unroll
+    for (uint32_t k = 0; k < PER; k++) {
+        const uint32_t i = 32 * (per * warp + k) + damacy__lane();
+        if (k >= per || i >= n)
+            break;
+        damacy__zstd_span_place(w, damacy__zstd_spans(w) + first + i, own[k].n_records, at);
+        damacy__zstd_totals_add(at, own[k]);
+    }
+}
+
 static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
                                              damacy__zstd_allocate_shared& shared)
 {
-    constexpr uint32_t PER = 4; // jobs of a thread at once
-    const uint32_t n = damacy__zstd_n_jobs(w), tid = threadIdx.x, warp = tid / 32;
-    const uint32_t per = damacy__min((n + blockDim.x - 1) / blockDim.x, PER);
-    const bool is_tight = damacy__zstd_is_tight(w, n, shared);
+    const uint32_t n = damacy__zstd_n_jobs(w), size = DAMACY__ZSTD_JOBS_PART;
+    const uint32_t n_parts = damacy__zstd_parts(n, size);
+    const bool is_tight = (n_parts > 1 || blockIdx.x == 0) && damacy__zstd_is_tight(w, n, shared);
 
-    if (tid == 0) {
-        shared.base = damacy__zstd_totals{};
-        shared.n_refused = 0;
-    }
-    for (uint32_t first = 0; first < n; first += PER * blockDim.x) {
-        damacy__zstd_totals mine = {}, at, own[PER];
-#pragma unroll
-        for (uint32_t k = 0; k < PER; k++) {
-            const uint32_t i = first + 32 * (per * warp + k) + damacy__lane();
-            own[k] = damacy__zstd_totals{};
-            if (k < per && i < n)
-                own[k] = damacy__zstd_totals_clamp(
-                    damacy__zstd_totals_load(damacy__zstd_spans(w) + i, is_tight));
-            damacy__zstd_totals_add(mine, own[k]);
-        }
-        at = damacy__zstd_totals_scan(mine);
-        if (damacy__lane() == 31)
-            shared.warps[warp] = at;
-        damacy__sync_block();
-        if (warp == 0)
-            damacy__zstd_allocate_warps(w, shared);
-        damacy__sync_block();
-        if (shared.fits) {
-            damacy__zstd_totals_add(at, shared.warps[warp]);
-            damacy__zstd_totals_subtract(at, mine);
-#pragma unroll
-            for (uint32_t k = 0; k < PER; k++) {
-                const uint32_t i = first + 32 * (per * warp + k) + damacy__lane();
-                if (k >= per || i >= n)
-                    break;
-                damacy__zstd_span_place(w, damacy__zstd_spans(w) + i, own[k].n_records, at);
-                damacy__zstd_totals_add(at, own[k]);
-            }
-        } else if (tid == 0) {
-            damacy__zstd_allocate_each(w, first, damacy__min(PER * blockDim.x, n - first), is_tight,
-                                       shared.base, shared.n_refused);
-        }
-        damacy__sync_block(); // the sums are written again
-    }
-    if (tid == 0) {
-        damacy__zstd_counters c = {};
-        c.n_literal_bytes = shared.base.n_literal_bytes;
-        c.n_records = shared.base.n_records;
-        c.n_frames = shared.base.n_frames;
-        c.n_blocks = shared.base.n_blocks;
-        c.n_trees = shared.base.n_trees;
-        c.n_refused = shared.n_refused;
-        c.is_tight = is_tight;
-        *damacy__zstd_counts(w) = c;
+    for (uint32_t part = blockIdx.x;; part += gridDim.x) {
+        if (n_parts > 1)
+            part = damacy__zstd_chain_next(&damacy__zstd_counts(w)->jobs.n_taken, &shared.part);
+        if (part >= n_parts)
+            return;
+        damacy__zstd_allocate_part(w, shared, part, damacy__min(n - part * size, size), is_tight);
     }
 }

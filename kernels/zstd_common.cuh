@@ -56,6 +56,43 @@ DAMACY__INLINE uint32_t damacy__zstd_n_jobs(const damacy__zstd_wave& w)
     return n > w.first_job ? damacy__min(n - w.first_job, w.max_jobs) : 0;
 }
 
+// ---- parts of a table, one after another; see damacy__zstd_chain ----
+
+DAMACY__INLINE uint32_t damacy__zstd_parts(uint32_t n, uint32_t size)
+{
+    return n <= size ? 1 : (n - 1) / size + 1;
+}
+
+// The part that a block of threads takes next, which all before it have been taken of. All of its
+// threads; `told`: a word of shared memory.
+DAMACY__INLINE uint32_t damacy__zstd_chain_next(uint32_t* n_taken, uint32_t* told)
+{
+    damacy__sync_block(); // it is not in use
+    if (threadIdx.x == 0)
+        *told = damacy__atomic_add(n_taken, 1);
+    damacy__sync_block();
+    const uint32_t part = *told;
+    damacy__sync_block();
+    return part;
+}
+
+// Waits for the sums of the part before. The first thread does, and a barrier follows.
+DAMACY__INLINE void damacy__zstd_chain_wait(const uint32_t* n_done, uint32_t part)
+{
+    if (part == 0 || threadIdx.x != 0)
+        return;
+    while (damacy__atomic_load(n_done) != part) // it is under way, and waits for none behind it
+        __nanosleep(32);
+    damacy__device_fence();
+}
+
+// Tells the next part that sums are there. One thread, behind a barrier.
+DAMACY__INLINE void damacy__zstd_chain_tell(uint32_t* n_done, uint32_t part)
+{
+    damacy__device_fence();
+    damacy__atomic_store(n_done, part + 1);
+}
+
 // Records for which a block with that capacity takes room.
 DAMACY__INLINE uint32_t damacy__zstd_record_room(uint32_t capacity)
 {

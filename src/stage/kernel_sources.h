@@ -61,6 +61,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_header.cuh", damacy__source_zstd_header_cuh},
     {"kernels/zstd_key.cuh", damacy__source_zstd_key_cuh},
     {"kernels/zstd_parse.cuh", damacy__source_zstd_parse_cuh},
+    {"kernels/zstd_order.cuh", damacy__source_zstd_order_cuh},
     {"kernels/zstd_place.cuh", damacy__source_zstd_place_cuh},
     {"kernels/zstd_resolve.cuh", damacy__source_zstd_resolve_cuh},
     {"kernels/zstd_sequences.cu", damacy__source_zstd_sequences_cu},

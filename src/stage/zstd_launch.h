@@ -151,19 +151,28 @@ static damacy_status damacy__zstd_join(damacy__zstd_pass* run, damacy_error* err
 
 /* Trees of literals, on side 0: before the sequence stage, or where few blocks leave room beside it
  * and it takes longest, after its launch. A multiprocessor has as many warps at them as it has work
- * for, no more: it begins with sequences when it is through. */
+ * for, no more: it begins with sequences when it is through. Four blocks of threads have 64 trees
+ * at once; from two rounds of these on, so many that all may be. */
 static damacy_status damacy__zstd_launch_trees(damacy__zstd_pass* run, damacy_error* err)
 {
-    const uint64_t most = 4ull * run->device->n_multiprocessors;
+    const uint64_t n = run->device->n_multiprocessors;
+    const uint64_t most = (run->n_blocks > 128 * n ? 16 : 4) * n;
 
     return damacy__zstd_step_beside(run, 0, &run->kernels->front.kernels[DAMACY__ZSTD_TREES],
-                                    DAMACY__MIN(damacy__zstd_pairs(run), most), 64, 0, err);
+                                    DAMACY__MIN(damacy__div_up(run->n_blocks, 2), most), 64, 0,
+                                    err);
 }
 
 /* Literals by shares have one list for all table logs, which is made with the others. */
 static bool damacy__zstd_has_one_list(const damacy__zstd_pass* run)
 {
     return run->options.literals != DAMACY__ZSTD_LANES;
+}
+
+/* Blocks of threads that make `kinds` kinds of lists. */
+static uint64_t damacy__zstd_list_grid(const damacy__zstd_pass* run, uint32_t kinds)
+{
+    return kinds * damacy__div_up(DAMACY__MAX(run->n_blocks, 1), DAMACY__ZSTD_LIST_PART);
 }
 
 /* Lists of blocks with sequences, of frames, and of literals if these need no trees; on side 1. */
@@ -173,7 +182,7 @@ static damacy_status damacy__zstd_launch_order(damacy__zstd_pass* run, damacy_er
 
     run->also = is_one ? DAMACY__ZSTD_FLAG_ONE_LIST | run->options.early : 0;
     return damacy__zstd_step_beside(run, 1, &run->kernels->front.kernels[DAMACY__ZSTD_ORDER],
-                                    is_one ? 3 : 2, 1024, 0, err);
+                                    damacy__zstd_list_grid(run, is_one ? 3 : 2), 1024, 0, err);
 }
 
 /* To what the sequence stage needs; trees stay under way. Tables, which take longest, are in line:
@@ -186,7 +195,9 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
 
     run->division = damacy__zstd_division_of(run, false);
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], warps, 64, 0, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE], 1, 1024, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE],
+                                  damacy__div_up(run->n_jobs, DAMACY__ZSTD_JOBS_PART), 1024, 0,
+                                  err));
     DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
@@ -212,7 +223,8 @@ static damacy_status damacy__zstd_launch_lists(damacy__zstd_pass* run, damacy_er
         return DAMACY_OK;
     }
     run->also = DAMACY__ZSTD_FLAG_LITERALS | run->options.early;
-    return damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER], 1, 1024, 0, err);
+    return damacy__zstd_step_beside(run, 0, &front[DAMACY__ZSTD_ORDER],
+                                    damacy__zstd_list_grid(run, 1), 1024, 0, err);
 }
 
 /* Literals by shares, DAMACY__ZSTD_SPLIT or another of these, on a side stream. */

@@ -44,6 +44,9 @@ cases() {
             zstd_jump zstd_fse_few zstd_literals zstd_t zstd_place zstd_order; do
             echo "zstd $kernels small_wave"
         done
+        for kernels in zstd_allocate zstd_order; do # parts by several blocks of threads
+            echo "zstd $kernels many_small"
+        done
         echo "codec lz4 decodes_lz4_and_blosc"
         echo "codec blosc decodes_lz4_and_blosc"
         for kernels in zstd_blosc_64 zstd_blosc_128x2 zstd_blosc_256x2 zstd_blosc_1024 zstd_blosc_fse_few; do

@@ -76,7 +76,7 @@ TEST(zstd_gpu_decodes_every_valid_frame)
     valid_waves(files, 32, o, 11, false, false);
 }
 
-// More than execution has blocks of threads, which take them in line.
+// More than execution has blocks of threads, which take them in line, and than one places or lists.
 TEST(zstd_gpu_decodes_many_small_frames)
 {
     if (!gpu()) {
@@ -84,7 +84,9 @@ TEST(zstd_gpu_decodes_many_small_frames)
     }
     const std::vector<corpus_file> files = corpus_load("C_cs14_s1001");
     std::vector<corpus_file> many;
-    for (size_t i = 0; many.size() < 64u * (unsigned)gpu()->device.n_multiprocessors + 500; i++) {
+    const size_t n =
+        std::max(64u * (unsigned)gpu()->device.n_multiprocessors, 2 * DAMACY__ZSTD_LIST_PART) + 500;
+    for (size_t i = 0; many.size() < n; i++) {
         const corpus_file& f = files[i % files.size()];
         if (number(f.row, "bytes", 10) <= 4096) {
             many.push_back(f);

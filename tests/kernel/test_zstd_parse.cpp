@@ -294,14 +294,16 @@ TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
     }
 }
 
-// Jobs of a frame each and of these numbers of blocks, placed.
+// Jobs of a frame each and of these numbers of blocks, placed by `n_threads` blocks of threads,
+// half of which are there at the same time.
 struct placed {
     std::vector<damacy__zstd_span> spans;
     std::vector<uint64_t> errors;
     damacy__zstd_counters counters = {};
 };
 
-static placed place(const std::vector<uint32_t>& n_blocks, uint32_t max_blocks)
+static placed place(const std::vector<uint32_t>& n_blocks, uint32_t max_blocks,
+                    uint32_t n_threads = 1)
 {
     const uint32_t n = (uint32_t)n_blocks.size();
     placed p;
@@ -321,7 +323,8 @@ static placed place(const std::vector<uint32_t>& n_blocks, uint32_t max_blocks)
     w.max_jobs = w.max_frames = n;
     w.max_blocks = max_blocks;
     w.max_records = 1u << 24;
-    simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
+    simt::launch_together(dim3(n_threads), dim3(1024), 0, (n_threads + 1) / 2,
+                          [&] { damacy_zstd_allocate(w); });
     return p;
 }
 
@@ -343,6 +346,30 @@ TEST(jobs_are_placed_side_by_side_however_much_room_there_is)
         CHECK_EQ(many.counters.n_blocks, few.counters.n_blocks);
         CHECK(same(many.spans, few.spans));
         CHECK(same(many.errors, few.errors));
+    }
+}
+
+// Parts of the jobs by blocks of threads that are there one after another, at the same time, or
+// are more than there are parts. Where not all fit, a part is placed job by job.
+TEST(jobs_are_placed_alike_by_one_block_of_threads_and_by_several)
+{
+    uint64_t seed = test_seed();
+    std::vector<uint32_t> n_blocks(5 * DAMACY__ZSTD_JOBS_PART + 77);
+
+    for (uint32_t& n : n_blocks) {
+        n = 1 + (uint32_t)(test_random(&seed) % 9);
+    }
+    for (const uint32_t max_blocks : {200000u, 50000u, 15000u}) {
+        const placed one = place(n_blocks, max_blocks);
+        CHECK_EQ(one.counters.n_refused != 0, max_blocks != 200000);
+        for (const uint32_t n_threads : {2u, 4u, 6u, 9u}) {
+            const placed several = place(n_blocks, max_blocks, n_threads);
+            CHECK_EQ(several.counters.n_blocks, one.counters.n_blocks);
+            CHECK_EQ(several.counters.n_refused, one.counters.n_refused);
+            CHECK_EQ(several.counters.n_sequence_blocks, 0);
+            CHECK(same(several.spans, one.spans));
+            CHECK(same(several.errors, one.errors));
+        }
     }
 }
 
@@ -391,6 +418,134 @@ TEST(counts_whose_sum_has_more_than_32_bits_do_not_fit)
         for (uint32_t k = 0; k < N; k++) {
             CHECK_EQ(p.errors[k], DAMACY__JOB_NEED_SCRATCH);
             CHECK_EQ(p.spans[k].n_blocks, 0);
+        }
+    }
+}
+
+// Blocks and frames whose keys are drawn, listed by order.
+struct listed {
+    std::vector<damacy__zstd_key> keys;
+    std::vector<uint32_t> logs, sequences, literals[3], execute;
+    std::vector<damacy__zstd_frame> frames;
+    damacy__zstd_counters counters = {};
+    damacy__zstd_wave w = {};
+
+    listed(uint32_t n_blocks, uint32_t n_frames, uint64_t* seed)
+        : keys(n_blocks), logs(n_blocks), sequences(n_blocks), execute(n_frames), frames(n_frames)
+    {
+        for (uint32_t i = 0; i < n_blocks; i++) {
+            const uint32_t r = (uint32_t)test_random(seed);
+            keys[i].what = (r & 0xc0000000u) | (r & 3) * 300 | (r >> 8 & 31) << 16;
+            keys[i].tree = (r >> 16) % std::min(n_blocks, 8u);
+            logs[i] = 8 + i % 4;
+        }
+        for (damacy__zstd_frame& f : frames) {
+            const uint32_t r = (uint32_t)test_random(seed);
+            f = damacy__zstd_frame{};
+            f.n_sequence_blocks = r & 3;
+            f.n_records = r >> 8 & 0xfff;
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            literals[i].resize(n_blocks);
+            w.literal_order[i] = at(literals[i]);
+        }
+        w.keys = at(keys);
+        w.logs = at(logs);
+        w.frames = at(frames);
+        w.sequence_order = at(sequences);
+        w.execute_list = at(execute);
+        w.counters = (uint64_t)(uintptr_t)&counters;
+        w.max_blocks = n_blocks;
+        counters.n_blocks = n_blocks;
+        counters.n_frames = n_frames;
+        counters.n_records = 1; // few literals: the early ones are early
+    }
+
+    void order(uint32_t flags, uint32_t n_threads)
+    {
+        damacy__zstd_wave v = w;
+        v.flags = flags;
+        simt::launch_together(dim3(n_threads), dim3(1024), 0, (n_threads + 1) / 2,
+                              [&] { damacy_zstd_order(v); });
+    }
+};
+
+// Whether a list is of parts, each with all items of a part of n for which `bucket` is not NONE, in
+// order. `backwards`: the first part is the last.
+template <class F>
+static bool is_listed(const uint32_t* list, uint32_t n_listed, uint32_t n, bool backwards, F bucket)
+{
+    uint32_t place = 0, part = 0;
+    for (uint32_t first = 0; first < n; first += DAMACY__ZSTD_LIST_PART, part++) {
+        const uint32_t end = std::min(n, first + DAMACY__ZSTD_LIST_PART);
+        std::vector<uint32_t> want;
+        for (uint32_t i = first; i < end; i++) {
+            if (bucket(i) != DAMACY__ZSTD_NONE) {
+                want.push_back(i);
+            }
+        }
+        place += (uint32_t)want.size();
+        if (place > n_listed) {
+            return false;
+        }
+        const uint32_t* const from =
+            list + (backwards ? n_listed - place : place - (uint32_t)want.size());
+        std::vector<uint32_t> got(from, from + want.size());
+        for (size_t i = 1; i < got.size(); i++) {
+            if (got[i] >= n || bucket(got[i - 1]) > bucket(got[i])) {
+                return false;
+            }
+        }
+        std::sort(got.begin(), got.end());
+        if (got != want) {
+            return false;
+        }
+    }
+    return place == n_listed;
+}
+
+TEST(lists_have_each_block_and_frame_once_by_any_number_of_blocks_of_threads)
+{
+    uint64_t seed = test_seed();
+    const uint32_t part = DAMACY__ZSTD_LIST_PART, early = DAMACY__ZSTD_FLAG_EARLY;
+    const uint32_t sizes[][2] = {
+        {0, 0}, {1, 1}, {part, 5}, {part + 1, 2 * part + 3}, {3 * part, 9}};
+
+    for (const auto& size : sizes) {
+        for (const uint32_t n_threads : {1u, 2u, 3u, 7u, 12u}) {
+            for (const bool is_one : {false, true}) {
+                listed l(size[0], size[1], &seed);
+                const damacy__zstd_counters& c = l.counters;
+                l.order(is_one ? DAMACY__ZSTD_FLAG_ONE_LIST | early : 0, n_threads);
+                if (!is_one) {
+                    l.counters.ticket[0] = 1; // sequences have begun
+                    l.order(DAMACY__ZSTD_FLAG_LITERALS | early, (n_threads + 1) / 2);
+                }
+                CHECK(is_listed(
+                    l.sequences.data(), c.n_sequence_blocks, size[0], false, [&](uint32_t i) {
+                        return l.keys[i].what & DAMACY__ZSTD_KEY_SEQUENCES ? l.keys[i].what & 0xffff
+                                                                           : DAMACY__ZSTD_NONE;
+                    }));
+                CHECK(is_listed(l.execute.data(), c.n_execute, size[1], false, [&](uint32_t i) {
+                    return l.frames[i].n_sequence_blocks
+                               ? damacy__zstd_bucket(l.frames[i].n_records)
+                               : DAMACY__ZSTD_NONE;
+                }));
+                for (uint32_t k = 0; k < 6; k++) {
+                    const auto bucket = [&](uint32_t i) {
+                        const damacy__zstd_key key = l.keys[i];
+                        const uint32_t log = is_one ? 9 : std::max(l.logs[key.tree], 9u);
+                        const bool here = key.what & DAMACY__ZSTD_KEY_LITERALS &&
+                                          !(key.what & DAMACY__ZSTD_KEY_SEQUENCES) == (k >= 3) &&
+                                          log == 9 + k % 3;
+                        return here ? key.what >> 16 & 0xff : DAMACY__ZSTD_NONE;
+                    };
+                    const uint32_t n = k < 3 ? c.n_literal_blocks[k] : c.n_late_blocks[k - 3];
+                    const uint32_t* const list =
+                        l.literals[k % 3].data() + (k < 3 ? 0 : l.literals[0].size() - n);
+                    CHECK(n <= size[0] && is_listed(list, n, size[0], k >= 3, bucket));
+                }
+            }
         }
     }
 }
