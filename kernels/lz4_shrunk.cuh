@@ -5,7 +5,7 @@
 #include "kernels/lz4_long.cuh"
 
 #define DAMACY__LZ4_WOUND 512u // bytes of a match that are copied from before it, at most
-#define DAMACY__LZ4_LEAST 128u // bytes of one that is copied in units of 16, if they do not overlap
+#define DAMACY__LZ4_LEAST 64u  // bytes of one that is copied in units of 16, if they do not overlap
 
 // The first n bytes of a match, all from the `offset` bytes before it, by the warp: a byte a lane
 // and step, four steps under way.
@@ -33,22 +33,49 @@ DAMACY__INLINE void damacy__lz4_wind(uint8_t* dst, uint32_t offset, uint32_t n, 
     }
 }
 
-// A match of n bytes, by the warp.
-DAMACY__INLINE void damacy__lz4_match(uint8_t* dst, uint32_t offset, uint32_t n, uint32_t lane)
+// A run of n bytes, 32 or more, whose period, 1, 2, 4, 8 or 16, is `offset`, by the warp: what 16
+// bytes of it are is put together once.
+DAMACY__INLINE void damacy__lz4_run_of(uint8_t* dst, uint32_t offset, uint32_t n, uint32_t lane)
+{
+    const uint32_t head = (0 - (uint32_t)(uintptr_t)dst) & 15, n_units = (n - head) / 16;
+    const uint32_t rest = head + 16 * n_units; // lanes up to 15 fill the head, others the rest
+    const uint32_t i = lane < 16 ? lane : rest + lane - 16;
+    const bool has = lane < 16 ? lane < head : i < n;
+    const uint8_t byte = *(dst + (i & (offset - 1)) - offset);
+    uint32_t some = *(dst + ((head + lane) & (offset - 1)) - offset);
+    some |= damacy__shfl_down(some, 1) << 8;
+    some |= damacy__shfl_down(some, 2) << 16;
+    damacy__u32x4 unit;
+    unit.x = damacy__shfl(some, 0);
+    unit.y = damacy__shfl(some, 4);
+    unit.z = damacy__shfl(some, 8);
+    unit.w = damacy__shfl(some, 12);
+    for (uint32_t k = lane; k < n_units; k += 32)
+        *(damacy__u32x4*)(dst + head + 16 * k) = unit;
+    if (has)
+        dst[i] = byte;
+}
+
+// A match of n bytes, by the warp, of an output that begins at `low`.
+DAMACY__INLINE void damacy__lz4_match(uint8_t* dst, const uint8_t* low, uint32_t offset, uint32_t n,
+                                      uint32_t lane)
 {
     const uint32_t m = damacy__min(n, DAMACY__LZ4_WOUND);
     if (n <= 32) {
+        uint32_t x = lane;
+        if (offset < n) // most often a power of two
+            x = (offset & (offset - 1)) == 0 ? lane & (offset - 1) : lane % offset;
         if (lane < n)
-            dst[lane] = *(dst + (offset < n ? lane % offset : lane) - offset);
+            dst[lane] = *(dst + x - offset);
+    } else if (offset <= 16 && (offset & (offset - 1)) == 0) {
+        damacy__lz4_run_of(dst, offset, n, lane);
     } else if (n >= DAMACY__LZ4_LEAST && n <= offset) {
-        damacy__lz4_units(dst, dst - offset, n, dst - offset, dst - offset + n, lane);
+        damacy__lz4_units(dst, dst - offset, n, low, dst + n, lane);
     } else {
         damacy__lz4_wind(dst, offset, m, lane);
-        if (n > m) { // the rest is as far behind as whole offsets bring, unless it can be filled
-            const bool is_filled = (offset & (offset - 1)) == 0 && offset <= 16;
-            const uint32_t far = offset < m && !is_filled ? m / offset * offset : offset;
+        if (n > m) { // the rest is as far behind as whole offsets bring
             damacy__sync_warp();
-            damacy__lz4_repeat(dst + m, far, n - m, lane);
+            damacy__lz4_repeat(dst + m, offset < m ? m / offset * offset : offset, n - m, lane);
         }
     }
     damacy__sync_warp();
@@ -106,7 +133,7 @@ DAMACY__INLINE void damacy__lz4_shrunk_part(damacy__lz4_state* s, uint32_t part,
         for (uint32_t i = lane; i < n; i += 32)
             dst[i] = (uint8_t)damacy__lds8(part + from + i);
         damacy__sync_warp(); // the literals are there
-        damacy__lz4_match(dst + n, offset, m, lane);
+        damacy__lz4_match(dst + n, s->origin + s->first, offset, m, lane);
         s->end += n + m;
         *at = p + used;
     }

@@ -500,6 +500,32 @@ TEST(long_and_short_sequences_in_any_order_decode_to_their_bytes)
     }
 }
 
+// Matches of every length that a block that shrinks to little may have, with periods of every kind,
+// one behind the other so that they begin at every place, a few literals between them.
+TEST(short_runs_in_blocks_that_shrink_to_little_decode_to_their_bytes)
+{
+    uint64_t seed = test_seed();
+    for (unsigned i = 0; i < 40; i++) {
+        bytes src, expected;
+        size_t n = 0;
+        for (unsigned k = 0; k < 120; k++) {
+            const size_t n_literals = k == 0 ? 40 : test_random(&seed) % 8 ? 0 : 1 + k % 5;
+            const uint64_t kind = test_random(&seed) % 4;
+            const size_t offset = kind == 0   ? (size_t)1 << (test_random(&seed) % 6)
+                                  : kind == 1 ? 1 + test_random(&seed) % 40
+                                              : 1 + test_random(&seed) % (n + n_literals);
+            const size_t n_match = 4 + test_random(&seed) % (k % 3 ? 600 : 60);
+            put_sequence(&src, n_literals, offset, n_match, &seed);
+            n += n_literals + n_match;
+        }
+        put_sequence(&src, 5, 0, 0, &seed);
+        n += 5;
+        CHECK(24 * src.size() <= n);
+        CHECK(reference(src, n, &expected));
+        compare(src, n, i);
+    }
+}
+
 // Sequences of some hundred bytes, one after another: right blocks, wrong ones and cut ones.
 TEST(blocks_that_shrink_to_little_decode_to_their_bytes)
 {
