@@ -16846,6 +16846,12 @@ __extension__ static const char damacy__source_zstd_allocate_cuh[] =
     "    bool fits;\n"
     "} damacy__zstd_allocate_shared;\n"
     "\n"
+    "// Jobs that a block of threads places, n of them.\n"
+    "typedef struct damacy__zstd_part {\n"
+    "    uint32_t index, n;\n"
+    "    bool is_last, is_tight;\n"
+    "} damacy__zstd_part;\n"
+    "\n"
     "DAMACY__INLINE void damacy__zstd_totals_add(damacy__zstd_totals& a, const damacy__zstd_totals& b)\n"
     "{\n"
     "    a.n_literal_bytes += b.n_literal_bytes;\n"
@@ -17004,7 +17010,7 @@ __extension__ static const char damacy__source_zstd_allocate_cuh[] =
     "// Leaves what has been placed to the next part or stage. One thread.\n"
     "static __device__ void damacy__zstd_allocate_leave(const damacy__zstd_wave& w,\n"
     "                                                   const damacy__zstd_allocate_shared& shared,\n"
-    "                                                   uint32_t part, bool is_tight)\n"
+    "                                                   const damacy__zstd_part& p)\n"
     "{\n"
     "    damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
     "\n"
@@ -17015,46 +17021,48 @@ __extension__ static const char damacy__source_zstd_allocate_cuh[] =
     "    c->n_trees = shared.base.n_trees;\n"
     "    if (shared.n_refused)\n"
     "        damacy__atomic_add(&c->n_refused, shared.n_refused);\n"
-    "    c->is_tight = is_tight;\n"
-    "    damacy__zstd_chain_tell(&c->jobs.n_done, part);\n"
+    "    c->is_tight = p.is_tight;\n"
+    "    if (!p.is_last)\n"
+    "        damacy__zstd_chain_tell(&c->jobs.n_done, p.index);\n"
     "}\n"
     "\n"
     "// Sums of warps become what is before each; all of them go to the base, and are left to the next\n"
     "// part, if they fit. The first warp calls it.\n"
     "static __device__ void damacy__zstd_allocate_warps(const damacy__zstd_wave& w,\n"
     "                                                   damacy__zstd_allocate_shared& shared,\n"
-    "                                                   uint32_t part, bool is_tight)\n"
+    "                                                   const damacy__zstd_part& p)\n"
     "{\n"
     "    const uint32_t lane = damacy__lane();\n"
     "    const damacy__zstd_totals mine = shared.warps[lane];\n"
     "    damacy__zstd_totals at = damacy__zstd_totals_scan(mine);\n"
     "\n"
-    "    damacy__zstd_chain_wait(&damacy__zstd_counts(w)->jobs.n_done, part);\n"
+    "    damacy__zstd_chain_wait(&damacy__zstd_counts(w)->jobs.n_done, p.index);\n"
     "    damacy__sync_warp();\n"
-    "    const damacy__zstd_totals before = damacy__zstd_placed(w, part);\n"
+    "    const damacy__zstd_totals before = damacy__zstd_placed(w, p.index);\n"
     "    damacy__zstd_totals_add(at, before);\n"
     "    damacy__sync_warp(); // that has been read\n"
     "    if (lane == 31) {\n"
     "        shared.fits = damacy__zstd_totals_fit(w, at);\n"
     "        shared.base = shared.fits ? at : before;\n"
     "        if (shared.fits)\n"
-    "            damacy__zstd_allocate_leave(w, shared, part, is_tight);\n"
+    "            damacy__zstd_allocate_leave(w, shared, p);\n"
     "    }\n"
     "    damacy__zstd_totals_subtract(at, mine);\n"
     "    shared.warps[lane] = at;\n"
     "}\n"
     "\n"
-    "// Places the jobs of a part, n of them from `first` on; all threads.\n"
+    "// Places the jobs of a part; all threads.\n"
     "static __device__ void damacy__zstd_allocate_part(const damacy__zstd_wave& w,\n"
     "                                                  damacy__zstd_allocate_shared& shared,\n"
-    "                                                  uint32_t part, uint32_t n, bool is_tight)\n"
+    "                                                  const damacy__zstd_part& p)\n"
     "{\n"
     "    constexpr uint32_t PER = DAMACY__ZSTD_JOBS_PART / 1024; // jobs of a thread\n"
-    "    const uint32_t first = part * DAMACY__ZSTD_JOBS_PART, tid = threadIdx.x, warp = tid / 32;\n"
+    "    const uint32_t first = p.index * DAMACY__ZSTD_JOBS_PART, n = p.n;\n"
+    "    const uint32_t tid = threadIdx.x, warp = tid / 32;\n"
     "    const uint32_t per = damacy__min((n + blockDim.x - 1) / blockDim.x, PER);\n"
     "    damacy__zstd_totals mine = {}, at, own[PER];\n"
     "\n"
-    "    if (part == 0)\n"
+    "    if (p.index == 0)\n"
     "        damacy__zstd_allocate_zero(w);\n"
     "    if (tid == 0)\n"
     "        shared.n_refused = 0;\n"
@@ -17064,7 +17072,7 @@ __extension__ static const char damacy__source_zstd_allocate_cuh[] =
     "        own[k] = damacy__zstd_totals{};\n"
     "        if (k < per && i < n)\n"
     "            own[k] = damacy__zstd_totals_clamp(\n"
-    "                damacy__zstd_totals_load(damacy__zstd_spans(w) + first + i, is_tight));\n"
+    "                damacy__zstd_totals_load(damacy__zstd_spans(w) + first + i, p.is_tight));\n"
     "        damacy__zstd_totals_add(mine, own[k]);\n"
     "    }\n"
     "    at = damacy__zstd_totals_scan(mine);\n"
@@ -17072,12 +17080,12 @@ __extension__ static const char damacy__source_zstd_allocate_cuh[] =
     "        shared.warps[warp] = at;\n"
     "    damacy__sync_block();\n"
     "    if (warp == 0)\n"
-    "        damacy__zstd_allocate_warps(w, shared, part, is_tight);\n"
+    "        damacy__zstd_allocate_warps(w, shared, p);\n"
     "    damacy__sync_block();\n"
     "    if (!shared.fits) {\n"
     "        if (tid == 0) {\n"
-    "            damacy__zstd_allocate_each(w, first, n, is_tight, shared.base, shared.n_refused);\n"
-    "            damacy__zstd_allocate_leave(w, shared, part, is_tight);\n"
+    "            damacy__zstd_allocate_each(w, first, n, p.is_tight, shared.base, shared.n_refused);\n"
+    "            damacy__zstd_allocate_leave(w, shared, p);\n"
     "        }\n"
     "        return;\n"
     "    }\n"
@@ -17098,14 +17106,17 @@ __extension__ static const char damacy__source_zstd_allocate_cuh[] =
     "{\n"
     "    const uint32_t n = damacy__zstd_n_jobs(w), size = DAMACY__ZSTD_JOBS_PART;\n"
     "    const uint32_t n_parts = damacy__zstd_parts(n, size);\n"
-    "    const bool is_tight = (n_parts > 1 || blockIdx.x == 0) && damacy__zstd_is_tight(w, n, shared);\n"
+    "    damacy__zstd_part p;\n"
     "\n"
-    "    for (uint32_t part = blockIdx.x;; part += gridDim.x) {\n"
+    "    p.is_tight = (n_parts > 1 || blockIdx.x == 0) && damacy__zstd_is_tight(w, n, shared);\n"
+    "    for (p.index = blockIdx.x;; p.index += gridDim.x) {\n"
     "        if (n_parts > 1)\n"
-    "            part = damacy__zstd_chain_next(&damacy__zstd_counts(w)->jobs.n_taken, &shared.part);\n"
-    "        if (part >= n_parts)\n"
+    "            p.index = damacy__zstd_chain_next(&damacy__zstd_counts(w)->jobs.n_taken, &shared.part);\n"
+    "        if (p.index >= n_parts)\n"
     "            return;\n"
-    "        damacy__zstd_allocate_part(w, shared, part, damacy__min(n - part * size, size), is_tight);\n"
+    "        p.n = damacy__min(n - p.index * size, size);\n"
+    "        p.is_last = p.index + 1 == n_parts;\n"
+    "        damacy__zstd_allocate_part(w, shared, p);\n"
     "    }\n"
     "}\n";
 
@@ -18260,16 +18271,18 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "}\n"
     "\n"
     "// The variant for hundreds of frames: one that the device holds all of at once up to 600, if that\n"
-    "// is launched, above by density, where more than 170 mean short segments, and up to 90 long ones:\n"
-    "// that of the wave, not of each frame, as shapes with a part of the frames have a tail each; but up\n"
-    "// to 1,000, which are all under way at once, it is the largest that they end with.\n"
+    "// is launched, above by density, where many records mean short segments, for which the host has\n"
+    "// launched one of two shapes by the size of frames, and up to 90 long ones: that of the wave, not\n"
+    "// of each frame, as shapes with a part of the frames have a tail each; but up to 1,000, which are\n"
+    "// all under way at once, it is the largest that they end with.\n"
     "DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* counts,\n"
     "                                                  uint32_t launched)\n"
     "{\n"
     "    const uint32_t n = counts->n_execute;\n"
+    "    const bool are_large = launched & DAMACY__ZSTD_EXECUTE_256X4; // if they are more than 1,000\n"
     "\n"
-    "    if ((n > 1000 || !(launched & DAMACY__ZSTD_EXECUTE_256X4)) && counts->density > 170)\n"
-    "        return DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
+    "    if ((n > 1000 || !are_large) && counts->density > (are_large ? 140 : 170))\n"
+    "        return are_large ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "    if (n <= 600 || (n <= 1000 && counts->most_dense > 170))\n"
     "        return DAMACY__ZSTD_EXECUTE_256X4;\n"
     "    return counts->density <= 90 ? DAMACY__ZSTD_EXECUTE_128X2 : DAMACY__ZSTD_EXECUTE_128X4;\n"
@@ -24434,7 +24447,7 @@ __extension__ static const char damacy__source_zstd_order_cuh[] =
     "typedef struct damacy__zstd_order_task {\n"
     "    uint32_t what; // SEQUENCES, EXECUTE, or EARLY for all lists of literals\n"
     "    uint32_t first, end;\n"
-    "    bool is_first, is_early;\n"
+    "    bool is_first, is_last, is_early;\n"
     "} damacy__zstd_order_task;\n"
     "\n"
     "// The keys of items i, i + blockDim.x, ... of a part, all asked for at once.\n"
@@ -24525,7 +24538,7 @@ __extension__ static const char damacy__source_zstd_order_cuh[] =
     "                      : warp == DAMACY__ZSTD_LIST_EXECUTE && t.what == warp)\n"
     "        damacy__zstd_order_places(w, shared.cursor[warp], warp, t.is_first);\n"
     "    damacy__sync_block();\n"
-    "    if (tid == 0)\n"
+    "    if (tid == 0 && !t.is_last)\n"
     "        damacy__zstd_chain_tell(n_done, t.first / DAMACY__ZSTD_LIST_PART);\n"
     "    for (uint32_t i = begin; i < t.end; i += step) {\n"
     "        if (t.end - begin > step) // else they are there\n"
@@ -24562,7 +24575,8 @@ __extension__ static const char damacy__source_zstd_order_cuh[] =
     "        t.first = i / n_kinds * DAMACY__ZSTD_LIST_PART;\n"
     "        t.end = t.what == DAMACY__ZSTD_LIST_EXECUTE ? n_frames : n_blocks;\n"
     "        t.end = damacy__min(t.end, t.first + DAMACY__ZSTD_LIST_PART);\n"
-    "        t.is_first = t.first == 0;\n"
+    "        t.is_first = i < n_kinds;\n"
+    "        t.is_last = i / n_kinds + 1 == n_parts;\n"
     "        t.is_early = t.what == DAMACY__ZSTD_LIST_EARLY && damacy__zstd_order_is_early(w);\n"
     "        damacy__zstd_order_part(w, shared, t, &counts->n_lists_done[t.what]);\n"
     "    }\n"
@@ -35162,14 +35176,18 @@ static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
     return run->n_jobs > (can_share ? 2 * run->device->n_multiprocessors : 200);
 }
 
-/* Execution of many frames, by a shape of two where the device finds that they shrink to little. Of
- * blosc chunks it alone knows how many frames they are, so it has more shapes to choose from, also
- * in a wave that is alone: what does not run costs little beside what the wrong one takes. */
+/* Execution of many frames, by a shape of two where the device finds that they shrink to little,
+ * and of those with many short segments by one for thousands, but if they are large. Of blosc
+ * chunks it alone knows how many frames they are, so it has more shapes to choose from, also in a
+ * wave that is alone: what does not run costs little beside what the wrong one takes. */
 static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->n_jobs;
-    const uint32_t serial =
-        n > 1000 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+    const bool are_large =
+        run->size_each >= 4 * DAMACY__ZSTD_BLOCK_MAX && !damacy__zstd_has_company(run);
+    const uint32_t serial = n > 8 * run->device->n_multiprocessors /* held at once */
+                                ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL
+                                : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
 
     if (run->call->blosc) {
         return DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
@@ -35183,8 +35201,8 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
     if (n <= 600 || run->call->is_alone) { /* others would run one after another */
         return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4);
     }
-    return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4) |
-           DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
+    return serial | DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2 |
+           (n > 1000 && !are_large ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4);
 }
 
 /* The kind of records: of sequences for blosc chunks, whose lengths are long, where all that is
@@ -35660,9 +35678,10 @@ static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, damacy__zst
 }
 
 /* Which of the shapes takes the frames, the device chooses; of hundreds one takes all. Up to 1,000
- * frames are all under way at once: there the others come before or after it, as a multiprocessor
- * that they begin on keeps their division of L1 and shared memory; else beside it. Those for blosc
- * come one after another however many frames there are, which the host does not know. */
+ * frames are all under way at once: there, and where frames are large, the others come before or
+ * after it, as a multiprocessor that they begin on keeps their division of L1 and shared memory;
+ * else beside it. Those for blosc come one after another however many frames there are, which the
+ * host does not know. */
 static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
@@ -35672,6 +35691,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     const uint32_t others = run->options.execute & /* than relays and what may have all frames */
                             ~(DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_RELAY |
                               DAMACY__ZSTD_EXECUTE_WIDE | DAMACY__ZSTD_EXECUTE_SERIAL);
+    const bool in_line = run->n_jobs <= 1000 || run->options.execute & DAMACY__ZSTD_EXECUTE_256X4;
     uint32_t n_tiles = 0;
 
     if (run->options.execute & DAMACY__ZSTD_EXECUTE_LINKS) {
@@ -35696,7 +35716,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
         run->also = damacy__zstd_turns(run, tile) ? DAMACY__ZSTD_FLAG_SHARED : 0;
-        if (n_tiles++ == 0 || run->n_jobs <= 1000 || by_sequence) {
+        if (n_tiles++ == 0 || in_line || by_sequence) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, grid, tile.threads,

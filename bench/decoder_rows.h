@@ -94,6 +94,9 @@ static std::vector<row> quick_rows()
     rows.push_back({"bright", "zstd", 3, m, 1000, 0, 7, ""});
     rows.push_back({"bright", "zstd", 1, m, 1000, 0, 0, "goal: 500 GB/s"});
     rows.push_back({"half-random", "zstd", 3, 16 * k, 32768, 0, 0, "small frames"});
+    for (const char* kind : {"half-random", "dim", "text", "labels"}) {
+        rows.push_back({kind, "zstd", 3, 4 * k, 65536, 0, 0, "small frames"});
+    }
     rows.push_back({"random", "zstd", 3, m, 1000, 0, 0, "raw blocks, goal: copy speed"});
     rows.push_back({"zeros", "zstd", 3, m, 1000, 0, 0, "run blocks, goal: copy speed"});
     rows.push_back({"zeros", "zstd", 3, 256 * k, 4096, 0, 0, "half run blocks, half a match each"});

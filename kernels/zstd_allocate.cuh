@@ -21,6 +21,12 @@ typedef struct damacy__zstd_allocate_shared {
     bool fits;
 } damacy__zstd_allocate_shared;
 
+// Jobs that a block of threads places, n of them.
+typedef struct damacy__zstd_part {
+    uint32_t index, n;
+    bool is_last, is_tight;
+} damacy__zstd_part;
+
 DAMACY__INLINE void damacy__zstd_totals_add(damacy__zstd_totals& a, const damacy__zstd_totals& b)
 {
     a.n_literal_bytes += b.n_literal_bytes;
@@ -179,7 +185,7 @@ DAMACY__INLINE void damacy__zstd_allocate_zero(const damacy__zstd_wave& w)
 // Leaves what has been placed to the next part or stage. One thread.
 static __device__ void damacy__zstd_allocate_leave(const damacy__zstd_wave& w,
                                                    const damacy__zstd_allocate_shared& shared,
-                                                   uint32_t part, bool is_tight)
+                                                   const damacy__zstd_part& p)
 {
     damacy__zstd_counters* const c = damacy__zstd_counts(w);
 
@@ -190,46 +196,48 @@ static __device__ void damacy__zstd_allocate_leave(const damacy__zstd_wave& w,
     c->n_trees = shared.base.n_trees;
     if (shared.n_refused)
         damacy__atomic_add(&c->n_refused, shared.n_refused);
-    c->is_tight = is_tight;
-    damacy__zstd_chain_tell(&c->jobs.n_done, part);
+    c->is_tight = p.is_tight;
+    if (!p.is_last)
+        damacy__zstd_chain_tell(&c->jobs.n_done, p.index);
 }
 
 // Sums of warps become what is before each; all of them go to the base, and are left to the next
 // part, if they fit. The first warp calls it.
 static __device__ void damacy__zstd_allocate_warps(const damacy__zstd_wave& w,
                                                    damacy__zstd_allocate_shared& shared,
-                                                   uint32_t part, bool is_tight)
+                                                   const damacy__zstd_part& p)
 {
     const uint32_t lane = damacy__lane();
     const damacy__zstd_totals mine = shared.warps[lane];
     damacy__zstd_totals at = damacy__zstd_totals_scan(mine);
 
-    damacy__zstd_chain_wait(&damacy__zstd_counts(w)->jobs.n_done, part);
+    damacy__zstd_chain_wait(&damacy__zstd_counts(w)->jobs.n_done, p.index);
     damacy__sync_warp();
-    const damacy__zstd_totals before = damacy__zstd_placed(w, part);
+    const damacy__zstd_totals before = damacy__zstd_placed(w, p.index);
     damacy__zstd_totals_add(at, before);
     damacy__sync_warp(); // that has been read
     if (lane == 31) {
         shared.fits = damacy__zstd_totals_fit(w, at);
         shared.base = shared.fits ? at : before;
         if (shared.fits)
-            damacy__zstd_allocate_leave(w, shared, part, is_tight);
+            damacy__zstd_allocate_leave(w, shared, p);
     }
     damacy__zstd_totals_subtract(at, mine);
     shared.warps[lane] = at;
 }
 
-// Places the jobs of a part, n of them from `first` on; all threads.
+// Places the jobs of a part; all threads.
 static __device__ void damacy__zstd_allocate_part(const damacy__zstd_wave& w,
                                                   damacy__zstd_allocate_shared& shared,
-                                                  uint32_t part, uint32_t n, bool is_tight)
+                                                  const damacy__zstd_part& p)
 {
     constexpr uint32_t PER = DAMACY__ZSTD_JOBS_PART / 1024; // jobs of a thread
-    const uint32_t first = part * DAMACY__ZSTD_JOBS_PART, tid = threadIdx.x, warp = tid / 32;
+    const uint32_t first = p.index * DAMACY__ZSTD_JOBS_PART, n = p.n;
+    const uint32_t tid = threadIdx.x, warp = tid / 32;
     const uint32_t per = damacy__min((n + blockDim.x - 1) / blockDim.x, PER);
     damacy__zstd_totals mine = {}, at, own[PER];
 
-    if (part == 0)
+    if (p.index == 0)
         damacy__zstd_allocate_zero(w);
     if (tid == 0)
         shared.n_refused = 0;
@@ -239,7 +247,7 @@ static __device__ void damacy__zstd_allocate_part(const damacy__zstd_wave& w,
         own[k] = damacy__zstd_totals{};
         if (k < per && i < n)
             own[k] = damacy__zstd_totals_clamp(
-                damacy__zstd_totals_load(damacy__zstd_spans(w) + first + i, is_tight));
+                damacy__zstd_totals_load(damacy__zstd_spans(w) + first + i, p.is_tight));
         damacy__zstd_totals_add(mine, own[k]);
     }
     at = damacy__zstd_totals_scan(mine);
@@ -247,12 +255,12 @@ static __device__ void damacy__zstd_allocate_part(const damacy__zstd_wave& w,
         shared.warps[warp] = at;
     damacy__sync_block();
     if (warp == 0)
-        damacy__zstd_allocate_warps(w, shared, part, is_tight);
+        damacy__zstd_allocate_warps(w, shared, p);
     damacy__sync_block();
     if (!shared.fits) {
         if (tid == 0) {
-            damacy__zstd_allocate_each(w, first, n, is_tight, shared.base, shared.n_refused);
-            damacy__zstd_allocate_leave(w, shared, part, is_tight);
+            damacy__zstd_allocate_each(w, first, n, p.is_tight, shared.base, shared.n_refused);
+            damacy__zstd_allocate_leave(w, shared, p);
         }
         return;
     }
@@ -273,13 +281,16 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
 {
     const uint32_t n = damacy__zstd_n_jobs(w), size = DAMACY__ZSTD_JOBS_PART;
     const uint32_t n_parts = damacy__zstd_parts(n, size);
-    const bool is_tight = (n_parts > 1 || blockIdx.x == 0) && damacy__zstd_is_tight(w, n, shared);
+    damacy__zstd_part p;
 
-    for (uint32_t part = blockIdx.x;; part += gridDim.x) {
+    p.is_tight = (n_parts > 1 || blockIdx.x == 0) && damacy__zstd_is_tight(w, n, shared);
+    for (p.index = blockIdx.x;; p.index += gridDim.x) {
         if (n_parts > 1)
-            part = damacy__zstd_chain_next(&damacy__zstd_counts(w)->jobs.n_taken, &shared.part);
-        if (part >= n_parts)
+            p.index = damacy__zstd_chain_next(&damacy__zstd_counts(w)->jobs.n_taken, &shared.part);
+        if (p.index >= n_parts)
             return;
-        damacy__zstd_allocate_part(w, shared, part, damacy__min(n - part * size, size), is_tight);
+        p.n = damacy__min(n - p.index * size, size);
+        p.is_last = p.index + 1 == n_parts;
+        damacy__zstd_allocate_part(w, shared, p);
     }
 }

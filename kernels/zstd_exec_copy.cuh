@@ -272,16 +272,18 @@ DAMACY__INLINE bool damacy__exec_is_shrunk(const damacy__zstd_counters* counts, 
 }
 
 // The variant for hundreds of frames: one that the device holds all of at once up to 600, if that
-// is launched, above by density, where more than 170 mean short segments, and up to 90 long ones:
-// that of the wave, not of each frame, as shapes with a part of the frames have a tail each; but up
-// to 1,000, which are all under way at once, it is the largest that they end with.
+// is launched, above by density, where many records mean short segments, for which the host has
+// launched one of two shapes by the size of frames, and up to 90 long ones: that of the wave, not
+// of each frame, as shapes with a part of the frames have a tail each; but up to 1,000, which are
+// all under way at once, it is the largest that they end with.
 DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* counts,
                                                   uint32_t launched)
 {
     const uint32_t n = counts->n_execute;
+    const bool are_large = launched & DAMACY__ZSTD_EXECUTE_256X4; // if they are more than 1,000
 
-    if ((n > 1000 || !(launched & DAMACY__ZSTD_EXECUTE_256X4)) && counts->density > 170)
-        return DAMACY__ZSTD_EXECUTE_128X4_3K;
+    if ((n > 1000 || !are_large) && counts->density > (are_large ? 140 : 170))
+        return are_large ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;
     if (n <= 600 || (n <= 1000 && counts->most_dense > 170))
         return DAMACY__ZSTD_EXECUTE_256X4;
     return counts->density <= 90 ? DAMACY__ZSTD_EXECUTE_128X2 : DAMACY__ZSTD_EXECUTE_128X4;

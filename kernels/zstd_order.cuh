@@ -123,7 +123,7 @@ DAMACY__INLINE uint32_t* damacy__zstd_order_list(const damacy__zstd_wave& w, uin
 typedef struct damacy__zstd_order_task {
     uint32_t what; // SEQUENCES, EXECUTE, or EARLY for all lists of literals
     uint32_t first, end;
-    bool is_first, is_early;
+    bool is_first, is_last, is_early;
 } damacy__zstd_order_task;
 
 // The keys of items i, i + blockDim.x, ... of a part, all asked for at once.
@@ -214,7 +214,7 @@ static __device__ void damacy__zstd_order_part(const damacy__zstd_wave& w,
                       : warp == DAMACY__ZSTD_LIST_EXECUTE && t.what == warp)
         damacy__zstd_order_places(w, shared.cursor[warp], warp, t.is_first);
     damacy__sync_block();
-    if (tid == 0)
+    if (tid == 0 && !t.is_last)
         damacy__zstd_chain_tell(n_done, t.first / DAMACY__ZSTD_LIST_PART);
     for (uint32_t i = begin; i < t.end; i += step) {
         if (t.end - begin > step) // else they are there
@@ -251,7 +251,8 @@ static __device__ void damacy__zstd_order(const damacy__zstd_wave& w,
         t.first = i / n_kinds * DAMACY__ZSTD_LIST_PART;
         t.end = t.what == DAMACY__ZSTD_LIST_EXECUTE ? n_frames : n_blocks;
         t.end = damacy__min(t.end, t.first + DAMACY__ZSTD_LIST_PART);
-        t.is_first = t.first == 0;
+        t.is_first = i < n_kinds;
+        t.is_last = i / n_kinds + 1 == n_parts;
         t.is_early = t.what == DAMACY__ZSTD_LIST_EARLY && damacy__zstd_order_is_early(w);
         damacy__zstd_order_part(w, shared, t, &counts->n_lists_done[t.what]);
     }

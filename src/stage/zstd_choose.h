@@ -170,14 +170,18 @@ static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
     return run->n_jobs > (can_share ? 2 * run->device->n_multiprocessors : 200);
 }
 
-/* Execution of many frames, by a shape of two where the device finds that they shrink to little. Of
- * blosc chunks it alone knows how many frames they are, so it has more shapes to choose from, also
- * in a wave that is alone: what does not run costs little beside what the wrong one takes. */
+/* Execution of many frames, by a shape of two where the device finds that they shrink to little,
+ * and of those with many short segments by one for thousands, but if they are large. Of blosc
+ * chunks it alone knows how many frames they are, so it has more shapes to choose from, also in a
+ * wave that is alone: what does not run costs little beside what the wrong one takes. */
 static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->n_jobs;
-    const uint32_t serial =
-        n > 1000 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+    const bool are_large =
+        run->size_each >= 4 * DAMACY__ZSTD_BLOCK_MAX && !damacy__zstd_has_company(run);
+    const uint32_t serial = n > 8 * run->device->n_multiprocessors /* held at once */
+                                ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL
+                                : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
 
     if (run->call->blosc) {
         return DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
@@ -191,8 +195,8 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
     if (n <= 600 || run->call->is_alone) { /* others would run one after another */
         return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4);
     }
-    return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4) |
-           DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
+    return serial | DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2 |
+           (n > 1000 && !are_large ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4);
 }
 
 /* The kind of records: of sequences for blosc chunks, whose lengths are long, where all that is

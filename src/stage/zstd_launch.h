@@ -364,9 +364,10 @@ static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, damacy__zst
 }
 
 /* Which of the shapes takes the frames, the device chooses; of hundreds one takes all. Up to 1,000
- * frames are all under way at once: there the others come before or after it, as a multiprocessor
- * that they begin on keeps their division of L1 and shared memory; else beside it. Those for blosc
- * come one after another however many frames there are, which the host does not know. */
+ * frames are all under way at once: there, and where frames are large, the others come before or
+ * after it, as a multiprocessor that they begin on keeps their division of L1 and shared memory;
+ * else beside it. Those for blosc come one after another however many frames there are, which the
+ * host does not know. */
 static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_error* err)
 {
     const damacy__kernel* back = run->kernels->back.kernels;
@@ -376,6 +377,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     const uint32_t others = run->options.execute & /* than relays and what may have all frames */
                             ~(DAMACY__ZSTD_EXECUTE_LINKS | DAMACY__ZSTD_EXECUTE_RELAY |
                               DAMACY__ZSTD_EXECUTE_WIDE | DAMACY__ZSTD_EXECUTE_SERIAL);
+    const bool in_line = run->n_jobs <= 1000 || run->options.execute & DAMACY__ZSTD_EXECUTE_256X4;
     uint32_t n_tiles = 0;
 
     if (run->options.execute & DAMACY__ZSTD_EXECUTE_LINKS) {
@@ -400,7 +402,7 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
         run->also = damacy__zstd_turns(run, tile) ? DAMACY__ZSTD_FLAG_SHARED : 0;
-        if (n_tiles++ == 0 || run->n_jobs <= 1000 || by_sequence) {
+        if (n_tiles++ == 0 || in_line || by_sequence) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, grid, tile.threads,

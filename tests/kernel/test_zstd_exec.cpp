@@ -617,6 +617,8 @@ TEST(hundreds_of_frames_go_by_one_shape)
                  {thousands, 1001, 91, 400, DAMACY__ZSTD_EXECUTE_128X4},
                  {thousands, 50000, 170, 400, DAMACY__ZSTD_EXECUTE_128X4},
                  {thousands, 50000, 171, 171, DAMACY__ZSTD_EXECUTE_128X4_3K},
+                 {hundreds, 1001, 141, 141, DAMACY__ZSTD_EXECUTE_256X4}, // large ones
+                 {hundreds, 1001, 140, 400, DAMACY__ZSTD_EXECUTE_128X4},
                  {DAMACY__ZSTD_EXECUTE_128X4, 512, 300, 300, DAMACY__ZSTD_EXECUTE_128X4},
                  {beside, 512, 171, 171, DAMACY__ZSTD_EXECUTE_128X4_3K},
                  {beside, 512, 170, 300, DAMACY__ZSTD_EXECUTE_128X4},

@@ -248,9 +248,10 @@ TEST(zstd_launch_takes_shapes_and_records_of_blosc_for_blosc_alone)
     const damacy__blosc_wave blosc = {};
     const uint32_t by_sequence = DAMACY__ZSTD_FLAG_BY_SEQUENCE;
 
-    for (const uint32_t n : {1u, 49u, 50u, 79u, 80u, 200u, 201u, 601u, 1001u, 1201u, 100000u}) {
+    for (const uint32_t n :
+         {1u, 49u, 50u, 79u, 80u, 200u, 201u, 601u, 1056u, 1057u, 1201u, 100000u}) {
         const uint32_t serial = n <= 79     ? 0
-                                : n <= 1000 ? DAMACY__ZSTD_EXECUTE_128X2_SERIAL
+                                : n <= 1056 ? DAMACY__ZSTD_EXECUTE_128X2_SERIAL
                                             : DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
         CHECK_EQ(shapes_of(n, 0, false, nullptr) & DAMACY__ZSTD_EXECUTE_SERIAL, serial);
         CHECK_EQ((shapes_of(n, 0, false, &blosc) & DAMACY__ZSTD_EXECUTE_SERIAL) != 0, n >= 50);
@@ -328,8 +329,24 @@ TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
     CHECK_EQ(shapes_of(2000, 262144, true, nullptr),
              DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
                  DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
+    CHECK_EQ(shapes_of(2000, 1 << 20, true, nullptr), shapes_of(2000, 262144, true, nullptr));
     CHECK(shapes_of(128, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_1024X3);
     CHECK(shapes_of(512, 262144, true, &blosc) & DAMACY__ZSTD_EXECUTE_256X2_SERIAL);
+}
+
+// For many short segments; of those of all others there is one.
+TEST(zstd_launch_takes_large_blocks_of_threads_for_thousands_of_large_frames)
+{
+    const uint32_t rest = DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2;
+
+    for (const uint32_t n : {1001u, 1057u, 50000u}) {
+        const uint32_t serial =
+            n <= 1056 ? DAMACY__ZSTD_EXECUTE_128X2_SERIAL : DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
+        CHECK_EQ(shapes_of(n, (512 << 10) - 1, false, nullptr),
+                 rest | serial | DAMACY__ZSTD_EXECUTE_128X4_3K);
+        CHECK_EQ(shapes_of(n, 512 << 10, false, nullptr),
+                 rest | serial | DAMACY__ZSTD_EXECUTE_256X4);
+    }
 }
 
 // Up to two a multiprocessor.
