@@ -51,6 +51,9 @@ static uint8_t fill_of_outputs = 0xa5, fill_of_scratch = 0xcc;
 // Bytes of literals and records that a wave has room for; 0: as many as typical data need.
 static uint64_t pool_of_waves;
 
+// Blocks, and frames, for which scratch has room; 0: as many as are likely.
+static uint32_t blocks_of_waves;
+
 // Takes over what became of a job: memory holds its output, from begin on, between the canaries.
 static void inspect(device_job& j, const damacy__job_result& result, const uint8_t* memory,
                     uint64_t size, uint64_t begin)
@@ -112,6 +115,7 @@ static void decode(zstd_device& g, std::vector<device_job>& jobs,
     limits.largest_size = std::max<uint64_t>(largest, 8 << 20);
     limits.has_links = options.execute & DAMACY__ZSTD_EXECUTE_LINKS;
     limits.pool_size = pool_of_waves;
+    limits.max_blocks = blocks_of_waves;
     g.check(damacy__zstd_layout_of(&limits, &layout, &g.err));
     const uint64_t jobs_dev = g.take(n * sizeof(damacy__job)), count_dev = g.take(4);
     const uint64_t results_dev = g.take(n * sizeof(damacy__job_result));
