@@ -178,7 +178,7 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->n_jobs;
     const bool are_large =
-        run->size_each >= 4 * DAMACY__ZSTD_BLOCK_MAX && !damacy__zstd_has_company(run);
+        run->size_each >= 3 * DAMACY__ZSTD_BLOCK_MAX && !damacy__zstd_has_company(run);
     const uint32_t serial = n > 8 * run->device->n_multiprocessors /* held at once */
                                 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL
                                 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;

@@ -342,9 +342,9 @@ TEST(zstd_launch_takes_large_blocks_of_threads_for_thousands_of_large_frames)
     for (const uint32_t n : {1001u, 1057u, 50000u}) {
         const uint32_t serial =
             n <= 1056 ? DAMACY__ZSTD_EXECUTE_128X2_SERIAL : DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
-        CHECK_EQ(shapes_of(n, (512 << 10) - 1, false, nullptr),
+        CHECK_EQ(shapes_of(n, (384 << 10) - 1, false, nullptr),
                  rest | serial | DAMACY__ZSTD_EXECUTE_128X4_3K);
-        CHECK_EQ(shapes_of(n, 512 << 10, false, nullptr),
+        CHECK_EQ(shapes_of(n, 384 << 10, false, nullptr),
                  rest | serial | DAMACY__ZSTD_EXECUTE_256X4);
     }
 }
