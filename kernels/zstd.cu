@@ -10,15 +10,17 @@
 #include "kernels/zstd_place.cuh"
 #include "kernels/zstd_checksum.cuh"
 
-// Warp per job, or thread: checks headers, counts, resets the result, and what allocate takes its
-// parts by.
+// Warp per job, or thread: checks headers, counts, resets the result, and what blocks of threads of
+// allocate share.
 extern "C" __global__ __launch_bounds__(64) void damacy_zstd_count(damacy__zstd_wave w)
 {
     const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_spread(n, 1);
     const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
 
-    if (thread == 0)
+    if (thread == 0) {
         damacy__zstd_counts(w)->jobs = damacy__zstd_chain{};
+        damacy__zstd_counts(w)->is_tight = DAMACY__ZSTD_NONE;
+    }
     if (thread % spread && spread < 32)
         return;
     for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread) {

@@ -225,7 +225,7 @@ typedef struct damacy__zstd_counters {
     uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
     uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
     uint32_t most_dense; /* place: of the one with the most records */
-    uint32_t is_tight;  /* allocate: not all records that there may be have room */
+    uint32_t is_tight;   /* count: NONE; allocate: not all records that there may be have room */
     uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
     uint32_t n_taken;   /* execute: frames that a block of threads has or has ended */
     uint32_t n_ended;   /* execute: frames that have ended */

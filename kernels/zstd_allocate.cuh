@@ -1,9 +1,9 @@
 // Shares of a wave's scratch for its jobs, by blocks of 1024 threads, which take parts of the jobs
 // one after another: frames, blocks, trees, bytes of literals and records, each job's side by side.
-// The surprising rule: how many records a
-// block makes is not known before it is decoded. Where all that there may be have no room, every
-// job gets room for as many as are likely, and the sequence stage finds more for a block that needs
-// it.
+// The surprising rule: how many records a block makes is not known before it is decoded. Where all
+// that there may be have no room, every job gets room for as many as are likely, and the sequence
+// stage finds more for a block that needs it. Whether it is so, the first part decides for all, as
+// jobs that find no room ask for none any more.
 #pragma once
 
 #include "kernels/zstd_common.cuh"
@@ -69,8 +69,7 @@ DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_load(const damacy__zstd_s
     return {a.x | (uint64_t)a.y << 32, (a.z | (uint64_t)a.w << 32) - spared, b.x, b.y, b.z};
 }
 
-// Whether all records that there may be have room. If not, all jobs get room for those that are
-// likely; fse finds more for a block that needs it.
+// Whether not all records that there may be have room. All threads.
 DAMACY__INLINE bool damacy__zstd_is_tight(const damacy__zstd_wave& w, uint32_t n,
                                           damacy__zstd_allocate_shared& shared)
 {
@@ -171,14 +170,14 @@ DAMACY__INLINE damacy__zstd_totals damacy__zstd_placed(const damacy__zstd_wave& 
     return t;
 }
 
-// Zeroes the counters, but for those that blocks of threads take parts by.
+// Zeroes the counters, but for those that blocks of threads take parts by and share.
 DAMACY__INLINE void damacy__zstd_allocate_zero(const damacy__zstd_wave& w)
 {
     damacy__zstd_counters* const counts = damacy__zstd_counts(w);
     uint32_t* const word = (uint32_t*)counts + threadIdx.x;
 
     if (threadIdx.x < sizeof *counts / 4 && word != &counts->jobs.n_taken &&
-        word != &counts->jobs.n_done)
+        word != &counts->jobs.n_done && word != &counts->is_tight)
         *word = 0;
 }
 
@@ -196,7 +195,6 @@ static __device__ void damacy__zstd_allocate_leave(const damacy__zstd_wave& w,
     c->n_trees = shared.base.n_trees;
     if (shared.n_refused)
         damacy__atomic_add(&c->n_refused, shared.n_refused);
-    c->is_tight = p.is_tight;
     if (!p.is_last)
         damacy__zstd_chain_tell(&c->jobs.n_done, p.index);
 }
@@ -276,6 +274,25 @@ static __device__ void damacy__zstd_allocate_part(const damacy__zstd_wave& w,
     }
 }
 
+// What the first part has decided, by it; else waits for it. All threads.
+DAMACY__INLINE bool damacy__zstd_agree(const damacy__zstd_wave& w, uint32_t n, uint32_t part,
+                                       damacy__zstd_allocate_shared& shared)
+{
+    uint32_t* const is_tight = &damacy__zstd_counts(w)->is_tight;
+
+    if (part == 0) {
+        const bool mine = damacy__zstd_is_tight(w, n, shared);
+        if (threadIdx.x == 0)
+            damacy__atomic_store(is_tight, mine);
+        return mine;
+    }
+    if (threadIdx.x == 0)
+        while (damacy__atomic_load(is_tight) == DAMACY__ZSTD_NONE) // the first part is under way
+            __nanosleep(32);
+    damacy__sync_block();
+    return damacy__atomic_load(is_tight);
+}
+
 static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
                                              damacy__zstd_allocate_shared& shared)
 {
@@ -283,7 +300,6 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
     const uint32_t n_parts = damacy__zstd_parts(n, size);
     damacy__zstd_part p;
 
-    p.is_tight = (n_parts > 1 || blockIdx.x == 0) && damacy__zstd_is_tight(w, n, shared);
     for (p.index = blockIdx.x;; p.index += gridDim.x) {
         if (n_parts > 1)
             p.index = damacy__zstd_chain_next(&damacy__zstd_counts(w)->jobs.n_taken, &shared.part);
@@ -291,6 +307,7 @@ static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
             return;
         p.n = damacy__min(n - p.index * size, size);
         p.is_last = p.index + 1 == n_parts;
+        p.is_tight = damacy__zstd_agree(w, n, p.index, shared);
         damacy__zstd_allocate_part(w, shared, p);
     }
 }

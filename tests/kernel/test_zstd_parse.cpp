@@ -303,7 +303,7 @@ struct placed {
 };
 
 static placed place(const std::vector<uint32_t>& n_blocks, uint32_t max_blocks,
-                    uint32_t n_threads = 1)
+                    uint32_t n_threads = 1, uint64_t max_records = 1u << 24)
 {
     const uint32_t n = (uint32_t)n_blocks.size();
     placed p;
@@ -315,6 +315,8 @@ static placed place(const std::vector<uint32_t>& n_blocks, uint32_t max_blocks,
         p.spans[i] = damacy__zstd_span{};
         p.spans[i].n_frames = 1;
         p.spans[i].n_blocks = p.spans[i].n_trees = n_blocks[i];
+        p.spans[i].n_records = 160;
+        p.spans[i].n_spared = 5;
     }
     w.n_jobs = (uint64_t)(uintptr_t)&n;
     w.errors = at(p.errors);
@@ -322,7 +324,8 @@ static placed place(const std::vector<uint32_t>& n_blocks, uint32_t max_blocks,
     w.counters = (uint64_t)(uintptr_t)&p.counters;
     w.max_jobs = w.max_frames = n;
     w.max_blocks = max_blocks;
-    w.max_records = 1u << 24;
+    w.max_records = max_records;
+    p.counters.is_tight = DAMACY__ZSTD_NONE; // as count leaves it
     simt::launch_together(dim3(n_threads), dim3(1024), 0, (n_threads + 1) / 2,
                           [&] { damacy_zstd_allocate(w); });
     return p;
@@ -360,11 +363,15 @@ TEST(jobs_are_placed_alike_by_one_block_of_threads_and_by_several)
         n = 1 + (uint32_t)(test_random(&seed) % 9);
     }
     for (const uint32_t max_blocks : {200000u, 50000u, 15000u}) {
-        const placed one = place(n_blocks, max_blocks);
+        // The last: not all records have room, but those of all jobs that are not refused would.
+        const uint64_t max_records = max_blocks == 15000 ? 160 * (n_blocks.size() - 200) : 1u << 24;
+        const placed one = place(n_blocks, max_blocks, 1, max_records);
         CHECK_EQ(one.counters.n_refused != 0, max_blocks != 200000);
-        for (const uint32_t n_threads : {2u, 4u, 6u, 9u}) {
-            const placed several = place(n_blocks, max_blocks, n_threads);
+        CHECK_EQ(one.counters.is_tight, max_blocks == 15000);
+        for (const uint32_t n_threads : {2u, 4u, 6u, 9u, 11u, 12u}) {
+            const placed several = place(n_blocks, max_blocks, n_threads, max_records);
             CHECK_EQ(several.counters.n_blocks, one.counters.n_blocks);
+            CHECK_EQ(several.counters.is_tight, one.counters.is_tight);
             CHECK_EQ(several.counters.n_refused, one.counters.n_refused);
             CHECK_EQ(several.counters.n_sequence_blocks, 0);
             CHECK(same(several.spans, one.spans));
