@@ -9905,8 +9905,8 @@ typedef struct damacy__zstd_chain {
     uint32_t n_taken, n_done;
 } damacy__zstd_chain;
 
-#define DAMACY__ZSTD_JOBS_PART 4096u /* jobs of a part, and entries of a list's */
-#define DAMACY__ZSTD_LIST_PART 16384u
+#define DAMACY__ZSTD_JOBS_PART 4096u  /* jobs of a part, for allocate */
+#define DAMACY__ZSTD_LIST_PART 16384u /* blocks or frames of one, for order */
 
 /* Counts within the tables: what did not fit is not counted. */
 typedef struct damacy__zstd_counters {
@@ -16622,8 +16622,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint32_t n_taken, n_done;\n"
     "} damacy__zstd_chain;\n"
     "\n"
-    "#define DAMACY__ZSTD_JOBS_PART 4096u /* jobs of a part, and entries of a list's */\n"
-    "#define DAMACY__ZSTD_LIST_PART 16384u\n"
+    "#define DAMACY__ZSTD_JOBS_PART 4096u  /* jobs of a part, for allocate */\n"
+    "#define DAMACY__ZSTD_LIST_PART 16384u /* blocks or frames of one, for order */\n"
     "\n"
     "/* Counts within the tables: what did not fit is not counted. */\n"
     "typedef struct damacy__zstd_counters {\n"
@@ -17351,8 +17351,8 @@ __extension__ static const char damacy__source_zstd_common_cuh[] =
     "    return n <= size ? 1 : (n - 1) / size + 1;\n"
     "}\n"
     "\n"
-    "// The part that a block of threads takes next, which all before it have been taken of. All of its\n"
-    "// threads; `told`: a word of shared memory.\n"
+    "// The part that a block of threads takes next: all parts before it have been taken. All of its\n"
+    "// threads call this; `told`: a word of shared memory.\n"
     "DAMACY__INLINE uint32_t damacy__zstd_chain_next(uint32_t* n_taken, uint32_t* told)\n"
     "{\n"
     "    damacy__sync_block(); // it is not in use\n"
@@ -17374,7 +17374,8 @@ __extension__ static const char damacy__source_zstd_common_cuh[] =
     "    damacy__device_fence();\n"
     "}\n"
     "\n"
-    "// Tells the next part that sums are there. One thread, behind a barrier.\n"
+    "// Tells the next part that sums are there. Who has written them does, or one thread behind a\n"
+    "// barrier.\n"
     "DAMACY__INLINE void damacy__zstd_chain_tell(uint32_t* n_done, uint32_t part)\n"
     "{\n"
     "    damacy__device_fence();\n"

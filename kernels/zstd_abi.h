@@ -206,8 +206,8 @@ typedef struct damacy__zstd_chain {
     uint32_t n_taken, n_done;
 } damacy__zstd_chain;
 
-#define DAMACY__ZSTD_JOBS_PART 4096u /* jobs of a part, and entries of a list's */
-#define DAMACY__ZSTD_LIST_PART 16384u
+#define DAMACY__ZSTD_JOBS_PART 4096u  /* jobs of a part, for allocate */
+#define DAMACY__ZSTD_LIST_PART 16384u /* blocks or frames of one, for order */
 
 /* Counts within the tables: what did not fit is not counted. */
 typedef struct damacy__zstd_counters {

@@ -63,8 +63,8 @@ DAMACY__INLINE uint32_t damacy__zstd_parts(uint32_t n, uint32_t size)
     return n <= size ? 1 : (n - 1) / size + 1;
 }
 
-// The part that a block of threads takes next, which all before it have been taken of. All of its
-// threads; `told`: a word of shared memory.
+// The part that a block of threads takes next: all parts before it have been taken. All of its
+// threads call this; `told`: a word of shared memory.
 DAMACY__INLINE uint32_t damacy__zstd_chain_next(uint32_t* n_taken, uint32_t* told)
 {
     damacy__sync_block(); // it is not in use
@@ -86,7 +86,8 @@ DAMACY__INLINE void damacy__zstd_chain_wait(const uint32_t* n_done, uint32_t par
     damacy__device_fence();
 }
 
-// Tells the next part that sums are there. One thread, behind a barrier.
+// Tells the next part that sums are there. Who has written them does, or one thread behind a
+// barrier.
 DAMACY__INLINE void damacy__zstd_chain_tell(uint32_t* n_done, uint32_t part)
 {
     damacy__device_fence();
