@@ -257,18 +257,10 @@ typedef unsigned long long damacy__atomic64; // the type that the 64-bit functio
 typedef uint64_t damacy__atomic64;
 #endif
 
-DAMACY__INLINE uint32_t damacy__atomic_load(const uint32_t* p)
+template <class T> DAMACY__INLINE T damacy__atomic_load(const T* p) // of 32 or 64 bits
 {
 #ifdef __CUDACC__
-    return *(const volatile uint32_t*)p;
-#else
-    return __atomic_load_n(p, __ATOMIC_RELAXED);
-#endif
-}
-DAMACY__INLINE uint64_t damacy__atomic_load64(const uint64_t* p)
-{
-#ifdef __CUDACC__
-    return *(const volatile uint64_t*)p;
+    return *(const volatile T*)p;
 #else
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 #endif

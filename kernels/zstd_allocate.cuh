@@ -161,8 +161,8 @@ DAMACY__INLINE damacy__zstd_totals damacy__zstd_placed(const damacy__zstd_wave& 
     damacy__zstd_totals t = {};
 
     if (part != 0) {
-        t.n_literal_bytes = damacy__atomic_load64(&c->n_literal_bytes);
-        t.n_records = damacy__atomic_load64(&c->n_records);
+        t.n_literal_bytes = damacy__atomic_load(&c->n_literal_bytes);
+        t.n_records = damacy__atomic_load(&c->n_records);
         t.n_frames = damacy__atomic_load(&c->n_frames);
         t.n_blocks = damacy__atomic_load(&c->n_blocks);
         t.n_trees = damacy__atomic_load(&c->n_trees);

@@ -482,8 +482,8 @@ struct listed {
 template <class F>
 static bool is_listed(const uint32_t* list, uint32_t n_listed, uint32_t n, bool backwards, F bucket)
 {
-    uint32_t place = 0, part = 0;
-    for (uint32_t first = 0; first < n; first += DAMACY__ZSTD_LIST_PART, part++) {
+    uint32_t place = 0;
+    for (uint32_t first = 0; first < n; first += DAMACY__ZSTD_LIST_PART) {
         const uint32_t end = std::min(n, first + DAMACY__ZSTD_LIST_PART);
         std::vector<uint32_t> want;
         for (uint32_t i = first; i < end; i++) {
