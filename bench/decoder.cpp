@@ -22,6 +22,8 @@
 // A batch and its buffers, as both decoders take them.
 struct wave {
     uint32_t n = 0;
+    std::vector<size_t> which;    // frame of each
+    std::vector<uint64_t> places; // in the output
     uint64_t src_size = 0, dst_size = 0;
     uint64_t src = 0, dst = 0, srcs = 0, src_sizes = 0, dsts = 0, capacities = 0, sizes = 0,
              statuses = 0;
@@ -172,35 +174,51 @@ void bench::close()
 
 const frames& bench::pack(const row& r)
 {
-    const std::string key =
-        r.kind + "/" + r.codec + "/" + std::to_string(r.level) + "/" + std::to_string(r.size);
+    const std::string key = r.kind + "/" + r.codec + "/" + std::to_string(r.level) + "/" +
+                            std::to_string(r.size) + "/" + std::to_string(r.large);
     auto found = packed.find(key);
 
     if (found == packed.end()) {
         packed.clear(); // rows of one kind stand together
         found =
-            packed.emplace(key, make_frames(libs, r.kind, r.codec, r.level, r.size, data)).first;
+            packed.emplace(key, make_frames(libs, r.kind, r.codec, r.level, r.size, r.large, data))
+                .first;
     }
     return found->second;
+}
+
+// The frame at place i of a batch: large ones are spread evenly.
+static size_t frame_at(const row& r, const frames& f, uint32_t i)
+{
+    const uint64_t large = (uint64_t)i * r.n_large / r.n;
+
+    if (r.n_large && (i == 0 || (uint64_t)(i - 1) * r.n_large / r.n != large)) {
+        return f.n_usual + large % (f.packed.size() - f.n_usual);
+    }
+    return i % f.n_usual;
 }
 
 // Copies of the frames, each at a place of its own.
 void bench::load(const row& r, const frames& f, wave* w)
 {
-    const size_t m = f.packed.size();
-    std::vector<uint64_t> srcs(r.n), src_sizes(r.n), dsts(r.n), capacities(r.n, r.size);
+    std::vector<uint64_t> srcs(r.n), src_sizes(r.n), dsts(r.n), capacities(r.n);
 
     w->n = r.n;
     w->src_size = 0;
     for (uint32_t i = 0; i < r.n; i++) {
+        const size_t which = frame_at(r, f, i);
         srcs[i] = w->src_size;
-        src_sizes[i] = f.packed[i % m].size();
+        src_sizes[i] = f.packed[which].size();
         w->src_size += (src_sizes[i] + 15) / 16 * 16; // nvCOMP asks for aligned frames
-        dsts[i] = i * r.size;
+        dsts[i] = w->dst_size;
+        capacities[i] = f.sizes[which];
+        w->dst_size += f.sizes[which];
+        w->which.push_back(which);
+        w->places.push_back(dsts[i]);
     }
     bytes slab(w->src_size);
-    parallel(r.n, [&](size_t i) { memcpy(&slab[srcs[i]], f.packed[i % m].data(), src_sizes[i]); });
-    w->dst_size = r.n * r.size;
+    parallel(r.n,
+             [&](size_t i) { memcpy(&slab[srcs[i]], f.packed[w->which[i]].data(), src_sizes[i]); });
     w->src = put(slab);
     w->dst = take(w->dst_size);
     for (uint32_t i = 0; i < r.n; i++) {
@@ -230,7 +248,6 @@ bool bench::verify(const frames& f, const wave& w, bool is_nvcomp, uint32_t* n_n
     bytes out(w.dst_size);
     std::vector<uint32_t> statuses(w.n);
     std::atomic<uint32_t> wrong{0}, need{0};
-    const uint64_t size = w.dst_size / w.n;
 
     fetch(out.data(), w.dst, w.dst_size);
     fetch(statuses.data(), w.statuses, 4 * w.n);
@@ -238,7 +255,7 @@ bool bench::verify(const frames& f, const wave& w, bool is_nvcomp, uint32_t* n_n
         if (statuses[i] == DAMACY_FRAME_NEED_SCRATCH && !is_nvcomp) {
             need++;
         } else if (statuses[i] != 0 ||
-                   memcmp(&out[i * size], f.content.data() + i % f.packed.size() * size, size)) {
+                   memcmp(&out[w.places[i]], &f.content[f.at[w.which[i]]], f.sizes[w.which[i]])) {
             wrong++;
         }
     });
@@ -345,14 +362,14 @@ void bench::stages(const row& r, const frames& f, const wave& w, const damacy_co
     for (uint32_t i = 0; i < r.n; i++) {
         memset(&jobs[i], 0, sizeof jobs[i]);
         jobs[i].src = at;
-        jobs[i].src_size = f.packed[i % f.packed.size()].size();
-        jobs[i].dst = w.dst + i * r.size;
-        jobs[i].dst_capacity = jobs[i].expected_size = r.size;
+        jobs[i].src_size = f.packed[w.which[i]].size();
+        jobs[i].dst = w.dst + w.places[i];
+        jobs[i].dst_capacity = jobs[i].expected_size = f.sizes[w.which[i]];
         at += (jobs[i].src_size + 15) / 16 * 16;
     }
     limits.max_jobs = r.n;
     limits.dst_size = w.dst_size;
-    limits.largest_size = r.size;
+    limits.largest_size = std::max(r.size, r.large);
     limits.max_blocks = of.max_blocks;
     limits.pool_size = of.work_size;
     if (damacy__zstd_layout_of(&limits, &layout, &err) != DAMACY_OK ||
@@ -404,7 +421,8 @@ void bench::fit(const row& r, const frames& f, std::vector<wave>& waves,
     const damacy_codec_kind kind = kind_of(r);
 
     limits->max_frames = r.n;
-    limits->max_frame_size = r.size;
+    limits->max_frame_size = std::max(r.size, r.large);
+    limits->total_size = waves[0].dst_size;
     for (;;) {
         uint32_t n_need = 0;
         limits->n_concurrent = r.streams;
@@ -442,8 +460,8 @@ void bench::theirs(const row& r, const frames& f, std::vector<wave>& waves, resu
         size_t size = 0;
         give(w.scratch);
         w.scratch = 0;
-        is_fine &= (is_zstd ? nvcomp.zstd_size : nvcomp.lz4_size)(r.n, r.size, opts, &size,
-                                                                  w.dst_size, streams[0]) == 0;
+        is_fine &= (is_zstd ? nvcomp.zstd_size : nvcomp.lz4_size)(
+                       r.n, std::max(r.size, r.large), opts, &size, w.dst_size, streams[0]) == 0;
         w.nv_scratch_size = size;
         w.nv_scratch = take(size);
     }
@@ -460,10 +478,16 @@ void bench::theirs(const row& r, const frames& f, std::vector<wave>& waves, resu
     of->is_nvcomp_right = is_fine && verify(f, waves[0], true, &need);
 }
 
+// Bytes of output of a batch.
+static uint64_t size_of(const row& r)
+{
+    return (r.n - r.n_large) * r.size + r.n_large * r.large;
+}
+
 // The line of a row, and its record.
 void bench::tell(const row& r, const std::string& name, const frames& f, const result& of)
 {
-    const double gb = (double)r.n * (double)r.size / 1e6;
+    const double gb = (double)size_of(r) / 1e6;
 
     printf("%s ratio %5.2f  %7.1f GB/s %9.3f ms  scratch %4.2f%s", name.c_str(),
            (double)f.content_size() / (double)f.packed_size(), gb / of.ms, of.ms, of.scratch,
@@ -483,10 +507,12 @@ void bench::tell(const row& r, const std::string& name, const frames& f, const r
     if (json) {
         fprintf(json,
                 "%s{\"kind\":\"%s\",\"codec\":\"%s\",\"level\":%d,\"frame\":%llu,\"frames\":%u,"
-                "\"streams\":%u,\"parts\":%u,\"gb_s\":%.2f,\"ms\":%.4f,\"scratch\":%.3f,"
+                "\"streams\":%u,\"parts\":%u,\"n_large\":%u,\"large\":%llu,\"gb_s\":%.2f,\"ms\":%."
+                "4f,\"scratch\":%.3f,"
                 "\"nvcomp_gb_s\":%.2f,\"host_gb_s\":%.2f,\"right\":%s}",
                 ftell(json) > 1 ? ",\n" : "", r.kind.c_str(), r.codec.c_str(), r.level,
-                (unsigned long long)r.size, r.n, r.streams, r.parts, gb / of.ms, of.ms, of.scratch,
+                (unsigned long long)r.size, r.n, r.streams, r.parts, r.n_large,
+                (unsigned long long)r.large, gb / of.ms, of.ms, of.scratch,
                 of.nv_ms > 0 ? gb / of.nv_ms : 0.0, of.host, of.is_right ? "true" : "false");
     }
     fflush(stdout);
@@ -499,18 +525,21 @@ void bench::run(const row& r)
     char name[160];
     result of;
 
-    (void)snprintf(name, sizeof name, "%-11s %-11s L%-2d %7.0f KiB x %5u%s", r.kind.c_str(),
-                   r.codec.c_str(), r.level, (double)r.size / 1024.0, r.n,
-                   r.streams ? (" on " + std::to_string(r.streams)).c_str()
-                   : r.parts ? (" in " + std::to_string(r.parts)).c_str()
-                             : "     ");
+    (void)snprintf(
+        name, sizeof name, "%-11s %-11s L%-2d %7.0f KiB x %5u%s", r.kind.c_str(), r.codec.c_str(),
+        r.level, (double)r.size / 1024.0, r.n,
+        r.n_large
+            ? (" " + std::to_string(r.n_large) + " of " + std::to_string(r.large >> 10)).c_str()
+        : r.streams ? (" on " + std::to_string(r.streams)).c_str()
+        : r.parts   ? (" in " + std::to_string(r.parts)).c_str()
+                    : "     ");
     if (f.packed.empty()) {
         printf("%s  left out: %s\n", name, f.missing.c_str());
         return;
     }
     // Small batches take turns with others, so that the L2 cache does not keep them.
     const uint32_t n_waves =
-        r.streams ? r.streams : (uint32_t)std::min<uint64_t>(21, 1 + (128u << 20) / (r.n * r.size));
+        r.streams ? r.streams : (uint32_t)std::min<uint64_t>(21, 1 + (128u << 20) / size_of(r));
     std::vector<wave> waves(n_waves);
     damacy_codec_limits limits = {};
     for (wave& w : waves) {
@@ -530,7 +559,7 @@ void bench::run(const row& r)
     if (has_nvcomp && kind != DAMACY_CODEC_BLOSC) {
         theirs(r, f, waves, &of);
     }
-    of.host = host_rate(libs, f, r.codec, r.size);
+    of.host = r.n_large ? 0 : host_rate(libs, f, r.codec, r.size);
     has_wrong |= !of.is_right;
     tell(r, name, f, of);
     for (wave& w : waves) {
@@ -579,7 +608,7 @@ int main(int argc, char** argv)
             printf("%-12s %-11s L%-2d %7.0f KiB  ratio %5.2f  host %5.1f GB/s\n", r.kind.c_str(),
                    r.codec.c_str(), r.level, (double)r.size / 1024.0,
                    f.packed.empty() ? 0.0 : (double)f.content_size() / (double)f.packed_size(),
-                   f.packed.empty() ? 0.0 : host_rate(b.libs, f, r.codec, r.size));
+                   f.packed.empty() || r.n_large ? 0.0 : host_rate(b.libs, f, r.codec, r.size));
             fflush(stdout);
         }
     }

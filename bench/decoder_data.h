@@ -359,6 +359,8 @@ static bytes make_content(const std::string& kind, size_t size, const bytes& dat
 struct frames {
     bytes content; // of all different frames
     std::vector<bytes> packed;
+    std::vector<uint64_t> at, sizes; // of each in the content
+    size_t n_usual = 0;              // of them; large ones come behind
     std::string missing;
 
     size_t content_size() const
@@ -376,9 +378,10 @@ struct frames {
 };
 
 static frames make_frames(const libraries& libs, const std::string& kind, const std::string& codec,
-                          int level, uint64_t size, const bytes& data)
+                          int level, uint64_t size, uint64_t large, const bytes& data)
 {
     const size_t m = std::max<size_t>(3, (48u << 20) / size);
+    const size_t n_large = large ? std::max<size_t>(2, (32u << 20) / large) : 0;
     const bool is_blosc = codec.rfind("blosc", 0) == 0;
     frames f;
 
@@ -388,10 +391,16 @@ static frames make_frames(const libraries& libs, const std::string& kind, const 
                                      : "no libzstd.so.1";
         return f;
     }
-    f.content = make_content(kind, m * size, data);
-    f.packed.resize(m);
-    parallel(m, [&](size_t i) {
-        const uint8_t* src = &f.content[i * size];
+    f.content = make_content(kind, m * size + n_large * large, data);
+    f.packed.resize(m + n_large);
+    f.n_usual = m;
+    for (size_t i = 0; i < m + n_large; i++) {
+        f.at.push_back(i < m ? i * size : m * size + (i - m) * large);
+        f.sizes.push_back(i < m ? size : large);
+    }
+    parallel(m + n_large, [&](size_t i) {
+        const uint8_t* src = &f.content[f.at[i]];
+        const uint64_t size = f.sizes[i];
         bytes& dst = f.packed[i];
         dst.resize(size + size / 64 + 4096);
         size_t n;

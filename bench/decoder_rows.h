@@ -40,7 +40,9 @@ struct row {
     uint32_t streams; // 0: one batch after another
     double goal;      // times nvCOMP's; 0: none
     std::string note;
-    uint32_t parts = 0; // of a batch, in one scratch
+    uint32_t parts = 0;   // of a batch, in one scratch
+    uint32_t n_large = 0; // of the frames: these are of `large` bytes each
+    uint64_t large = 0;
 };
 
 // Labels, and what else shrinks to little.
