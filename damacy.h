@@ -9934,7 +9934,8 @@ typedef struct damacy__zstd_counters {
     damacy__zstd_chain jobs;   /* count: 0; allocate: parts of the jobs */
     uint32_t n_lists_taken[2]; /* order: parts of lists, those of literals by a pass of its own */
     uint32_t n_lists_done[3];  /* order: parts of the blocks with sequences, frames, literals */
-    uint32_t zero[2];
+    uint32_t n_apart; /* place: frames in the list of keys; those are no more in execute_list */
+    uint32_t zero;
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
 
@@ -9993,6 +9994,14 @@ static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
 #define DAMACY__ZSTD_FLAG_SHARED 0x20u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
+/* Of place, cut and relay: frames much larger than the others have a list of their own, which lies
+ * in the place of keys, and are relay's; all others are executed beside. */
+#define DAMACY__ZSTD_FLAG_APART 0x10u
+/* Such a frame has more than one of so many parts of all records: by a block of threads alone it
+ * would take longer than all together do, two on each multiprocessor of an H200. */
+#define DAMACY__ZSTD_APART 264u
+/* And more than one of so many parts of what the largest has: as much faster that one is then. */
+#define DAMACY__ZSTD_APART_LEAST 3u
 
 /* Shapes of execution: threads, records a thread, bytes of a tile and of a chunk. */
 #define DAMACY__ZSTD_SHAPE_1024X3       1024, 3, 16384, 8
@@ -10080,7 +10089,7 @@ typedef struct damacy__zstd_wave {
     uint64_t frames;   /* damacy__zstd_frame[max_frames] */
     uint64_t blocks;   /* damacy__zstd_block[max_blocks] */
     uint64_t trees;    /* damacy__zstd_tree[max_blocks]; cut: tiles of each block */
-    uint64_t keys;     /* damacy__zstd_key[max_blocks]: of the blocks */
+    uint64_t keys;     /* damacy__zstd_key[max_blocks]: of the blocks; place: see FLAG_APART */
     uint64_t logs;     /* uint32_t[max_blocks]: trees: their table logs again */
     uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, of each
                                 LIST_PART of the blocks most sequences first; cut: tiles of the
@@ -16643,7 +16652,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    damacy__zstd_chain jobs;   /* count: 0; allocate: parts of the jobs */\n"
     "    uint32_t n_lists_taken[2]; /* order: parts of lists, those of literals by a pass of its own */\n"
     "    uint32_t n_lists_done[3];  /* order: parts of the blocks with sequences, frames, literals */\n"
-    "    uint32_t zero[2];\n"
+    "    uint32_t n_apart; /* place: frames in the list of keys; those are no more in execute_list */\n"
+    "    uint32_t zero;\n"
     "} damacy__zstd_counters;\n"
     "static_assert(sizeof(damacy__zstd_counters) == 160, \"ABI\");\n"
     "\n"
@@ -16702,6 +16712,14 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "#define DAMACY__ZSTD_FLAG_SHARED 0x20u\n"
     "/* Of literals: the pass over all that are not early. */\n"
     "#define DAMACY__ZSTD_FLAG_LATE 0x800u\n"
+    "/* Of place, cut and relay: frames much larger than the others have a list of their own, which lies\n"
+    " * in the place of keys, and are relay's; all others are executed beside. */\n"
+    "#define DAMACY__ZSTD_FLAG_APART 0x10u\n"
+    "/* Such a frame has more than one of so many parts of all records: by a block of threads alone it\n"
+    " * would take longer than all together do, two on each multiprocessor of an H200. */\n"
+    "#define DAMACY__ZSTD_APART 264u\n"
+    "/* And more than one of so many parts of what the largest has: as much faster that one is then. */\n"
+    "#define DAMACY__ZSTD_APART_LEAST 3u\n"
     "\n"
     "/* Shapes of execution: threads, records a thread, bytes of a tile and of a chunk. */\n"
     "#define DAMACY__ZSTD_SHAPE_1024X3       1024, 3, 16384, 8\n"
@@ -16789,7 +16807,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint64_t frames;   /* damacy__zstd_frame[max_frames] */\n"
     "    uint64_t blocks;   /* damacy__zstd_block[max_blocks] */\n"
     "    uint64_t trees;    /* damacy__zstd_tree[max_blocks]; cut: tiles of each block */\n"
-    "    uint64_t keys;     /* damacy__zstd_key[max_blocks]: of the blocks */\n"
+    "    uint64_t keys;     /* damacy__zstd_key[max_blocks]: of the blocks; place: see FLAG_APART */\n"
     "    uint64_t logs;     /* uint32_t[max_blocks]: trees: their table logs again */\n"
     "    uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, of each\n"
     "                                LIST_PART of the blocks most sequences first; cut: tiles of the\n"
@@ -19900,19 +19918,36 @@ __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
     "    return good ? sum : DAMACY__ZSTD_NONE;\n"
     "}\n"
     "\n"
-    "// Cuts the entries of the execute list that belong to the variant. Grid: any; best one\n"
-    "// block of threads a frame.\n"
+    "// The list that holds relay's frames, and how many it has.\n"
+    "DAMACY__INLINE const uint32_t* damacy__relay_list(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return (const uint32_t*)(uintptr_t)(w.flags & DAMACY__ZSTD_FLAG_APART ? w.keys\n"
+    "                                                                          : w.execute_list);\n"
+    "}\n"
+    "DAMACY__INLINE uint32_t damacy__relay_listed(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    const damacy__zstd_counters* const counts = damacy__zstd_counts(w);\n"
+    "    return w.flags & DAMACY__ZSTD_FLAG_APART ? counts->n_apart : counts->n_execute;\n"
+    "}\n"
+    "\n"
+    "// Whether an entry of the list is relay's.\n"
+    "DAMACY__INLINE bool damacy__relay_has(const damacy__zstd_wave& w, uint32_t whole, uint32_t i)\n"
+    "{\n"
+    "    return w.flags & DAMACY__ZSTD_FLAG_APART ||\n"
+    "           damacy__exec_variant(w, whole, i) == DAMACY__ZSTD_EXECUTE_RELAY;\n"
+    "}\n"
+    "\n"
+    "// Cuts the entries of the list that are relay's. Grid: any; best one block of threads a frame.\n"
     "template <class S> static __device__ void damacy__zstd_cut(const damacy__zstd_wave& w)\n"
     "{\n"
     "    damacy__zstd_counters* counts = damacy__zstd_counts(w);\n"
-    "    const uint32_t n = counts->n_execute, n_warps = blockDim.x / 32;\n"
+    "    const uint32_t n = damacy__relay_listed(w), n_warps = blockDim.x / 32;\n"
     "    const uint32_t whole = damacy__exec_wave_variant(w);\n"
     "\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
-    "        const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];\n"
+    "        const uint32_t frame = damacy__relay_list(w)[i];\n"
     "        damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
-    "        const bool is_mine = damacy__exec_variant(w, whole, i) == DAMACY__ZSTD_EXECUTE_RELAY &&\n"
-    "                             !damacy__exec_skip(w, frame);\n"
+    "        const bool is_mine = damacy__relay_has(w, whole, i) && !damacy__exec_skip(w, frame);\n"
     "        for (uint32_t b = threadIdx.x / 32; is_mine && b < f.n_blocks; b += n_warps) {\n"
     "            const uint32_t n_tiles = damacy__relay_cut<S>(w, f.first_block + b);\n"
     "            if (damacy__lane() == 0)\n"
@@ -20042,8 +20077,7 @@ __extension__ static const char damacy__source_zstd_exec_relay_cuh[] =
     "// has the ticket.\n"
     "DAMACY__INLINE void damacy__relay_mail(const damacy__zstd_wave& w, uint32_t mail, uint32_t ticket)\n"
     "{\n"
-    "    const uint32_t n = damacy__zstd_counts(w)->n_execute,\n"
-    "                   rounds = damacy__zstd_counts(w)->ticket[2];\n"
+    "    const uint32_t n = damacy__relay_listed(w), rounds = damacy__zstd_counts(w)->ticket[2];\n"
     "    uint32_t frame, tile;\n"
     "\n"
     "    for (;; ticket = damacy__relay_ticket(w)) {\n"
@@ -20053,7 +20087,7 @@ __extension__ static const char damacy__source_zstd_exec_relay_cuh[] =
     "            damacy__sts32(mail + DAMACY__RELAY_FRAME, DAMACY__ZSTD_NONE);\n"
     "            return;\n"
     "        }\n"
-    "        frame = ((const uint32_t*)(uintptr_t)w.execute_list)[ticket % n];\n"
+    "        frame = damacy__relay_list(w)[ticket % n];\n"
     "        if (tile < damacy__zstd_frames(w)[frame].n_tiles)\n"
     "            break;\n"
     "    }\n"
@@ -20345,22 +20379,32 @@ __extension__ static const char damacy__source_zstd_exec_relay_cuh[] =
     "        damacy__relay_tell(&damacy__zstd_frames(w)[frame], tile + 1, end);\n"
     "}\n"
     "\n"
+    "// Blocks of threads that help the n frames of the wide shape: of more each begins so early that\n"
+    "// most of what its tile reads is not there yet, which is worse the shorter segments are.\n"
+    "DAMACY__INLINE uint32_t damacy__relay_blocks(const damacy__zstd_wave& w, uint32_t n)\n"
+    "{\n"
+    "    const damacy__zstd_frame& first = damacy__zstd_frames(w)[damacy__relay_list(w)[0]];\n"
+    "\n"
+    "    return (damacy__exec_density(first) > 140 ? 3 : 12) * n;\n"
+    "}\n"
+    "\n"
     "// A whole block of threads; `memory`: DAMACY__ZSTD_RELAY_SHARED bytes. Grid: any; best as many\n"
     "// blocks of threads as run at once.\n"
     "template <class S>\n"
     "static __device__ void damacy__zstd_relay(const damacy__zstd_wave& w, uint8_t* memory)\n"
     "{\n"
-    "    const uint32_t shared = DAMACY__DYNAMIC_BASE(memory), n = damacy__zstd_counts(w)->n_execute;\n"
+    "    const uint32_t shared = DAMACY__DYNAMIC_BASE(memory), n = damacy__relay_listed(w);\n"
     "    damacy__exec_records<S> r;\n"
     "    uint32_t mail = shared + S::MAIL;\n"
     "\n"
     "    if (n == 0 || damacy__zstd_counts(w)->ticket[2] == 0 || damacy__exec_is_wide(w) != S::IS_WIDE)\n"
     "        return;\n"
+    "    if (S::IS_WIDE && blockIdx.x >= damacy__relay_blocks(w, n))\n"
+    "        return;\n"
     "    if (shared != damacy__shared_address(memory)) { // the constant is wrong: better no result\n"
     "        for (uint32_t i = threadIdx.x; i < n; i += S::THREADS)\n"
-    "            damacy__zstd_fail_job(\n"
-    "                w, damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i]].job, 0,\n"
-    "                DAMACY__JOB_UNSUPPORTED);\n"
+    "            damacy__zstd_fail_job(w, damacy__zstd_frames(w)[damacy__relay_list(w)[i]].job, 0,\n"
+    "                                  DAMACY__JOB_UNSUPPORTED);\n"
     "        return;\n"
     "    }\n"
     "    const bool hurries = DAMACY__RELAY_HURRIES(n);\n"
@@ -24676,18 +24720,57 @@ __extension__ static const char damacy__source_zstd_place_cuh[] =
     "    }\n"
     "}\n"
     "\n"
+    "// Takes the frames that are much larger than others off the execute list, whose last entries come\n"
+    "// to their places; a warp does. Returns how many.\n"
+    "static __device__ uint32_t damacy__zstd_place_apart(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    damacy__zstd_counters* const counts = damacy__zstd_counts(w);\n"
+    "    uint32_t* const list = (uint32_t*)(uintptr_t)w.execute_list;\n"
+    "    uint32_t* const apart = (uint32_t*)(uintptr_t)w.keys;\n"
+    "    const uint32_t n = counts->n_execute, lane = damacy__lane();\n"
+    "    const uint64_t most = n ? damacy__zstd_frames(w)[list[0]].n_records : 0;\n"
+    "    const uint64_t least =\n"
+    "        damacy__max(counts->n_records / DAMACY__ZSTD_APART, most / DAMACY__ZSTD_APART_LEAST);\n"
+    "    uint32_t n_apart = 0, found = 32;\n"
+    "\n"
+    "    while (found == 32 && n_apart < n) {\n"
+    "        const uint32_t i = n_apart + lane;\n"
+    "        bool is_large = false;\n"
+    "        if (i < n) {\n"
+    "            const damacy__zstd_frame& f = damacy__zstd_frames(w)[list[i]];\n"
+    "            is_large = f.size > 2 * DAMACY__ZSTD_BLOCK_MAX && f.n_records > least;\n"
+    "            if (is_large)\n"
+    "                apart[i] = list[i];\n"
+    "        }\n"
+    "        const uint32_t others = ~damacy__ballot(is_large);\n"
+    "        found = others ? damacy__ctz(others) : 32;\n"
+    "        n_apart += found;\n"
+    "    }\n"
+    "    damacy__sync_warp();\n"
+    "    for (uint32_t i = lane; i < n_apart && i < n - n_apart; i += 32)\n"
+    "        list[i] = list[n - 1 - i];\n"
+    "    damacy__sync_warp();\n"
+    "    if (lane == 0) {\n"
+    "        counts->n_apart = n_apart;\n"
+    "        counts->n_execute = n - n_apart;\n"
+    "    }\n"
+    "    return n_apart;\n"
+    "}\n"
+    "\n"
     "// Records per KB of the frames to execute, from up to 32 of them, bytes of literals per KB of their\n"
     "// first blocks, and records of the first, which has most; a warp does.\n"
     "static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)\n"
     "{\n"
     "    damacy__zstd_counters* const counts = damacy__zstd_counts(w);\n"
-    "    const uint32_t n = damacy__min(counts->n_execute, 32);\n"
+    "    const uint32_t n_apart = w.flags & DAMACY__ZSTD_FLAG_APART ? damacy__zstd_place_apart(w) : 0;\n"
+    "    const uint32_t n_all = counts->n_execute, n = damacy__min(n_all, 32);\n"
+    "    const uint32_t first = n_apart < n_all ? n_apart : 0; // has most, if some are apart\n"
     "    uint32_t size = 0, n_records = 0, block_size = 0, n_literals = 0;\n"
     "\n"
     "    if (damacy__lane() < n) {\n"
-    "        const uint64_t i = (uint64_t)counts->n_execute * damacy__lane() / n;\n"
+    "        const uint32_t i = (uint32_t)((uint64_t)n_all * damacy__lane() / n) + first;\n"
     "        const damacy__zstd_frame& f =\n"
-    "            damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i]];\n"
+    "            damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i % n_all]];\n"
     "        const damacy__zstd_block& b = damacy__zstd_blocks(w)[f.first_block];\n"
     "        size = f.size / 16; // so that 32 bits hold the sum\n"
     "        n_records = f.size ? f.n_records / 16 : 0;\n"
@@ -35040,6 +35123,7 @@ typedef struct damacy__zstd_options {
                           DAMACY__ZSTD_FLAG_EARLY, alone or with EARLY_FEW */
     uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
     uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
+    uint32_t apart;    /* DAMACY__ZSTD_FLAG_APART: frames much larger than others beside these */
     uint32_t turns;    /* DAMACY__ZSTD_FLAG_TURNS: by a third as many blocks of threads as frames */
 } damacy__zstd_options;
 
@@ -35052,6 +35136,7 @@ typedef struct damacy__zstd_call {
     uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
     uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: max_jobs */
     uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
+    uint64_t likely_most; /* of the largest job, likewise; 0: as of the others */
     damacy__stream stream;
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
     /* jobs of blosc chunks: their wave with addresses of the device, whose moves are made as well,
@@ -35089,6 +35174,7 @@ typedef struct damacy__zstd_pass {
     uint32_t n_blocks;  /* likely */
     bool is_few;        /* so few blocks that sequences take the shape for latency */
     uint64_t size_each; /* likely, of a job's output */
+    uint64_t size_most; /* likewise, of the largest */
     damacy__zstd_options options;
     uint32_t division; /* of what is launched next; 0: the driver's choice */
     uint32_t also;     /* flags that the next launch alone has besides */
@@ -35188,6 +35274,18 @@ static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
     return run->n_jobs > (can_share ? 2 * run->device->n_multiprocessors : 200);
 }
 
+/* Whether the largest frame is so much larger than others that it would take a block of threads
+ * longer than all multiprocessors take for all. Not for as few as are executed by links. */
+static bool damacy__zstd_is_mixed(const damacy__zstd_pass* run)
+{
+    const uint64_t parts = 2ull * run->device->n_multiprocessors;
+
+    return run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY && !run->call->blosc &&
+           !damacy__zstd_has_company(run) && run->n_jobs > 8 &&
+           run->size_most >= DAMACY__ZSTD_RELAY_SIZE / 2 && run->size_most > 3 * run->size_each &&
+           parts * run->size_most > run->n_jobs * run->size_each;
+}
+
 /* Execution of many frames, by a shape of two where the device finds that they shrink to little,
  * and of those with many short segments by one for thousands, but if they are large. Of blosc
  * chunks it alone knows how many frames they are, so it has more shapes to choose from, also in a
@@ -35271,8 +35369,9 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
         o->fse = damacy__zstd_choose_fse(run);
     }
     if (o->execute == 0) {
-        o->execute = damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
-                                                : damacy__zstd_choose_few(run);
+        o->apart = damacy__zstd_is_mixed(run) ? DAMACY__ZSTD_FLAG_APART : 0;
+        o->execute = o->apart || damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
+                                                            : damacy__zstd_choose_few(run);
         if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
         }
@@ -35285,7 +35384,10 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (run->call->blosc && o->execute & DAMACY__ZSTD_EXECUTE_SERIAL) {
         o->execute &= DAMACY__ZSTD_EXECUTE_SEQUENCES;
     }
-    run->wave.flags = o->execute | o->fse | o->turns | damacy__zstd_choose_records(run);
+    if (o->execute & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) {
+        o->apart = 0; /* all frames are shared */
+    }
+    run->wave.flags = o->execute | o->fse | o->turns | o->apart | damacy__zstd_choose_records(run);
 }
 
 /* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel
@@ -35689,6 +35791,45 @@ static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, damacy__zst
     return run->call->blosc ? DAMACY__MIN(4 * n, most) : n;
 }
 
+/* Frames that are much larger than the others, by tiles that blocks of threads pass on. They take
+ * longest, so they come first, and all others are executed beside them. */
+static damacy_status damacy__zstd_launch_apart(damacy__zstd_pass* run, damacy_error* err)
+{
+    const damacy__kernel* back = run->kernels->back.kernels;
+    const uint32_t n = run->device->n_multiprocessors;
+
+    DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_CUT], n, 1024, 0, err));
+    DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
+    run->also = DAMACY__ZSTD_EXECUTE_WIDE;
+    return damacy__zstd_step(run, &back[DAMACY__ZSTD_RELAY_WIDE], n, DAMACY__ZSTD_WIDE_THREADS,
+                             damacy__zstd_relay_shared(), err);
+}
+
+/* Tiles that blocks of threads pass on, by one kernel of two. Last: it takes the room that is left,
+ * or all frames. */
+static damacy_status damacy__zstd_launch_relays(damacy__zstd_pass* run, bool takes_all,
+                                                damacy_error* err)
+{
+    const damacy__kernel* back = run->kernels->back.kernels;
+
+    run->division = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        const damacy__kernel* kernel = &back[i ? DAMACY__ZSTD_RELAY_WIDE : DAMACY__ZSTD_RELAY];
+        const uint64_t grid = (i ? 1 : DAMACY__ZSTD_RELAY_PER) * run->device->n_multiprocessors;
+        const uint32_t threads = i ? DAMACY__ZSTD_WIDE_THREADS : DAMACY__ZSTD_RELAY_THREADS;
+        const uint32_t shared = damacy__zstd_relay_shared();
+        if (!(run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY << i)) {
+            continue;
+        }
+        if (takes_all) {
+            DAMACY__TRY(damacy__zstd_step(run, kernel, grid, threads, shared, err));
+        } else {
+            DAMACY__TRY(damacy__zstd_step_beside(run, 0, kernel, grid, threads, shared, err));
+        }
+    }
+    return DAMACY_OK;
+}
+
 /* Which of the shapes takes the frames, the device chooses; of hundreds one takes all. Up to 1,000
  * frames are all under way at once: there, and where frames are large, the others come before or
  * after it, as a multiprocessor that they begin on keeps their division of L1 and shared memory;
@@ -35713,7 +35854,11 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     if (run->options.execute & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) {
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_CUT], run->n_jobs, 1024, 0, err));
     }
-    DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
+    if (run->options.apart) {
+        DAMACY__TRY(damacy__zstd_launch_apart(run, err));
+    } else {
+        DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
+    }
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         const damacy__kernel* kernel =
@@ -35728,28 +35873,17 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
         run->also = damacy__zstd_turns(run, tile) ? DAMACY__ZSTD_FLAG_SHARED : 0;
-        if (n_tiles++ == 0 || in_line || by_sequence) {
+        if (run->options.apart) {
+            DAMACY__TRY(
+                damacy__zstd_step_beside(run, 1, kernel, grid, tile.threads, tile.shared, err));
+        } else if (n_tiles++ == 0 || in_line || by_sequence) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, grid, tile.threads,
                                                  tile.shared, err));
         }
     }
-    run->division = 0;
-    for (uint32_t i = 0; i < 2; i++) { /* last: it takes what is left */
-        const damacy__kernel* kernel = &back[i ? DAMACY__ZSTD_RELAY_WIDE : DAMACY__ZSTD_RELAY];
-        const uint64_t grid = (i ? 1 : DAMACY__ZSTD_RELAY_PER) * run->device->n_multiprocessors;
-        const uint32_t threads = i ? DAMACY__ZSTD_WIDE_THREADS : DAMACY__ZSTD_RELAY_THREADS;
-        const uint32_t shared = damacy__zstd_relay_shared();
-        if (!(run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY << i)) {
-            continue;
-        }
-        if (!others) { /* one of the kernels takes all frames */
-            DAMACY__TRY(damacy__zstd_step(run, kernel, grid, threads, shared, err));
-        } else {
-            DAMACY__TRY(damacy__zstd_step_beside(run, 0, kernel, grid, threads, shared, err));
-        }
-    }
+    DAMACY__TRY(damacy__zstd_launch_relays(run, !others, err));
     return damacy__zstd_join(run, err);
 }
 
@@ -35830,6 +35964,7 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
     run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
                  (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_n_free(&run);
     run.size_each = size / run.n_jobs;
+    run.size_most = DAMACY__MAX(run.size_each, call->likely_most);
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, err);
     if (status != DAMACY_OK) { /* so that who waits for the stream has waited for all */
@@ -36711,7 +36846,10 @@ typedef struct damacy__wave {
     uint32_t n_lz4;
     uint64_t input_used;
     uint64_t output_used;
-    uint64_t output_zstd; /* bytes that zstd will write */
+    uint64_t output_zstd; /* bytes that zstd will write, blosc's included */
+    uint64_t output_lz4;  /* bytes that LZ4 will write, and each one's largest job */
+    uint64_t most_zstd;
+    uint64_t most_lz4;
     bool is_running;
     bool is_sent; /* staging space went back */
     uint64_t start_ns;
@@ -37324,6 +37462,17 @@ static uint32_t* damacy__wave_count(damacy__wave* wave, uint32_t kind)
                                       : &wave->n_zstd;
 }
 
+/* A job of the wave will write `size` bytes. */
+static void damacy__wave_expect(damacy__wave* wave, uint32_t kind, uint64_t size)
+{
+    const bool is_lz4 = kind == DAMACY__UNIT_LZ4;
+    uint64_t* const output = is_lz4 ? &wave->output_lz4 : &wave->output_zstd;
+    uint64_t* const most = is_lz4 ? &wave->most_lz4 : &wave->most_zstd;
+
+    *output += size;
+    *most = DAMACY__MAX(*most, size);
+}
+
 /* Room for a unit's voxels and bytes; false: the wave is full. */
 static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit* unit)
 {
@@ -37364,7 +37513,7 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
             job->flags |= unit->kind == DAMACY__UNIT_LZ4 ? (uint32_t)DAMACY__LZ4_SIZE_PREFIX : 0;
             wave->output_used = damacy__align_up(wave->output_used + size, 256);
             wave->output_used = DAMACY__MIN(wave->output_used, gpu->output_size);
-            wave->output_zstd += unit->kind == DAMACY__UNIT_LZ4 ? 0 : size;
+            damacy__wave_expect(wave, unit->kind, size);
         }
         wave->input_used = in + unit->size;
     }
@@ -37436,6 +37585,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.blosc_kernels = gpu->lz.zstd.kernels;
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
+    call.likely_most = wave->most_zstd;
     call.n_held = damacy__copies_blocks(&gpu->copies, &gpu->device);
     call.stream = wave->stream;
     return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
@@ -37892,7 +38042,8 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
 static void damacy__wave_reset(damacy__wave* wave)
 {
     wave->n_units = wave->n_copies = wave->n_zstd = wave->n_blosc = wave->n_lz4 = 0;
-    wave->input_used = wave->output_used = wave->output_zstd = 0;
+    wave->input_used = wave->output_used = 0;
+    wave->output_zstd = wave->output_lz4 = wave->most_zstd = wave->most_lz4 = 0;
     wave->is_running = wave->is_sent = false;
 }
 
@@ -37918,14 +38069,14 @@ static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, da
 {
     damacy__copies copies;
 
-    wave->output_zstd = 0;
+    wave->output_zstd = wave->output_lz4 = wave->most_zstd = wave->most_lz4 = 0;
     wave->n_zstd = wave->n_blosc = wave->n_lz4 = 0;
     for (uint32_t i = 0; i < wave->n_units; i++) {
         damacy__unit* unit = wave->units[i];
         damacy__job* jobs = damacy__wave_jobs(gpu, wave, unit->kind);
         uint32_t* const n = damacy__wave_count(wave, unit->kind);
         jobs[*n] = jobs[unit->number]; /* never overtakes: units are in the order of their jobs */
-        wave->output_zstd += jobs[*n].dst_capacity;
+        damacy__wave_expect(wave, unit->kind, jobs[*n].dst_capacity);
         unit->number = (*n)++;
     }
     memset(&copies, 0, sizeof copies);
@@ -37945,7 +38096,8 @@ static void damacy__wave_end(damacy__gpu* gpu, damacy__wave* wave)
     memset(&error, 0, sizeof error);
     error.stage = DAMACY_STAGE_DECODE;
     error.sample = error.offset = UINT64_MAX;
-    damacy__metric_add(&gpu->core->counters.decode, ns, wave->input_used, wave->output_zstd);
+    damacy__metric_add(&gpu->core->counters.decode, ns, wave->input_used,
+                       wave->output_zstd + wave->output_lz4);
     damacy__wave_settle(gpu, wave, true);
     if (wave->n_units > 0) {
         gpu->output_limit = DAMACY__MAX(DAMACY__MIN(gpu->output_limit, wave->output_used) / 4 * 3,
@@ -40717,6 +40869,7 @@ typedef struct damacy__codec_call {
     uint32_t n_concurrent; /* batches that run at the same time; 0: 1 */
     uint32_t kind;
     uint64_t likely_size;    /* decoded bytes */
+    uint64_t likely_most;    /* of the largest frame */
     uint32_t likely_streams; /* blosc */
     damacy__codec_frames frames;
 } damacy__codec_call;
@@ -40963,6 +41116,7 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.blosc_kernels = call->kernels->lz.zstd.kernels;
     zstd.likely_jobs = likely;
     zstd.likely_size = call->likely_size;
+    zstd.likely_most = call->likely_most;
     zstd.stream = call->stream;
     zstd.is_alone = call->is_alone;
     zstd.n_concurrent = call->n_concurrent;
@@ -41325,7 +41479,11 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
     DAMACY__TRY(
         damacy__codec_layout_of(codec->kind, limits, DAMACY__MAX(scratch_size, 1), &layout, err));
     damacy__codec_begin(codec, batch, stream, &call);
-    call.likely_size = DAMACY__MIN(layout.zstd.dst_size, batch->n_frames * limits->max_frame_size);
+    call.likely_size = batch->n_frames * limits->max_frame_size;
+    if (limits->total_size) {
+        call.likely_size = DAMACY__MIN(call.likely_size, limits->total_size);
+    }
+    call.likely_most = limits->max_frame_size;
     call.likely_streams = limits->max_streams
                               ? limits->max_streams
                               : damacy__blosc_likely(batch->n_frames, call.likely_size);

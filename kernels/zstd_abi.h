@@ -235,7 +235,8 @@ typedef struct damacy__zstd_counters {
     damacy__zstd_chain jobs;   /* count: 0; allocate: parts of the jobs */
     uint32_t n_lists_taken[2]; /* order: parts of lists, those of literals by a pass of its own */
     uint32_t n_lists_done[3];  /* order: parts of the blocks with sequences, frames, literals */
-    uint32_t zero[2];
+    uint32_t n_apart; /* place: frames in the list of keys; those are no more in execute_list */
+    uint32_t zero;
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
 
@@ -294,6 +295,14 @@ static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
 #define DAMACY__ZSTD_FLAG_SHARED 0x20u
 /* Of literals: the pass over all that are not early. */
 #define DAMACY__ZSTD_FLAG_LATE 0x800u
+/* Of place, cut and relay: frames much larger than the others have a list of their own, which lies
+ * in the place of keys, and are relay's; all others are executed beside. */
+#define DAMACY__ZSTD_FLAG_APART 0x10u
+/* Such a frame has more than one of so many parts of all records: by a block of threads alone it
+ * would take longer than all together do, two on each multiprocessor of an H200. */
+#define DAMACY__ZSTD_APART 264u
+/* And more than one of so many parts of what the largest has: as much faster that one is then. */
+#define DAMACY__ZSTD_APART_LEAST 3u
 
 /* Shapes of execution: threads, records a thread, bytes of a tile and of a chunk. */
 #define DAMACY__ZSTD_SHAPE_1024X3       1024, 3, 16384, 8
@@ -381,7 +390,7 @@ typedef struct damacy__zstd_wave {
     uint64_t frames;   /* damacy__zstd_frame[max_frames] */
     uint64_t blocks;   /* damacy__zstd_block[max_blocks] */
     uint64_t trees;    /* damacy__zstd_tree[max_blocks]; cut: tiles of each block */
-    uint64_t keys;     /* damacy__zstd_key[max_blocks]: of the blocks */
+    uint64_t keys;     /* damacy__zstd_key[max_blocks]: of the blocks; place: see FLAG_APART */
     uint64_t logs;     /* uint32_t[max_blocks]: trees: their table logs again */
     uint64_t sequence_order;   /* uint32_t[max_blocks]: blocks of type SEQUENCES, of each
                                 LIST_PART of the blocks most sequences first; cut: tiles of the

@@ -142,19 +142,36 @@ DAMACY__INLINE uint32_t damacy__relay_sum(const damacy__zstd_wave& w, const dama
     return good ? sum : DAMACY__ZSTD_NONE;
 }
 
-// Cuts the entries of the execute list that belong to the variant. Grid: any; best one
-// block of threads a frame.
+// The list that holds relay's frames, and how many it has.
+DAMACY__INLINE const uint32_t* damacy__relay_list(const damacy__zstd_wave& w)
+{
+    return (const uint32_t*)(uintptr_t)(w.flags & DAMACY__ZSTD_FLAG_APART ? w.keys
+                                                                          : w.execute_list);
+}
+DAMACY__INLINE uint32_t damacy__relay_listed(const damacy__zstd_wave& w)
+{
+    const damacy__zstd_counters* const counts = damacy__zstd_counts(w);
+    return w.flags & DAMACY__ZSTD_FLAG_APART ? counts->n_apart : counts->n_execute;
+}
+
+// Whether an entry of the list is relay's.
+DAMACY__INLINE bool damacy__relay_has(const damacy__zstd_wave& w, uint32_t whole, uint32_t i)
+{
+    return w.flags & DAMACY__ZSTD_FLAG_APART ||
+           damacy__exec_variant(w, whole, i) == DAMACY__ZSTD_EXECUTE_RELAY;
+}
+
+// Cuts the entries of the list that are relay's. Grid: any; best one block of threads a frame.
 template <class S> static __device__ void damacy__zstd_cut(const damacy__zstd_wave& w)
 {
     damacy__zstd_counters* counts = damacy__zstd_counts(w);
-    const uint32_t n = counts->n_execute, n_warps = blockDim.x / 32;
+    const uint32_t n = damacy__relay_listed(w), n_warps = blockDim.x / 32;
     const uint32_t whole = damacy__exec_wave_variant(w);
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        const uint32_t frame = ((const uint32_t*)(uintptr_t)w.execute_list)[i];
+        const uint32_t frame = damacy__relay_list(w)[i];
         damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];
-        const bool is_mine = damacy__exec_variant(w, whole, i) == DAMACY__ZSTD_EXECUTE_RELAY &&
-                             !damacy__exec_skip(w, frame);
+        const bool is_mine = damacy__relay_has(w, whole, i) && !damacy__exec_skip(w, frame);
         for (uint32_t b = threadIdx.x / 32; is_mine && b < f.n_blocks; b += n_warps) {
             const uint32_t n_tiles = damacy__relay_cut<S>(w, f.first_block + b);
             if (damacy__lane() == 0)

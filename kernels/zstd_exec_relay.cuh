@@ -103,8 +103,7 @@ DAMACY__INLINE uint32_t damacy__relay_find(const uint32_t* before, uint32_t n, u
 // has the ticket.
 DAMACY__INLINE void damacy__relay_mail(const damacy__zstd_wave& w, uint32_t mail, uint32_t ticket)
 {
-    const uint32_t n = damacy__zstd_counts(w)->n_execute,
-                   rounds = damacy__zstd_counts(w)->ticket[2];
+    const uint32_t n = damacy__relay_listed(w), rounds = damacy__zstd_counts(w)->ticket[2];
     uint32_t frame, tile;
 
     for (;; ticket = damacy__relay_ticket(w)) {
@@ -114,7 +113,7 @@ DAMACY__INLINE void damacy__relay_mail(const damacy__zstd_wave& w, uint32_t mail
             damacy__sts32(mail + DAMACY__RELAY_FRAME, DAMACY__ZSTD_NONE);
             return;
         }
-        frame = ((const uint32_t*)(uintptr_t)w.execute_list)[ticket % n];
+        frame = damacy__relay_list(w)[ticket % n];
         if (tile < damacy__zstd_frames(w)[frame].n_tiles)
             break;
     }
@@ -406,22 +405,32 @@ DAMACY__INLINE void damacy__relay_run(const damacy__zstd_wave& w, uint32_t share
         damacy__relay_tell(&damacy__zstd_frames(w)[frame], tile + 1, end);
 }
 
+// Blocks of threads that help the n frames of the wide shape: of more each begins so early that
+// most of what its tile reads is not there yet, which is worse the shorter segments are.
+DAMACY__INLINE uint32_t damacy__relay_blocks(const damacy__zstd_wave& w, uint32_t n)
+{
+    const damacy__zstd_frame& first = damacy__zstd_frames(w)[damacy__relay_list(w)[0]];
+
+    return (damacy__exec_density(first) > 140 ? 3 : 12) * n;
+}
+
 // A whole block of threads; `memory`: DAMACY__ZSTD_RELAY_SHARED bytes. Grid: any; best as many
 // blocks of threads as run at once.
 template <class S>
 static __device__ void damacy__zstd_relay(const damacy__zstd_wave& w, uint8_t* memory)
 {
-    const uint32_t shared = DAMACY__DYNAMIC_BASE(memory), n = damacy__zstd_counts(w)->n_execute;
+    const uint32_t shared = DAMACY__DYNAMIC_BASE(memory), n = damacy__relay_listed(w);
     damacy__exec_records<S> r;
     uint32_t mail = shared + S::MAIL;
 
     if (n == 0 || damacy__zstd_counts(w)->ticket[2] == 0 || damacy__exec_is_wide(w) != S::IS_WIDE)
         return;
+    if (S::IS_WIDE && blockIdx.x >= damacy__relay_blocks(w, n))
+        return;
     if (shared != damacy__shared_address(memory)) { // the constant is wrong: better no result
         for (uint32_t i = threadIdx.x; i < n; i += S::THREADS)
-            damacy__zstd_fail_job(
-                w, damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i]].job, 0,
-                DAMACY__JOB_UNSUPPORTED);
+            damacy__zstd_fail_job(w, damacy__zstd_frames(w)[damacy__relay_list(w)[i]].job, 0,
+                                  DAMACY__JOB_UNSUPPORTED);
         return;
     }
     const bool hurries = DAMACY__RELAY_HURRIES(n);

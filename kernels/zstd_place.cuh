@@ -78,18 +78,57 @@ static __device__ void damacy__zstd_place_offsets(const damacy__zstd_wave& w,
     }
 }
 
+// Takes the frames that are much larger than others off the execute list, whose last entries come
+// to their places; a warp does. Returns how many.
+static __device__ uint32_t damacy__zstd_place_apart(const damacy__zstd_wave& w)
+{
+    damacy__zstd_counters* const counts = damacy__zstd_counts(w);
+    uint32_t* const list = (uint32_t*)(uintptr_t)w.execute_list;
+    uint32_t* const apart = (uint32_t*)(uintptr_t)w.keys;
+    const uint32_t n = counts->n_execute, lane = damacy__lane();
+    const uint64_t most = n ? damacy__zstd_frames(w)[list[0]].n_records : 0;
+    const uint64_t least =
+        damacy__max(counts->n_records / DAMACY__ZSTD_APART, most / DAMACY__ZSTD_APART_LEAST);
+    uint32_t n_apart = 0, found = 32;
+
+    while (found == 32 && n_apart < n) {
+        const uint32_t i = n_apart + lane;
+        bool is_large = false;
+        if (i < n) {
+            const damacy__zstd_frame& f = damacy__zstd_frames(w)[list[i]];
+            is_large = f.size > 2 * DAMACY__ZSTD_BLOCK_MAX && f.n_records > least;
+            if (is_large)
+                apart[i] = list[i];
+        }
+        const uint32_t others = ~damacy__ballot(is_large);
+        found = others ? damacy__ctz(others) : 32;
+        n_apart += found;
+    }
+    damacy__sync_warp();
+    for (uint32_t i = lane; i < n_apart && i < n - n_apart; i += 32)
+        list[i] = list[n - 1 - i];
+    damacy__sync_warp();
+    if (lane == 0) {
+        counts->n_apart = n_apart;
+        counts->n_execute = n - n_apart;
+    }
+    return n_apart;
+}
+
 // Records per KB of the frames to execute, from up to 32 of them, bytes of literals per KB of their
 // first blocks, and records of the first, which has most; a warp does.
 static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)
 {
     damacy__zstd_counters* const counts = damacy__zstd_counts(w);
-    const uint32_t n = damacy__min(counts->n_execute, 32);
+    const uint32_t n_apart = w.flags & DAMACY__ZSTD_FLAG_APART ? damacy__zstd_place_apart(w) : 0;
+    const uint32_t n_all = counts->n_execute, n = damacy__min(n_all, 32);
+    const uint32_t first = n_apart < n_all ? n_apart : 0; // has most, if some are apart
     uint32_t size = 0, n_records = 0, block_size = 0, n_literals = 0;
 
     if (damacy__lane() < n) {
-        const uint64_t i = (uint64_t)counts->n_execute * damacy__lane() / n;
+        const uint32_t i = (uint32_t)((uint64_t)n_all * damacy__lane() / n) + first;
         const damacy__zstd_frame& f =
-            damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i]];
+            damacy__zstd_frames(w)[((const uint32_t*)(uintptr_t)w.execute_list)[i % n_all]];
         const damacy__zstd_block& b = damacy__zstd_blocks(w)[f.first_block];
         size = f.size / 16; // so that 32 bits hold the sum
         n_records = f.size ? f.n_records / 16 : 0;

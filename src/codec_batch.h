@@ -44,6 +44,7 @@ typedef struct damacy__codec_call {
     uint32_t n_concurrent; /* batches that run at the same time; 0: 1 */
     uint32_t kind;
     uint64_t likely_size;    /* decoded bytes */
+    uint64_t likely_most;    /* of the largest frame */
     uint32_t likely_streams; /* blosc */
     damacy__codec_frames frames;
 } damacy__codec_call;
@@ -290,6 +291,7 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.blosc_kernels = call->kernels->lz.zstd.kernels;
     zstd.likely_jobs = likely;
     zstd.likely_size = call->likely_size;
+    zstd.likely_most = call->likely_most;
     zstd.stream = call->stream;
     zstd.is_alone = call->is_alone;
     zstd.n_concurrent = call->n_concurrent;

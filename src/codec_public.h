@@ -296,7 +296,11 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
     DAMACY__TRY(
         damacy__codec_layout_of(codec->kind, limits, DAMACY__MAX(scratch_size, 1), &layout, err));
     damacy__codec_begin(codec, batch, stream, &call);
-    call.likely_size = DAMACY__MIN(layout.zstd.dst_size, batch->n_frames * limits->max_frame_size);
+    call.likely_size = batch->n_frames * limits->max_frame_size;
+    if (limits->total_size) {
+        call.likely_size = DAMACY__MIN(call.likely_size, limits->total_size);
+    }
+    call.likely_most = limits->max_frame_size;
     call.likely_streams = limits->max_streams
                               ? limits->max_streams
                               : damacy__blosc_likely(batch->n_frames, call.likely_size);

@@ -53,7 +53,10 @@ typedef struct damacy__wave {
     uint32_t n_lz4;
     uint64_t input_used;
     uint64_t output_used;
-    uint64_t output_zstd; /* bytes that zstd will write */
+    uint64_t output_zstd; /* bytes that zstd will write, blosc's included */
+    uint64_t output_lz4;  /* bytes that LZ4 will write, and each one's largest job */
+    uint64_t most_zstd;
+    uint64_t most_lz4;
     bool is_running;
     bool is_sent; /* staging space went back */
     uint64_t start_ns;

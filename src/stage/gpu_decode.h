@@ -51,6 +51,7 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.blosc_kernels = gpu->lz.zstd.kernels;
     call.likely_jobs = likely;
     call.likely_size = wave->output_zstd;
+    call.likely_most = wave->most_zstd;
     call.n_held = damacy__copies_blocks(&gpu->copies, &gpu->device);
     call.stream = wave->stream;
     return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);

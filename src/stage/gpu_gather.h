@@ -62,6 +62,17 @@ static uint32_t* damacy__wave_count(damacy__wave* wave, uint32_t kind)
                                       : &wave->n_zstd;
 }
 
+/* A job of the wave will write `size` bytes. */
+static void damacy__wave_expect(damacy__wave* wave, uint32_t kind, uint64_t size)
+{
+    const bool is_lz4 = kind == DAMACY__UNIT_LZ4;
+    uint64_t* const output = is_lz4 ? &wave->output_lz4 : &wave->output_zstd;
+    uint64_t* const most = is_lz4 ? &wave->most_lz4 : &wave->most_zstd;
+
+    *output += size;
+    *most = DAMACY__MAX(*most, size);
+}
+
 /* Room for a unit's voxels and bytes; false: the wave is full. */
 static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit* unit)
 {
@@ -102,7 +113,7 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
             job->flags |= unit->kind == DAMACY__UNIT_LZ4 ? (uint32_t)DAMACY__LZ4_SIZE_PREFIX : 0;
             wave->output_used = damacy__align_up(wave->output_used + size, 256);
             wave->output_used = DAMACY__MIN(wave->output_used, gpu->output_size);
-            wave->output_zstd += unit->kind == DAMACY__UNIT_LZ4 ? 0 : size;
+            damacy__wave_expect(wave, unit->kind, size);
         }
         wave->input_used = in + unit->size;
     }

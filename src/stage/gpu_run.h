@@ -152,7 +152,8 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
 static void damacy__wave_reset(damacy__wave* wave)
 {
     wave->n_units = wave->n_copies = wave->n_zstd = wave->n_blosc = wave->n_lz4 = 0;
-    wave->input_used = wave->output_used = wave->output_zstd = 0;
+    wave->input_used = wave->output_used = 0;
+    wave->output_zstd = wave->output_lz4 = wave->most_zstd = wave->most_lz4 = 0;
     wave->is_running = wave->is_sent = false;
 }
 
@@ -178,14 +179,14 @@ static damacy_status damacy__wave_retry(damacy__gpu* gpu, damacy__wave* wave, da
 {
     damacy__copies copies;
 
-    wave->output_zstd = 0;
+    wave->output_zstd = wave->output_lz4 = wave->most_zstd = wave->most_lz4 = 0;
     wave->n_zstd = wave->n_blosc = wave->n_lz4 = 0;
     for (uint32_t i = 0; i < wave->n_units; i++) {
         damacy__unit* unit = wave->units[i];
         damacy__job* jobs = damacy__wave_jobs(gpu, wave, unit->kind);
         uint32_t* const n = damacy__wave_count(wave, unit->kind);
         jobs[*n] = jobs[unit->number]; /* never overtakes: units are in the order of their jobs */
-        wave->output_zstd += jobs[*n].dst_capacity;
+        damacy__wave_expect(wave, unit->kind, jobs[*n].dst_capacity);
         unit->number = (*n)++;
     }
     memset(&copies, 0, sizeof copies);
@@ -205,7 +206,8 @@ static void damacy__wave_end(damacy__gpu* gpu, damacy__wave* wave)
     memset(&error, 0, sizeof error);
     error.stage = DAMACY_STAGE_DECODE;
     error.sample = error.offset = UINT64_MAX;
-    damacy__metric_add(&gpu->core->counters.decode, ns, wave->input_used, wave->output_zstd);
+    damacy__metric_add(&gpu->core->counters.decode, ns, wave->input_used,
+                       wave->output_zstd + wave->output_lz4);
     damacy__wave_settle(gpu, wave, true);
     if (wave->n_units > 0) {
         gpu->output_limit = DAMACY__MAX(DAMACY__MIN(gpu->output_limit, wave->output_used) / 4 * 3,

@@ -22,6 +22,7 @@ typedef struct damacy__zstd_options {
                           DAMACY__ZSTD_FLAG_EARLY, alone or with EARLY_FEW */
     uint32_t fse;      /* DAMACY__ZSTD_FLAG_FSE_* */
     uint32_t execute;  /* DAMACY__ZSTD_EXECUTE_*, one or several */
+    uint32_t apart;    /* DAMACY__ZSTD_FLAG_APART: frames much larger than others beside these */
     uint32_t turns;    /* DAMACY__ZSTD_FLAG_TURNS: by a third as many blocks of threads as frames */
 } damacy__zstd_options;
 
@@ -34,6 +35,7 @@ typedef struct damacy__zstd_call {
     uint64_t scratch;     /* device address of layout->size bytes, 256-byte aligned */
     uint32_t likely_jobs; /* for the choice of kernels, right or not; 0: max_jobs */
     uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
+    uint64_t likely_most; /* of the largest job, likewise; 0: as of the others */
     damacy__stream stream;
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
     /* jobs of blosc chunks: their wave with addresses of the device, whose moves are made as well,
@@ -71,6 +73,7 @@ typedef struct damacy__zstd_pass {
     uint32_t n_blocks;  /* likely */
     bool is_few;        /* so few blocks that sequences take the shape for latency */
     uint64_t size_each; /* likely, of a job's output */
+    uint64_t size_most; /* likewise, of the largest */
     damacy__zstd_options options;
     uint32_t division; /* of what is launched next; 0: the driver's choice */
     uint32_t also;     /* flags that the next launch alone has besides */
@@ -170,6 +173,18 @@ static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
     return run->n_jobs > (can_share ? 2 * run->device->n_multiprocessors : 200);
 }
 
+/* Whether the largest frame is so much larger than others that it would take a block of threads
+ * longer than all multiprocessors take for all. Not for as few as are executed by links. */
+static bool damacy__zstd_is_mixed(const damacy__zstd_pass* run)
+{
+    const uint64_t parts = 2ull * run->device->n_multiprocessors;
+
+    return run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY && !run->call->blosc &&
+           !damacy__zstd_has_company(run) && run->n_jobs > 8 &&
+           run->size_most >= DAMACY__ZSTD_RELAY_SIZE / 2 && run->size_most > 3 * run->size_each &&
+           parts * run->size_most > run->n_jobs * run->size_each;
+}
+
 /* Execution of many frames, by a shape of two where the device finds that they shrink to little,
  * and of those with many short segments by one for thousands, but if they are large. Of blosc
  * chunks it alone knows how many frames they are, so it has more shapes to choose from, also in a
@@ -253,8 +268,9 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
         o->fse = damacy__zstd_choose_fse(run);
     }
     if (o->execute == 0) {
-        o->execute = damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
-                                                : damacy__zstd_choose_few(run);
+        o->apart = damacy__zstd_is_mixed(run) ? DAMACY__ZSTD_FLAG_APART : 0;
+        o->execute = o->apart || damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
+                                                            : damacy__zstd_choose_few(run);
         if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
         }
@@ -267,7 +283,10 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     if (run->call->blosc && o->execute & DAMACY__ZSTD_EXECUTE_SERIAL) {
         o->execute &= DAMACY__ZSTD_EXECUTE_SEQUENCES;
     }
-    run->wave.flags = o->execute | o->fse | o->turns | damacy__zstd_choose_records(run);
+    if (o->execute & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) {
+        o->apart = 0; /* all frames are shared */
+    }
+    run->wave.flags = o->execute | o->fse | o->turns | o->apart | damacy__zstd_choose_records(run);
 }
 
 /* Blocks of threads for kernels that take `per` jobs a block: for the likely ones, as every kernel

@@ -363,6 +363,45 @@ static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, damacy__zst
     return run->call->blosc ? DAMACY__MIN(4 * n, most) : n;
 }
 
+/* Frames that are much larger than the others, by tiles that blocks of threads pass on. They take
+ * longest, so they come first, and all others are executed beside them. */
+static damacy_status damacy__zstd_launch_apart(damacy__zstd_pass* run, damacy_error* err)
+{
+    const damacy__kernel* back = run->kernels->back.kernels;
+    const uint32_t n = run->device->n_multiprocessors;
+
+    DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_CUT], n, 1024, 0, err));
+    DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
+    run->also = DAMACY__ZSTD_EXECUTE_WIDE;
+    return damacy__zstd_step(run, &back[DAMACY__ZSTD_RELAY_WIDE], n, DAMACY__ZSTD_WIDE_THREADS,
+                             damacy__zstd_relay_shared(), err);
+}
+
+/* Tiles that blocks of threads pass on, by one kernel of two. Last: it takes the room that is left,
+ * or all frames. */
+static damacy_status damacy__zstd_launch_relays(damacy__zstd_pass* run, bool takes_all,
+                                                damacy_error* err)
+{
+    const damacy__kernel* back = run->kernels->back.kernels;
+
+    run->division = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        const damacy__kernel* kernel = &back[i ? DAMACY__ZSTD_RELAY_WIDE : DAMACY__ZSTD_RELAY];
+        const uint64_t grid = (i ? 1 : DAMACY__ZSTD_RELAY_PER) * run->device->n_multiprocessors;
+        const uint32_t threads = i ? DAMACY__ZSTD_WIDE_THREADS : DAMACY__ZSTD_RELAY_THREADS;
+        const uint32_t shared = damacy__zstd_relay_shared();
+        if (!(run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY << i)) {
+            continue;
+        }
+        if (takes_all) {
+            DAMACY__TRY(damacy__zstd_step(run, kernel, grid, threads, shared, err));
+        } else {
+            DAMACY__TRY(damacy__zstd_step_beside(run, 0, kernel, grid, threads, shared, err));
+        }
+    }
+    return DAMACY_OK;
+}
+
 /* Which of the shapes takes the frames, the device chooses; of hundreds one takes all. Up to 1,000
  * frames are all under way at once: there, and where frames are large, the others come before or
  * after it, as a multiprocessor that they begin on keeps their division of L1 and shared memory;
@@ -387,7 +426,11 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     if (run->options.execute & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) {
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_CUT], run->n_jobs, 1024, 0, err));
     }
-    DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
+    if (run->options.apart) {
+        DAMACY__TRY(damacy__zstd_launch_apart(run, err));
+    } else {
+        DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
+    }
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES; i++) {
         const damacy__zstd_tile tile = damacy__zstd_tile_of(i);
         const damacy__kernel* kernel =
@@ -402,28 +445,17 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
             run->division = DAMACY__MAX(run->division, damacy__zstd_division(run->device, 0));
         }
         run->also = damacy__zstd_turns(run, tile) ? DAMACY__ZSTD_FLAG_SHARED : 0;
-        if (n_tiles++ == 0 || in_line || by_sequence) {
+        if (run->options.apart) {
+            DAMACY__TRY(
+                damacy__zstd_step_beside(run, 1, kernel, grid, tile.threads, tile.shared, err));
+        } else if (n_tiles++ == 0 || in_line || by_sequence) {
             DAMACY__TRY(damacy__zstd_step(run, kernel, grid, tile.threads, tile.shared, err));
         } else {
             DAMACY__TRY(damacy__zstd_step_beside(run, n_tiles % 3, kernel, grid, tile.threads,
                                                  tile.shared, err));
         }
     }
-    run->division = 0;
-    for (uint32_t i = 0; i < 2; i++) { /* last: it takes what is left */
-        const damacy__kernel* kernel = &back[i ? DAMACY__ZSTD_RELAY_WIDE : DAMACY__ZSTD_RELAY];
-        const uint64_t grid = (i ? 1 : DAMACY__ZSTD_RELAY_PER) * run->device->n_multiprocessors;
-        const uint32_t threads = i ? DAMACY__ZSTD_WIDE_THREADS : DAMACY__ZSTD_RELAY_THREADS;
-        const uint32_t shared = damacy__zstd_relay_shared();
-        if (!(run->options.execute & DAMACY__ZSTD_EXECUTE_RELAY << i)) {
-            continue;
-        }
-        if (!others) { /* one of the kernels takes all frames */
-            DAMACY__TRY(damacy__zstd_step(run, kernel, grid, threads, shared, err));
-        } else {
-            DAMACY__TRY(damacy__zstd_step_beside(run, 0, kernel, grid, threads, shared, err));
-        }
-    }
+    DAMACY__TRY(damacy__zstd_launch_relays(run, !others, err));
     return damacy__zstd_join(run, err);
 }
 
@@ -504,6 +536,7 @@ static damacy_status damacy__zstd_launch_part(const damacy__zstd_kernels* kernel
     run.is_few = DAMACY__MAX(run.n_jobs, size / DAMACY__ZSTD_BLOCK_MAX) <=
                  (uint64_t)DAMACY__ZSTD_FSE_LATENCY_BLOCKS * damacy__zstd_n_free(&run);
     run.size_each = size / run.n_jobs;
+    run.size_most = DAMACY__MAX(run.size_each, call->likely_most);
     damacy__zstd_choose(&run);
     status = damacy__zstd_launch_stages(&run, err);
     if (status != DAMACY_OK) { /* so that who waits for the stream has waited for all */

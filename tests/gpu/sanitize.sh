@@ -47,6 +47,9 @@ cases() {
         for kernels in zstd_allocate zstd_order; do # parts by several blocks of threads
             echo "zstd $kernels many_small"
         done
+        for kernels in zstd_relay_wide zstd_cut zstd_place; do # frames that have a list of their own
+            echo "zstd $kernels much_larger"
+        done
         echo "codec lz4 decodes_lz4_and_blosc"
         echo "codec blosc decodes_lz4_and_blosc"
         for kernels in zstd_blosc_64 zstd_blosc_128x2 zstd_blosc_256x2 zstd_blosc_1024 zstd_blosc_fse_few; do
@@ -57,6 +60,7 @@ cases() {
     fi
     echo "pipeline - the_gpu_gives callers_context two_pipelines"
     echo "zstd - separate_allocations"
+    echo "zstd - much_larger"
     echo "codec - decodes_lz4_and_blosc"
     echo "copies - have_arrived mapped_file"
     if [ "$1" = memcheck ]; then # the hostile frames, too

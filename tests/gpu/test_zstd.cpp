@@ -515,6 +515,54 @@ TEST(zstd_gpu_keeps_waves_on_four_streams_apart)
     }
 }
 
+// Bytes of frame i of n: one in five is large, of few one of all.
+static size_t size_among(size_t i, size_t n, size_t large)
+{
+    const size_t step = n < 30 ? n : n / 5;
+    return i % step == 1 ? large + 70001 * (i / step) : 4096 + 300 * (i % 50);
+}
+
+// Some frames of a wave are much larger than the others, of short segments or of long ones.
+TEST(zstd_gpu_decodes_frames_much_larger_than_others_beside_them)
+{
+    if (!gpu()) {
+        SKIP("no CUDA device");
+    }
+    const char* const small = getenv("DAMACY_TEST_SMALL"); // under a sanitizer; 2: under racecheck
+    const size_t most = !small ? 2000 : strcmp(small, "2") == 0 ? 9 : 199;
+    for (const size_t n : {9, 30, 199, 201, 700, 1501}) {
+        std::vector<device_job> jobs(n);
+        std::vector<bytes> contents(n);
+        damacy__zstd_options o = {};
+        if (n > most) {
+            break;
+        }
+        for (size_t i = 0; i < n; i++) {
+            contents[i] = dim_volume(size_among(i, n, small ? 1 << 20 : 3 << 20));
+            for (size_t k = 0; k < contents[i].size() && n % 2; k++) {
+                contents[i][k] = (uint8_t)(k % 97 < 90 ? k % 97 + k / 4096 : contents[i][k]);
+            }
+        }
+        in_parallel(n, [&](size_t i) {
+            jobs[i].src.resize(ZSTD_compressBound(contents[i].size()));
+            jobs[i].src.resize(ZSTD_compress(jobs[i].src.data(), jobs[i].src.size(),
+                                             contents[i].data(), contents[i].size(), 3));
+            jobs[i].capacity = contents[i].size();
+        });
+        is_told_sizes = true;
+        for (unsigned run = 0; run < 3; run++) {
+            o.literals = run;
+            decode(*gpu(), jobs, o, run, false);
+            for (size_t i = 0; i < n; i++) {
+                CHECK(jobs[i].canary);
+                CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+                CHECK(jobs[i].out == contents[i]);
+            }
+        }
+        is_told_sizes = false;
+    }
+}
+
 // Says on its own line which choice of kernels is wrong.
 TEST(zstd_gpu_decodes_few_large_frames_with_every_kernel)
 {

@@ -54,6 +54,9 @@ static uint64_t pool_of_waves;
 // Blocks, and frames, for which scratch has room; 0: as many as are likely.
 static uint32_t blocks_of_waves;
 
+// Whether launches are told how large all outputs are together, and the largest.
+static bool is_told_sizes;
+
 // Takes over what became of a job: memory holds its output, from begin on, between the canaries.
 static void inspect(device_job& j, const damacy__job_result& result, const uint8_t* memory,
                     uint64_t size, uint64_t begin)
@@ -129,6 +132,8 @@ static void decode(zstd_device& g, std::vector<device_job>& jobs,
     call.results = results_dev;
     call.stream = g.stream;
     call.options = options;
+    call.likely_size = is_told_sizes ? dst_size : 0;
+    call.likely_most = is_told_sizes ? largest : 0;
     g.check(damacy__zstd_launch(&g.kernels, &g.device, &layout, &call, &g.err));
     g.sync();
     std::vector<damacy__job_result> results(n);

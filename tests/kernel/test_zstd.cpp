@@ -282,6 +282,36 @@ static bytes joined(std::initializer_list<bytes> parts)
     return all;
 }
 
+// Two frames much larger than the others, which have a list of their own, and one of these broken.
+TEST(zstd_decodes_frames_much_larger_than_others_beside_them)
+{
+    std::vector<bytes> contents;
+    std::vector<wave_job> jobs;
+    damacy__zstd_counters counters;
+    wave_options o;
+
+    for (uint32_t i = 0; i < 40; i++) {
+        contents.push_back(volume(i == 11 ? 500000 : i == 30 ? 300000 : 1000 + 40 * i, 30));
+        jobs.push_back(job_of(compressed(contents[i], 3, i % 2), contents[i].size()));
+        jobs[i].skew = i % 16;
+    }
+    o.counters = &counters;
+    o.flags = DAMACY__ZSTD_FLAG_APART | DAMACY__ZSTD_EXECUTE_256X4;
+    for (o.seed = 1; o.seed < 5; o.seed++) {
+        const bool is_broken = o.seed == 4;
+        if (is_broken)
+            jobs[11].src.resize(jobs[11].src.size() - 9);
+        o.literals = (int)(o.seed % 3);
+        CHECK(wave_run(jobs, o).empty());
+        CHECK_EQ(counters.n_apart, is_broken ? 1 : 2);
+        for (uint32_t i = 0; i < jobs.size(); i++) {
+            CHECK(jobs[i].canary);
+            CHECK_EQ(jobs[i].result.status == DAMACY__JOB_OK, !(is_broken && i == 11));
+            CHECK_EQ(jobs[i].out == contents[i], !(is_broken && i == 11));
+        }
+    }
+}
+
 // Symbols of one alphabet: if they are 16, their codes have 4 bits each and never synchronise.
 static bytes symbols(size_t size, uint32_t n)
 {

@@ -564,6 +564,76 @@ TEST(densities_of_a_wave_are_the_mean_of_its_frames_and_that_of_the_first)
     }
 }
 
+// Frames in the order of the list: how many of how many records; sizes of 512 KiB but for the last
+// ones. n_records: of the wave.
+struct apart_case {
+    std::vector<std::pair<uint32_t, uint32_t>> records;
+    uint64_t n_records;
+    uint32_t n_small, n_apart;
+};
+
+static void check_apart(const apart_case& c)
+{
+    std::vector<damacy__zstd_frame> frames;
+    std::vector<damacy__zstd_block> blocks(1); // zero
+    damacy__zstd_counters counters;
+    damacy__zstd_wave w;
+    memset(&counters, 0, sizeof counters);
+    memset(&w, 0, sizeof w);
+    for (const auto& r : c.records)
+        for (uint32_t i = 0; i < r.first; i++) {
+            damacy__zstd_frame f;
+            memset((void*)&f, 0, sizeof f);
+            f.n_records = r.second;
+            f.size = 512 << 10;
+            frames.push_back(f);
+        }
+    const uint32_t n = (uint32_t)frames.size(), first = 3; // of the table in the list
+    frames.insert(frames.begin(), first, damacy__zstd_frame());
+    std::vector<uint32_t> list(n), apart(n, 0xdeadbeef);
+    for (uint32_t i = 0; i < n; i++)
+        list[i] = first + i;
+    for (uint32_t i = 0; i < c.n_small; i++)
+        frames[first + n - 1 - i].size = 2 * DAMACY__ZSTD_BLOCK_MAX;
+    counters.n_execute = n;
+    counters.n_records = c.n_records;
+    w.flags = DAMACY__ZSTD_FLAG_APART;
+    w.counters = (uint64_t)(uintptr_t)&counters;
+    w.frames = (uint64_t)(uintptr_t)frames.data();
+    w.blocks = (uint64_t)(uintptr_t)blocks.data();
+    w.keys = (uint64_t)(uintptr_t)apart.data();
+    w.execute_list = (uint64_t)(uintptr_t)list.data();
+    simt::launch(dim3(1), dim3(32), [&] { damacy__zstd_place_density(w); });
+    CHECK_EQ(counters.n_apart, c.n_apart);
+    CHECK_EQ(counters.n_execute, n - c.n_apart);
+    for (uint32_t i = 0; i < c.n_apart; i++)
+        CHECK_EQ(apart[i], first + i);
+    list.resize(counters.n_execute);
+    const uint32_t most = list.empty() ? 0 : frames[first + c.n_apart].n_records;
+    CHECK_EQ(counters.most_dense, most / 16 * 1024 / (frames.back().size / 16));
+    std::sort(list.begin(), list.end());
+    for (uint32_t i = 0; i < list.size(); i++)
+        CHECK_EQ(list[i], first + c.n_apart + i);
+}
+
+// More than one of 264 parts of all records, and of three parts of what the largest has.
+TEST(frames_much_larger_than_others_are_listed_apart)
+{
+    check_apart({{}, 0, 0, 0});
+    check_apart({{{1, 9000}}, 9000, 0, 1});
+    check_apart({{{700, 9000}}, 700 * 9000, 0, 0});
+    check_apart({{{31, 90000}, {50, 9000}}, 100000, 0, 31});
+    check_apart({{{32, 90000}, {50, 9000}}, 100000, 0, 32});
+    check_apart({{{33, 90000}, {50, 9000}}, 100000, 0, 33});
+    check_apart({{{33, 90000}, {50, 9000}}, 90000 * 264, 0, 0});
+    check_apart({{{33, 90000}, {50, 9000}}, 90000 * 264 - 1, 0, 33});
+    check_apart({{{100, 90000}, {3, 9000}}, 100000, 0, 100});
+    check_apart({{{64, 90000}}, 100000, 0, 64});
+    check_apart({{{5, 90000}, {5, 30001}, {5, 30000}}, 100000, 0, 10});
+    check_apart({{{5, 90000}, {5, 80000}}, 100000, 5, 5});
+    check_apart({{{5, 90000}}, 100000, 5, 0});
+}
+
 // Of n frames of a wave with these flags, densities and literals.
 static void check_variant(uint32_t flags, uint32_t n, uint32_t density, uint32_t most_dense,
                           uint32_t literals, uint32_t expected)
@@ -965,6 +1035,72 @@ TEST(matches_of_real_data_execute_to_the_data)
         }
         simt::g.seed = seed;
         check_frames(frames, variants[v], v);
+    }
+}
+
+// Two frames much larger than others, and these, by kernels that run one after the other.
+static uint32_t n_apart_frames;
+static void run_apart(const damacy__zstd_wave& wave)
+{
+    damacy__zstd_wave w = wave;
+    uint32_t* const list = (uint32_t*)(uintptr_t)w.execute_list;
+    std::vector<uint64_t> keys(damacy__zstd_counts(w)->n_execute);
+    const unsigned n = 1 + (unsigned)(simt::random() % 6);
+    w.keys = (uint64_t)(uintptr_t)keys.data();
+    w.flags = DAMACY__ZSTD_FLAG_APART | DAMACY__ZSTD_EXECUTE_256X4;
+    std::sort(list, list + keys.size(), [&](uint32_t a, uint32_t b) {
+        return damacy__zstd_frames(w)[a].n_records > damacy__zstd_frames(w)[b].n_records;
+    });
+    simt::launch(dim3(1), dim3(32), [&] { damacy__zstd_place_density(w); });
+    n_apart_frames = damacy__zstd_counts(w)->n_apart;
+    w.flags |= DAMACY__ZSTD_EXECUTE_WIDE;
+    simt::launch(dim3(1 + (unsigned)(simt::random() % 3)), dim3(64),
+                 [&] { damacy__zstd_cut<damacy__relay_best>(w); });
+    simt::launch_together(dim3(n), dim3(damacy__relay_wide::THREADS),
+                          damacy__relay_wide::RELAY_SIZE, 1 + (unsigned)(simt::random() % n), [&] {
+                              DAMACY__DYNAMIC_SHARED(shared);
+                              damacy__zstd_relay<damacy__relay_wide>(w, shared);
+                          });
+    w.flags &= ~DAMACY__ZSTD_EXECUTE_WIDE;
+    run_shape<tile_256x4>(w, DAMACY__ZSTD_EXECUTE_256X4, 2);
+}
+
+TEST(frames_much_larger_than_others_are_executed_beside_them)
+{
+    uint64_t seed = test_seed();
+    for (uint32_t round = 0; round < 3; round++) {
+        std::vector<frame> frames;
+        for (uint32_t i = 0; i < 40; i++)
+            frames.push_back(random_frame(&seed, i % 5, i % 20 == 7 ? 280000 : 300));
+        if (round == 2) { // bad ones, of both kinds
+            for (const uint32_t i : {5u, 7u}) {
+                frames[i].begin();
+                frames[i].match((uint32_t)frames[i].expected.size() + 1, 70);
+            }
+        }
+        simt::g.seed = seed;
+        check_frames(frames, {run_apart, false, 7168}, round);
+        CHECK_EQ(n_apart_frames, 2);
+    }
+}
+
+// The fewer the shorter segments are, and at least one for each frame.
+TEST(blocks_of_threads_that_help_large_frames_are_few)
+{
+    for (const uint32_t n_records : {0u, 140u, 141u, 300u}) {
+        damacy__zstd_frame f;
+        const uint32_t list = 0;
+        damacy__zstd_wave w;
+        memset((void*)&f, 0, sizeof f);
+        memset(&w, 0, sizeof w);
+        f.size = 1024;
+        f.n_records = n_records;
+        w.frames = (uint64_t)(uintptr_t)&f;
+        w.execute_list = w.keys = (uint64_t)(uintptr_t)&list;
+        for (const uint32_t flags : {0u, DAMACY__ZSTD_FLAG_APART}) {
+            w.flags = flags;
+            CHECK_EQ(damacy__relay_blocks(w, 5), n_records > 140 ? 15 : 60);
+        }
     }
 }
 

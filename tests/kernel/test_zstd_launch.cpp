@@ -187,6 +187,7 @@ TEST(zstd_launch_decodes_with_every_choice_of_kernels)
         w.call.n_concurrent = i >= 4 ? 2 : 0; // a small grid
         w.call.n_held = i / 2 % 3;            // more than there are, too
         w.call.options.execute = executions[i];
+        w.call.options.apart = i % 3 == 2 ? DAMACY__ZSTD_FLAG_APART : 0;
         w.call.options.turns = i % 2 ? DAMACY__ZSTD_FLAG_TURNS : 0;
         w.call.likely_size = i < 5 ? 6 * DAMACY__ZSTD_BLOCK_MAX : 6; // of 11 bits: lanes_of_11
         w.launch();
@@ -203,7 +204,8 @@ struct chosen {
     uint32_t flags, literals;
 };
 static chosen all_chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
-                             const damacy__blosc_wave* blosc, uint32_t missing = 0)
+                             const damacy__blosc_wave* blosc, uint32_t missing = 0,
+                             uint64_t most = 0)
 {
     damacy__zstd_kernels all = {};
     damacy__zstd_call call = {};
@@ -225,6 +227,7 @@ static chosen all_chosen_for(uint32_t n, uint64_t size, uint32_t n_concurrent,
     run.n_jobs = n;
     run.n_blocks = n + (uint32_t)(n * size / DAMACY__ZSTD_BLOCK_MAX);
     run.size_each = size;
+    run.size_most = DAMACY__MAX(size, most);
     damacy__zstd_choose(&run);
     CHECK(run.wave.flags & all.tiles);
     return {run.wave.flags, run.options.literals};
@@ -364,6 +367,37 @@ TEST(zstd_launch_shares_large_frames_among_multiprocessors)
     CHECK_EQ(shapes_of(79, 9 << 20, false, nullptr), relay | DAMACY__ZSTD_EXECUTE_WIDE);
     CHECK_EQ(shapes_of(265, 9 << 20, false, nullptr),
              DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
+}
+
+// On 132 multiprocessors: if the largest frame is more than one of 264 parts of all output, and
+// more than three times the mean. What the others are executed by is as without it for many frames.
+TEST(zstd_launch_executes_frames_much_larger_than_others_beside_them)
+{
+    const uint64_t k = 1024, m = k * k;
+    const damacy__blosc_wave blosc = {};
+    const struct {
+        uint32_t n;
+        uint64_t size, most;
+        bool is_apart;
+    } cases[] = {{512, 256 * k, 4 * m, true},     {512, 256 * k, 256 * k, false},
+                 {512, 256 * k, 768 * k, false},  {512, 256 * k, 768 * k + 1, true},
+                 {4000, 256 * k, 3 * m, false},   {4000, 256 * k, 4 * m, true},
+                 {9, 64 * k, 512 * k, true},      {8, 64 * k, 512 * k, false},
+                 {9, 64 * k, 512 * k - 1, false}, {2112, 64 * k, 512 * k, false},
+                 {2111, 64 * k, 512 * k, true},   {100, m, 9 * m, true}};
+    const uint32_t apart = DAMACY__ZSTD_FLAG_APART, relays = DAMACY__ZSTD_EXECUTE_RELAY;
+
+    for (const auto& c : cases) {
+        const uint32_t flags = all_chosen_for(c.n, c.size, 1, nullptr, 0, c.most).flags;
+        CHECK_EQ((flags & apart) != 0, c.is_apart);
+        if (c.is_apart) {
+            CHECK(!(flags & (relays | DAMACY__ZSTD_EXECUTE_WIDE)));
+            CHECK(flags & (DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4));
+        }
+        CHECK(!(all_chosen_for(c.n, c.size, 2, nullptr, 0, c.most).flags & apart));
+        CHECK(!(all_chosen_for(c.n, c.size, 1, &blosc, 0, c.most).flags & apart));
+        CHECK(!(all_chosen_for(c.n, c.size, 1, nullptr, relays, c.most).flags & apart));
+    }
 }
 
 TEST(zstd_launch_decodes_literals_of_11_bits_by_lanes_if_early_or_of_small_frames)

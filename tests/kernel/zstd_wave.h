@@ -276,6 +276,15 @@ static inline void wave_execute(const damacy__zstd_wave& w)
                               damacy__relay_wide::RELAY_SIZE, n_resident,
                               [&] { damacy_zstd_relay_wide(w); });
     }
+    if (w.flags & DAMACY__ZSTD_FLAG_APART) {
+        damacy__zstd_wave apart = w;
+        const unsigned n = 1 + (unsigned)(simt::random() % 4);
+        apart.flags |= DAMACY__ZSTD_EXECUTE_WIDE;
+        simt::launch(wave_grid(3), dim3(1024), 0, [&] { damacy_zstd_cut(apart); });
+        simt::launch_together(dim3(n), dim3(damacy__relay_wide::THREADS),
+                              damacy__relay_wide::RELAY_SIZE, 1 + (unsigned)(simt::random() % n),
+                              [&] { damacy_zstd_relay_wide(apart); });
+    }
     for (const wave_shape& shape : wave_shapes) {
         const auto kernel =
             w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE ? shape.blosc_kernel : shape.kernel;
