@@ -10300,6 +10300,9 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 #define DAMACY__LZ4_TEAM_PER       10u
 #define DAMACY__LZ4_TEAM_BLOSC_PER 16u
 #define DAMACY__LZ4_TEAM8_PER      4u
+#define DAMACY__LZ4_TEAM_PARTS     12u /* of all output, for each multiprocessor: one is large */
+#define DAMACY__LZ4_TEAM_LEAST     131072u     /* bytes */
+#define DAMACY__LZ4_TEAM_NEVER     0xffffffffu /* team_size: none for its size */
 
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
@@ -10308,8 +10311,9 @@ typedef struct damacy__lz4_wave {
     uint64_t results; /* damacy__job_result[max_jobs] */
     uint32_t max_jobs;
     uint32_t is_begun;  /* 1: damacy_lz4_sparse has run */
-    uint32_t team_most; /* a wave of up to as many jobs is for teams, which run before damacy_lz4 */
-    uint32_t zero;
+    /* Jobs for teams, which run before damacy_lz4: all of a wave of up to team_most, and those with
+     * room for team_size bytes or more. */
+    uint32_t team_most, team_size;
 } damacy__lz4_wave;
 static_assert(sizeof(damacy__lz4_wave) == 40, "ABI");
 
@@ -12825,7 +12829,7 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "    const uint32_t memory = DAMACY__DYNAMIC_BASE(shared);\n"
     "    const bool is_there = memory == damacy__shared_address(shared);\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
-    "        damacy__lz4_job(&wave, memory, is_there, n <= wave.team_most, i, threadIdx.x);\n"
+    "        damacy__lz4_job(&wave, memory, is_there, n, i, threadIdx.x);\n"
     "        damacy__sync_warp(); // before shared memory is used again\n"
     "    }\n"
     "}\n"
@@ -12843,7 +12847,7 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "    const uint32_t member = threadIdx.x >> 5;\n"
     "    const uint32_t memory = damacy__shared_address(shared) + DAMACY__LZ4_SHARED * member;\n"
     "    for (uint32_t i = 4 * blockIdx.x + member; i < n; i += 4 * gridDim.x) {\n"
-    "        damacy__lz4_job(&wave, memory, true, n <= wave.team_most, i, damacy__lane());\n"
+    "        damacy__lz4_job(&wave, memory, true, n, i, damacy__lane());\n"
     "        damacy__sync_warp(); // before shared memory is used again\n"
     "    }\n"
     "}\n"
@@ -12870,8 +12874,7 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);\n"
     "    const uint32_t member = threadIdx.x >> 5;\n"
     "    for (uint32_t i = 2 * blockIdx.x + member; i < n; i += 2 * gridDim.x)\n"
-    "        damacy__lz4_sparse_job(&wave, &pair->stages[member], n <= wave.team_most, i,\n"
-    "                               damacy__lane());\n"
+    "        damacy__lz4_sparse_job(&wave, &pair->stages[member], n, i, damacy__lane());\n"
     "}\n"
     "\n"
     "// Grid: a CTA per entry of the job table, or fewer. Shared memory: LZ4_TEAM4_SHARED, or _TEAM8_.\n"
@@ -12925,6 +12928,9 @@ __extension__ static const char damacy__source_lz4_abi_h[] =
     "#define DAMACY__LZ4_TEAM_PER       10u\n"
     "#define DAMACY__LZ4_TEAM_BLOSC_PER 16u\n"
     "#define DAMACY__LZ4_TEAM8_PER      4u\n"
+    "#define DAMACY__LZ4_TEAM_PARTS     12u /* of all output, for each multiprocessor: one is large */\n"
+    "#define DAMACY__LZ4_TEAM_LEAST     131072u     /* bytes */\n"
+    "#define DAMACY__LZ4_TEAM_NEVER     0xffffffffu /* team_size: none for its size */\n"
     "\n"
     "/* The one parameter, passed by value. */\n"
     "typedef struct damacy__lz4_wave {\n"
@@ -12933,8 +12939,9 @@ __extension__ static const char damacy__source_lz4_abi_h[] =
     "    uint64_t results; /* damacy__job_result[max_jobs] */\n"
     "    uint32_t max_jobs;\n"
     "    uint32_t is_begun;  /* 1: damacy_lz4_sparse has run */\n"
-    "    uint32_t team_most; /* a wave of up to as many jobs is for teams, which run before damacy_lz4 */\n"
-    "    uint32_t zero;\n"
+    "    /* Jobs for teams, which run before damacy_lz4: all of a wave of up to team_most, and those with\n"
+    "     * room for team_size bytes or more. */\n"
+    "    uint32_t team_most, team_size;\n"
     "} damacy__lz4_wave;\n"
     "static_assert(sizeof(damacy__lz4_wave) == 40, \"ABI\");\n";
 
@@ -13379,16 +13386,24 @@ __extension__ static const char damacy__source_lz4_decode_cuh[] =
     "    damacy__lz4_flush_all(s, memory, lane);\n"
     "}\n"
     "\n"
-    "// One job, by one warp, or the rest of it. is_there: shared memory is where `memory` says; if not,\n"
-    "// what is not done yet gets no result. is_team: a team has had the job.\n"
+    "// Whether a team has a job of a wave of n, before damacy_lz4.\n"
+    "DAMACY__INLINE bool damacy__lz4_is_for_team(const damacy__lz4_wave* wave, uint32_t n,\n"
+    "                                            const damacy__job* job)\n"
+    "{\n"
+    "    return n <= wave->team_most || job->dst_capacity >= wave->team_size;\n"
+    "}\n"
+    "\n"
+    "// One job of n, by one warp, or the rest of it. is_there: shared memory is where `memory` says; if\n"
+    "// not, what is not done yet gets no result.\n"
     "DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memory, bool is_there,\n"
-    "                                    bool is_team, uint32_t index, uint32_t lane)\n"
+    "                                    uint32_t n_jobs, uint32_t index, uint32_t lane)\n"
     "{\n"
     "    const damacy__job_result* const result =\n"
     "        (const damacy__job_result*)(uintptr_t)wave->results + index;\n"
     "    damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];\n"
     "    damacy__lz4_state s;\n"
     "    uint32_t n, at = 0;\n"
+    "    const bool is_team = damacy__lz4_is_for_team(wave, n_jobs, &job);\n"
     "    damacy__lz4_begin(&job, &s, &n);\n"
     "    const bool is_begun =\n"
     "        wave->is_begun && (damacy__lz4_is_sparse(&s) || damacy__lz4_is_shrunk(&s));\n"
@@ -14284,11 +14299,12 @@ __extension__ static const char damacy__source_lz4_sparse_cuh[] =
     "\n"
     "// One job, by one warp: to its end, or until damacy_lz4 is to go on. is_team: teams come behind.\n"
     "DAMACY__INLINE void damacy__lz4_sparse_job(const damacy__lz4_wave* wave, damacy__lz4_stage* stage,\n"
-    "                                           bool is_team, uint32_t index, uint32_t lane)\n"
+    "                                           uint32_t n_jobs, uint32_t index, uint32_t lane)\n"
     "{\n"
     "    damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];\n"
     "    damacy__lz4_state s;\n"
     "    uint32_t n, at;\n"
+    "    const bool is_team = damacy__lz4_is_for_team(wave, n_jobs, &job);\n"
     "    damacy__lz4_begin(&job, &s, &n);\n"
     "    if (!is_team && damacy__lz4_is_shrunk(&s)) {\n"
     "        const uint32_t memory = damacy__shared_address(stage->bytes);\n"
@@ -14813,17 +14829,18 @@ __extension__ static const char damacy__source_lz4_team_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// The jobs of a wave, if it is for teams.\n"
+    "// The jobs of a wave that are for teams.\n"
     "template <class S>\n"
     "DAMACY__INLINE void damacy__lz4_team_wave(const damacy__lz4_wave* wave, const uint8_t* shared)\n"
     "{\n"
     "    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave->n_jobs, wave->max_jobs);\n"
     "    const uint32_t base = DAMACY__DYNAMIC_BASE(shared);\n"
     "    const bool is_there = base == damacy__shared_address(shared);\n"
-    "    if (n > wave->team_most)\n"
+    "    if (n > wave->team_most && wave->team_size == DAMACY__LZ4_TEAM_NEVER)\n"
     "        return;\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x)\n"
-    "        damacy__lz4_team_job<S>(wave, base, is_there, i);\n"
+    "        if (damacy__lz4_is_for_team(wave, n, (const damacy__job*)(uintptr_t)wave->jobs + i))\n"
+    "            damacy__lz4_team_job<S>(wave, base, is_there, i);\n"
     "}\n";
 
 /* ==== kernels/lz4_team_tokens.cuh ==== */
@@ -36024,6 +36041,9 @@ typedef struct damacy__lz_call {
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
     bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
+    uint64_t
+        likely_size; /* LZ4: output bytes, for the choice of kernels, right or not; 0: unknown */
+    uint64_t likely_most; /* likewise, of the largest job */
 } damacy__lz_call;
 
 /* Zero: none. One thread at a time launches; waves on several streams are fine. */
@@ -36213,24 +36233,40 @@ static damacy__lz4_wave damacy__lz4_wave_of(uint64_t jobs, uint64_t n_jobs, uint
     w.n_jobs = n_jobs;
     w.results = results;
     w.max_jobs = max_jobs;
+    w.team_size = DAMACY__LZ4_TEAM_NEVER;
     return w;
 }
 
-/* Decodes the jobs of a wave by teams, if there are no more than w->team_most; `likely`: how many
- * to expect. What teams leave is for a kernel behind this one. */
+/* The size from which on jobs of a wave too large for teams are for these: a warp would take longer
+ * to decode one than all multiprocessors to decode all. */
+static uint32_t damacy__lz4_team_size(const damacy__device* device, const damacy__lz_call* call)
+{
+    const uint64_t parts = DAMACY__LZ4_TEAM_PARTS * (uint64_t)device->n_multiprocessors;
+    const uint64_t size = DAMACY__MAX(call->likely_size / parts, (uint64_t)DAMACY__LZ4_TEAM_LEAST);
+
+    return call->likely_size && call->likely_most >= size && size < DAMACY__LZ4_TEAM_NEVER
+               ? (uint32_t)size
+               : DAMACY__LZ4_TEAM_NEVER;
+}
+
+/* Decodes the jobs of a wave that are for teams; `likely`: how many to expect. What these leave is
+ * for a kernel behind this one. */
 static damacy_status damacy__lz4_launch_teams(const damacy__lz_kernels* kernels,
                                               damacy__device* device, damacy__stream stream,
                                               damacy__lz4_wave* w, uint64_t likely,
                                               damacy_error* err)
 {
-    const bool is_large = likely <= DAMACY__LZ4_TEAM8_PER * (uint64_t)device->n_multiprocessors;
+    const uint64_t n = device->n_multiprocessors;
+    const bool has_large = w->team_size != DAMACY__LZ4_TEAM_NEVER;
+    const bool is_large = has_large || likely <= DAMACY__LZ4_TEAM8_PER * n;
     void* parameters[1];
 
     parameters[0] = w;
     return damacy__lz_step(
         &kernels->lz4.kernels[is_large ? DAMACY__LZ4_TEAM8 : DAMACY__LZ4_TEAM4], device, stream,
-        DAMACY__MIN(w->max_jobs, w->team_most), is_large ? 256 : 128,
-        is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED, parameters, err);
+        DAMACY__MIN(w->max_jobs, has_large ? DAMACY__LZ4_TEAM_BLOSC_PER * n : w->team_most),
+        is_large ? 256 : 128, is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED,
+        parameters, err);
 }
 
 /* Decodes the jobs of a table, at most max_jobs. Sequences may be long: the kernel for those goes
@@ -36246,13 +36282,15 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
 
     if (max_jobs <= DAMACY__LZ4_TEAM_PER * (uint64_t)device->n_multiprocessors) {
         w.team_most = max_jobs;
+    } else {
+        w.team_size = damacy__lz4_team_size(device, call);
     }
     parameters[0] = &w;
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call->stream,
                                 (n_blocks + 1) / 2, 64, DAMACY__LZ4_SPARSE_SHARED, parameters,
                                 err));
     w.is_begun = 1;
-    if (w.team_most) {
+    if (w.team_most || w.team_size != DAMACY__LZ4_TEAM_NEVER) {
         DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &w, max_jobs, err));
     }
     return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32,
@@ -37635,6 +37673,8 @@ static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave, dama
     call.n_jobs = wave->tables + gpu->tables.n_lz4;
     call.results = wave->tables + gpu->tables.lz4_results;
     call.stream = wave->stream;
+    call.likely_size = wave->output_lz4;
+    call.likely_most = wave->most_lz4;
     DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &call, wave->n_lz4, err));
     return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.lz4_results,
                                 call.results, wave->n_lz4 * sizeof(damacy__job_result),
@@ -41178,6 +41218,8 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
         lz4.n_jobs = c.frames.n_jobs;
         lz4.results = c.frames.results;
         lz4.stream = c.stream;
+        lz4.likely_size = c.likely_size;
+        lz4.likely_most = c.likely_most;
         DAMACY__TRY(damacy__lz4_launch(&c.kernels->lz, c.device, &lz4, c.frames.n, err));
     }
     return damacy__codec_step(&c, DAMACY__CODEC_SCATTER, err);

@@ -23,7 +23,7 @@ extern "C" __global__ __launch_bounds__(32,
     const uint32_t memory = DAMACY__DYNAMIC_BASE(shared);
     const bool is_there = memory == damacy__shared_address(shared);
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        damacy__lz4_job(&wave, memory, is_there, n <= wave.team_most, i, threadIdx.x);
+        damacy__lz4_job(&wave, memory, is_there, n, i, threadIdx.x);
         damacy__sync_warp(); // before shared memory is used again
     }
 }
@@ -41,7 +41,7 @@ extern "C" __global__
     const uint32_t member = threadIdx.x >> 5;
     const uint32_t memory = damacy__shared_address(shared) + DAMACY__LZ4_SHARED * member;
     for (uint32_t i = 4 * blockIdx.x + member; i < n; i += 4 * gridDim.x) {
-        damacy__lz4_job(&wave, memory, true, n <= wave.team_most, i, damacy__lane());
+        damacy__lz4_job(&wave, memory, true, n, i, damacy__lane());
         damacy__sync_warp(); // before shared memory is used again
     }
 }
@@ -68,8 +68,7 @@ extern "C" __global__
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
     const uint32_t member = threadIdx.x >> 5;
     for (uint32_t i = 2 * blockIdx.x + member; i < n; i += 2 * gridDim.x)
-        damacy__lz4_sparse_job(&wave, &pair->stages[member], n <= wave.team_most, i,
-                               damacy__lane());
+        damacy__lz4_sparse_job(&wave, &pair->stages[member], n, i, damacy__lane());
 }
 
 // Grid: a CTA per entry of the job table, or fewer. Shared memory: LZ4_TEAM4_SHARED, or _TEAM8_.

@@ -33,6 +33,9 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 #define DAMACY__LZ4_TEAM_PER       10u
 #define DAMACY__LZ4_TEAM_BLOSC_PER 16u
 #define DAMACY__LZ4_TEAM8_PER      4u
+#define DAMACY__LZ4_TEAM_PARTS     12u /* of all output, for each multiprocessor: one is large */
+#define DAMACY__LZ4_TEAM_LEAST     131072u     /* bytes */
+#define DAMACY__LZ4_TEAM_NEVER     0xffffffffu /* team_size: none for its size */
 
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
@@ -41,7 +44,8 @@ typedef struct damacy__lz4_wave {
     uint64_t results; /* damacy__job_result[max_jobs] */
     uint32_t max_jobs;
     uint32_t is_begun;  /* 1: damacy_lz4_sparse has run */
-    uint32_t team_most; /* a wave of up to as many jobs is for teams, which run before damacy_lz4 */
-    uint32_t zero;
+    /* Jobs for teams, which run before damacy_lz4: all of a wave of up to team_most, and those with
+     * room for team_size bytes or more. */
+    uint32_t team_most, team_size;
 } damacy__lz4_wave;
 static_assert(sizeof(damacy__lz4_wave) == 40, "ABI");

@@ -437,16 +437,24 @@ DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, uint32_t memory, uint3
     damacy__lz4_flush_all(s, memory, lane);
 }
 
-// One job, by one warp, or the rest of it. is_there: shared memory is where `memory` says; if not,
-// what is not done yet gets no result. is_team: a team has had the job.
+// Whether a team has a job of a wave of n, before damacy_lz4.
+DAMACY__INLINE bool damacy__lz4_is_for_team(const damacy__lz4_wave* wave, uint32_t n,
+                                            const damacy__job* job)
+{
+    return n <= wave->team_most || job->dst_capacity >= wave->team_size;
+}
+
+// One job of n, by one warp, or the rest of it. is_there: shared memory is where `memory` says; if
+// not, what is not done yet gets no result.
 DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memory, bool is_there,
-                                    bool is_team, uint32_t index, uint32_t lane)
+                                    uint32_t n_jobs, uint32_t index, uint32_t lane)
 {
     const damacy__job_result* const result =
         (const damacy__job_result*)(uintptr_t)wave->results + index;
     damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];
     damacy__lz4_state s;
     uint32_t n, at = 0;
+    const bool is_team = damacy__lz4_is_for_team(wave, n_jobs, &job);
     damacy__lz4_begin(&job, &s, &n);
     const bool is_begun =
         wave->is_begun && (damacy__lz4_is_sparse(&s) || damacy__lz4_is_shrunk(&s));

@@ -504,15 +504,16 @@ DAMACY__INLINE void damacy__lz4_team_job(const damacy__lz4_wave* wave, uint32_t 
     }
 }
 
-// The jobs of a wave, if it is for teams.
+// The jobs of a wave that are for teams.
 template <class S>
 DAMACY__INLINE void damacy__lz4_team_wave(const damacy__lz4_wave* wave, const uint8_t* shared)
 {
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave->n_jobs, wave->max_jobs);
     const uint32_t base = DAMACY__DYNAMIC_BASE(shared);
     const bool is_there = base == damacy__shared_address(shared);
-    if (n > wave->team_most)
+    if (n > wave->team_most && wave->team_size == DAMACY__LZ4_TEAM_NEVER)
         return;
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x)
-        damacy__lz4_team_job<S>(wave, base, is_there, i);
+        if (damacy__lz4_is_for_team(wave, n, (const damacy__job*)(uintptr_t)wave->jobs + i))
+            damacy__lz4_team_job<S>(wave, base, is_there, i);
 }

@@ -353,6 +353,8 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
         lz4.n_jobs = c.frames.n_jobs;
         lz4.results = c.frames.results;
         lz4.stream = c.stream;
+        lz4.likely_size = c.likely_size;
+        lz4.likely_most = c.likely_most;
         DAMACY__TRY(damacy__lz4_launch(&c.kernels->lz, c.device, &lz4, c.frames.n, err));
     }
     return damacy__codec_step(&c, DAMACY__CODEC_SCATTER, err);

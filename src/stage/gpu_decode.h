@@ -101,6 +101,8 @@ static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave, dama
     call.n_jobs = wave->tables + gpu->tables.n_lz4;
     call.results = wave->tables + gpu->tables.lz4_results;
     call.stream = wave->stream;
+    call.likely_size = wave->output_lz4;
+    call.likely_most = wave->most_lz4;
     DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &call, wave->n_lz4, err));
     return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.lz4_results,
                                 call.results, wave->n_lz4 * sizeof(damacy__job_result),

@@ -37,6 +37,9 @@ typedef struct damacy__lz_call {
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
     bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
+    uint64_t
+        likely_size; /* LZ4: output bytes, for the choice of kernels, right or not; 0: unknown */
+    uint64_t likely_most; /* likewise, of the largest job */
 } damacy__lz_call;
 
 /* Zero: none. One thread at a time launches; waves on several streams are fine. */
@@ -226,24 +229,40 @@ static damacy__lz4_wave damacy__lz4_wave_of(uint64_t jobs, uint64_t n_jobs, uint
     w.n_jobs = n_jobs;
     w.results = results;
     w.max_jobs = max_jobs;
+    w.team_size = DAMACY__LZ4_TEAM_NEVER;
     return w;
 }
 
-/* Decodes the jobs of a wave by teams, if there are no more than w->team_most; `likely`: how many
- * to expect. What teams leave is for a kernel behind this one. */
+/* The size from which on jobs of a wave too large for teams are for these: a warp would take longer
+ * to decode one than all multiprocessors to decode all. */
+static uint32_t damacy__lz4_team_size(const damacy__device* device, const damacy__lz_call* call)
+{
+    const uint64_t parts = DAMACY__LZ4_TEAM_PARTS * (uint64_t)device->n_multiprocessors;
+    const uint64_t size = DAMACY__MAX(call->likely_size / parts, (uint64_t)DAMACY__LZ4_TEAM_LEAST);
+
+    return call->likely_size && call->likely_most >= size && size < DAMACY__LZ4_TEAM_NEVER
+               ? (uint32_t)size
+               : DAMACY__LZ4_TEAM_NEVER;
+}
+
+/* Decodes the jobs of a wave that are for teams; `likely`: how many to expect. What these leave is
+ * for a kernel behind this one. */
 static damacy_status damacy__lz4_launch_teams(const damacy__lz_kernels* kernels,
                                               damacy__device* device, damacy__stream stream,
                                               damacy__lz4_wave* w, uint64_t likely,
                                               damacy_error* err)
 {
-    const bool is_large = likely <= DAMACY__LZ4_TEAM8_PER * (uint64_t)device->n_multiprocessors;
+    const uint64_t n = device->n_multiprocessors;
+    const bool has_large = w->team_size != DAMACY__LZ4_TEAM_NEVER;
+    const bool is_large = has_large || likely <= DAMACY__LZ4_TEAM8_PER * n;
     void* parameters[1];
 
     parameters[0] = w;
     return damacy__lz_step(
         &kernels->lz4.kernels[is_large ? DAMACY__LZ4_TEAM8 : DAMACY__LZ4_TEAM4], device, stream,
-        DAMACY__MIN(w->max_jobs, w->team_most), is_large ? 256 : 128,
-        is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED, parameters, err);
+        DAMACY__MIN(w->max_jobs, has_large ? DAMACY__LZ4_TEAM_BLOSC_PER * n : w->team_most),
+        is_large ? 256 : 128, is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED,
+        parameters, err);
 }
 
 /* Decodes the jobs of a table, at most max_jobs. Sequences may be long: the kernel for those goes
@@ -259,13 +278,15 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
 
     if (max_jobs <= DAMACY__LZ4_TEAM_PER * (uint64_t)device->n_multiprocessors) {
         w.team_most = max_jobs;
+    } else {
+        w.team_size = damacy__lz4_team_size(device, call);
     }
     parameters[0] = &w;
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call->stream,
                                 (n_blocks + 1) / 2, 64, DAMACY__LZ4_SPARSE_SHARED, parameters,
                                 err));
     w.is_begun = 1;
-    if (w.team_most) {
+    if (w.team_most || w.team_size != DAMACY__LZ4_TEAM_NEVER) {
         DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &w, max_jobs, err));
     }
     return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32,

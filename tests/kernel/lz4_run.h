@@ -9,12 +9,13 @@ struct lz4_way {
     bool is_sparse_first; // else as streams of blosc go
     uint32_t team;        // warps, 0 if none
     bool is_shrunk;       // as if all blocks shrank to little
+    uint32_t team_size;   // room of the blocks that are for teams; 0: all are
 };
 
 // All of them.
-static const lz4_way lz4_ways[] = {{false, 0, false}, {false, 4, false}, {false, 8, false},
-                                   {true, 0, false},  {true, 4, false},  {true, 8, false},
-                                   {true, 0, true}};
+static const lz4_way lz4_ways[] = {{false, 0, false, 0}, {false, 4, false, 0}, {false, 8, false, 0},
+                                   {true, 0, false, 0},  {true, 4, false, 0},  {true, 8, false, 0},
+                                   {true, 0, true, 0},   {true, 8, false, 5},  {true, 8, true, 5}};
 
 // The kernel for teams of 4 or 8 warps.
 static void lz4_run_team(const damacy__lz4_wave& wave, uint32_t team)
@@ -27,7 +28,7 @@ static void lz4_run_team(const damacy__lz4_wave& wave, uint32_t team)
 }
 
 static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const uint32_t* n_jobs,
-                    uint32_t max_jobs, lz4_way way = {true, 0, false})
+                    uint32_t max_jobs, lz4_way way = {true, 0, false, 0})
 {
     damacy__lz4_wave wave;
 
@@ -36,7 +37,8 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
     wave.n_jobs = (uint64_t)(uintptr_t)n_jobs;
     wave.results = (uint64_t)(uintptr_t)results;
     wave.max_jobs = max_jobs;
-    wave.team_most = way.team ? max_jobs : 0;
+    wave.team_most = way.team && way.team_size == 0 ? max_jobs : 0;
+    wave.team_size = way.team_size ? way.team_size : DAMACY__LZ4_TEAM_NEVER;
     lz4_shrunk_times = way.is_shrunk ? 0 : 24;
     if (way.is_sparse_first)
         simt::launch(dim3((max_jobs + 1) / 2), dim3(64), DAMACY__LZ4_SPARSE_SHARED,

@@ -123,6 +123,7 @@ static damacy__job_result run_alone(const bytes& src, uint32_t team, bytes* out)
     wave.n_jobs = (uint64_t)(uintptr_t)&n;
     wave.results = (uint64_t)(uintptr_t)&result;
     wave.max_jobs = wave.team_most = 1;
+    wave.team_size = DAMACY__LZ4_TEAM_NEVER;
     lz4_run_team(wave, team);
     return result;
 }
@@ -189,6 +190,45 @@ TEST(teams_leave_nothing_of_right_blocks)
     for (unsigned i = 0; i < 24; i++) {
         const bytes raw = volume(i, 1 + (size_t)(test_random(&seed) % 150000), &seed);
         teams_give(raw, i % 3 == 2 ? 9 : 0);
+    }
+}
+
+// Of a wave that is not for teams as a whole: those with room for so many bytes, and no other.
+TEST(teams_take_blocks_of_their_size_and_leave_all_others)
+{
+    uint64_t seed = test_seed();
+    const uint32_t n = 9;
+    for (const uint32_t team : {4u, 8u}) {
+        std::vector<bytes> raw, packed, out;
+        std::vector<damacy__job> jobs(n);
+        std::vector<damacy__job_result> results(n);
+        damacy__lz4_wave wave = {};
+        for (uint32_t i = 0; i < n; i++) {
+            raw.push_back(volume(i, i % 3 == 2 ? 9000 + i : 8999 - 900 * i, &seed));
+            packed.push_back(lz4_block(raw[i], 0));
+            out.push_back(bytes(raw[i].size(), 0xa5));
+            results[i].status = DAMACY__JOB_NOT_RUN;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            jobs[i] = damacy__job();
+            jobs[i].src = (uint64_t)(uintptr_t)packed[i].data();
+            jobs[i].src_size = packed[i].size();
+            jobs[i].dst = (uint64_t)(uintptr_t)out[i].data();
+            jobs[i].dst_capacity = jobs[i].expected_size = out[i].size();
+        }
+        wave.jobs = (uint64_t)(uintptr_t)jobs.data();
+        wave.n_jobs = (uint64_t)(uintptr_t)&n;
+        wave.results = (uint64_t)(uintptr_t)results.data();
+        wave.max_jobs = n;
+        for (const uint32_t size : {DAMACY__LZ4_TEAM_NEVER, 9000u}) {
+            wave.team_size = size;
+            lz4_run_team(wave, team);
+            for (uint32_t i = 0; i < n; i++) {
+                const bool is_done = size == 9000 && i % 3 == 2;
+                CHECK_EQ(results[i].status, is_done ? DAMACY__JOB_OK : DAMACY__JOB_NOT_RUN);
+                CHECK_EQ(out[i] == raw[i], is_done);
+            }
+        }
     }
 }
 

@@ -287,8 +287,8 @@ TEST(checksums_launch)
     close_all();
 }
 
-// Blocks of LZ4, on a device of one multiprocessor.
-static void run_blocks(uint32_t n, uint64_t n_launches)
+// Blocks of LZ4, on a device of one multiprocessor; the last is of `most` bytes, which is told.
+static void run_blocks(uint32_t n, uint64_t n_launches, size_t most = 3000, bool is_told = false)
 {
     uint64_t seed = test_seed();
     std::vector<damacy__job> jobs;
@@ -296,12 +296,14 @@ static void run_blocks(uint32_t n, uint64_t n_launches)
     fake_counts before, after;
     open_all(seed);
     const size_t size = 3000;
-    const uint64_t dst = take(n * size);
+    const uint64_t all = (n - 1) * size + most, dst = take(all);
     for (uint32_t i = 0; i < n; i++) {
-        raw.push_back(sample(size, &seed));
-        jobs.push_back(job_of(lz4_block(raw[i], 0), dst + i * size, size));
+        raw.push_back(sample(i + 1 == n ? most : size, &seed));
+        jobs.push_back(job_of(lz4_block(raw[i], 0), dst + i * size, raw[i].size()));
     }
     damacy__lz_call call = {};
+    call.likely_size = is_told ? all : 0;
+    call.likely_most = is_told ? most : 0;
     call.jobs = put(jobs);
     call.n_jobs = put(std::vector<uint32_t>(1, n));
     call.results = take(n * sizeof(damacy__job_result));
@@ -311,10 +313,10 @@ static void run_blocks(uint32_t n, uint64_t n_launches)
     fake_count(&after);
     CHECK_EQ(after.n_launches - before.n_launches, n_launches);
     const auto results = get<damacy__job_result>(call.results, n);
-    const auto decoded = get<uint8_t>(dst, n * size);
+    const auto decoded = get<uint8_t>(dst, all);
     for (uint32_t i = 0; i < n; i++) {
         CHECK_EQ(results[i].status, DAMACY__JOB_OK);
-        CHECK(memcmp(&decoded[i * size], raw[i].data(), size) == 0);
+        CHECK(memcmp(&decoded[i * size], raw[i].data(), raw[i].size()) == 0);
     }
     close_all();
 }
@@ -325,6 +327,39 @@ TEST(few_blocks_of_lz4_are_for_teams)
     run_blocks(DAMACY__LZ4_TEAM8_PER + 1, 3);
     run_blocks(DAMACY__LZ4_TEAM_PER, 3);
     run_blocks(DAMACY__LZ4_TEAM_PER + 1, 2);
+}
+
+TEST(blocks_of_lz4_much_larger_than_others_are_for_teams)
+{
+    const uint32_t n = DAMACY__LZ4_TEAM_PER + 1;
+    run_blocks(n, 3, DAMACY__LZ4_TEAM_LEAST, true);
+    run_blocks(n, 2, DAMACY__LZ4_TEAM_LEAST - 1, true);
+    run_blocks(n, 2, DAMACY__LZ4_TEAM_LEAST, false);
+    run_blocks(n - 1, 3, DAMACY__LZ4_TEAM_LEAST, true);
+}
+
+// On one multiprocessor: of all output a twelfth, but no small ones.
+TEST(the_size_of_blocks_for_teams_is_a_part_of_all_output)
+{
+    const uint64_t least = DAMACY__LZ4_TEAM_LEAST, never = DAMACY__LZ4_TEAM_NEVER;
+    const struct {
+        uint64_t all, most, size;
+    } cases[] = {{0, 0, never},
+                 {0, 1 << 20, never},
+                 {1 << 20, least, least},
+                 {1 << 20, least - 1, never},
+                 {1 << 23, 699050, 699050},
+                 {1 << 23, 699049, never},
+                 {UINT64_MAX, UINT64_MAX, never}};
+    damacy__device one = {};
+
+    one.n_multiprocessors = 1;
+    for (const auto& c : cases) {
+        damacy__lz_call call = {};
+        call.likely_size = c.all;
+        call.likely_most = c.most;
+        CHECK_EQ(damacy__lz4_team_size(&one, &call), c.size);
+    }
 }
 
 TEST(sizes_that_overflow_are_refused)
