@@ -18317,21 +18317,23 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "           counts->literals <= 64;\n"
     "}\n"
     "\n"
-    "// The variant for hundreds of frames: one that the device holds all of at once up to 600, if that\n"
-    "// is launched, above by density, where many records mean short segments, for which the host has\n"
-    "// launched one of two shapes by the size of frames, and up to 90 long ones: that of the wave, not\n"
-    "// of each frame, as shapes with a part of the frames have a tail each; but up to 1,000, which are\n"
-    "// all under way at once, it is the largest that they end with.\n"
+    "// The variant for hundreds of frames: one that the device holds all of at once up to 600, if they\n"
+    "// are alone (then 128X2 is launched, too, if that is not the only one), else by density, where many\n"
+    "// records mean short segments, for which the host has launched one of two shapes by the number and\n"
+    "// size of frames, and up to 90 long ones: that of the wave, not of each frame, as shapes with a\n"
+    "// part of the frames have a tail each; but up to 1,000, which are all under way at once, the\n"
+    "// largest that they end with counts, too.\n"
     "DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* counts,\n"
     "                                                  uint32_t launched)\n"
     "{\n"
     "    const uint32_t n = counts->n_execute;\n"
-    "    const bool are_large = launched & DAMACY__ZSTD_EXECUTE_256X4; // if they are more than 1,000\n"
     "\n"
-    "    if ((n > 1000 || !are_large) && counts->density > (are_large ? 140 : 170))\n"
-    "        return are_large ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
-    "    if (n <= 600 || (n <= 1000 && counts->most_dense > 170))\n"
+    "    if (launched & DAMACY__ZSTD_EXECUTE_256X4 &&\n"
+    "        (counts->density > 140 || (n <= 1000 && counts->most_dense > 170) ||\n"
+    "         (n <= 600 && launched & DAMACY__ZSTD_EXECUTE_128X2)))\n"
     "        return DAMACY__ZSTD_EXECUTE_256X4;\n"
+    "    if (launched & DAMACY__ZSTD_EXECUTE_128X4_3K && counts->density > 170)\n"
+    "        return DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "    return counts->density <= 90 ? DAMACY__ZSTD_EXECUTE_128X2 : DAMACY__ZSTD_EXECUTE_128X4;\n"
     "}\n"
     "\n"
@@ -35310,8 +35312,8 @@ static bool damacy__zstd_is_mixed(const damacy__zstd_pass* run)
 static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->n_jobs;
-    const bool are_large =
-        run->size_each >= 3 * DAMACY__ZSTD_BLOCK_MAX && !damacy__zstd_has_company(run);
+    const bool are_large = run->size_each >= 3 * DAMACY__ZSTD_BLOCK_MAX;
+    const bool has_company = damacy__zstd_has_company(run);
     const uint32_t serial = n > 8 * run->device->n_multiprocessors /* held at once */
                                 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL
                                 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
@@ -35321,15 +35323,19 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
                (n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
                          : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     }
-    if (n <= 1000 && damacy__zstd_has_company(run)) { /* small blocks of threads find room */
-        return serial | (n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4
-                                  : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K);
+    if (n <= 300 && has_company) {
+        return serial | DAMACY__ZSTD_EXECUTE_256X4;
+    }
+    if (n <= 1000 && has_company) { /* small blocks of threads find room */
+        return serial | DAMACY__ZSTD_EXECUTE_128X4 |
+               (are_large ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K);
     }
     if (n <= 600 || run->call->is_alone) { /* others would run one after another */
         return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4);
     }
     return serial | DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2 |
-           (n > 1000 && !are_large ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4);
+           (n > 1000 && (!are_large || has_company) ? DAMACY__ZSTD_EXECUTE_128X4_3K
+                                                    : DAMACY__ZSTD_EXECUTE_256X4);
 }
 
 /* The kind of records: of sequences for blosc chunks, whose lengths are long, where all that is

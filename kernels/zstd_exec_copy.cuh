@@ -271,21 +271,23 @@ DAMACY__INLINE bool damacy__exec_is_shrunk(const damacy__zstd_counters* counts, 
            counts->literals <= 64;
 }
 
-// The variant for hundreds of frames: one that the device holds all of at once up to 600, if that
-// is launched, above by density, where many records mean short segments, for which the host has
-// launched one of two shapes by the size of frames, and up to 90 long ones: that of the wave, not
-// of each frame, as shapes with a part of the frames have a tail each; but up to 1,000, which are
-// all under way at once, it is the largest that they end with.
+// The variant for hundreds of frames: one that the device holds all of at once up to 600, if they
+// are alone (then 128X2 is launched, too, if that is not the only one), else by density, where many
+// records mean short segments, for which the host has launched one of two shapes by the number and
+// size of frames, and up to 90 long ones: that of the wave, not of each frame, as shapes with a
+// part of the frames have a tail each; but up to 1,000, which are all under way at once, the
+// largest that they end with counts, too.
 DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* counts,
                                                   uint32_t launched)
 {
     const uint32_t n = counts->n_execute;
-    const bool are_large = launched & DAMACY__ZSTD_EXECUTE_256X4; // if they are more than 1,000
 
-    if ((n > 1000 || !are_large) && counts->density > (are_large ? 140 : 170))
-        return are_large ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K;
-    if (n <= 600 || (n <= 1000 && counts->most_dense > 170))
+    if (launched & DAMACY__ZSTD_EXECUTE_256X4 &&
+        (counts->density > 140 || (n <= 1000 && counts->most_dense > 170) ||
+         (n <= 600 && launched & DAMACY__ZSTD_EXECUTE_128X2)))
         return DAMACY__ZSTD_EXECUTE_256X4;
+    if (launched & DAMACY__ZSTD_EXECUTE_128X4_3K && counts->density > 170)
+        return DAMACY__ZSTD_EXECUTE_128X4_3K;
     return counts->density <= 90 ? DAMACY__ZSTD_EXECUTE_128X2 : DAMACY__ZSTD_EXECUTE_128X4;
 }
 

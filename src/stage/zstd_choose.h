@@ -192,8 +192,8 @@ static bool damacy__zstd_is_mixed(const damacy__zstd_pass* run)
 static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->n_jobs;
-    const bool are_large =
-        run->size_each >= 3 * DAMACY__ZSTD_BLOCK_MAX && !damacy__zstd_has_company(run);
+    const bool are_large = run->size_each >= 3 * DAMACY__ZSTD_BLOCK_MAX;
+    const bool has_company = damacy__zstd_has_company(run);
     const uint32_t serial = n > 8 * run->device->n_multiprocessors /* held at once */
                                 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL
                                 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
@@ -203,15 +203,19 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
                (n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
                          : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
     }
-    if (n <= 1000 && damacy__zstd_has_company(run)) { /* small blocks of threads find room */
-        return serial | (n <= 300 ? DAMACY__ZSTD_EXECUTE_256X4
-                                  : DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K);
+    if (n <= 300 && has_company) {
+        return serial | DAMACY__ZSTD_EXECUTE_256X4;
+    }
+    if (n <= 1000 && has_company) { /* small blocks of threads find room */
+        return serial | DAMACY__ZSTD_EXECUTE_128X4 |
+               (are_large ? DAMACY__ZSTD_EXECUTE_256X4 : DAMACY__ZSTD_EXECUTE_128X4_3K);
     }
     if (n <= 600 || run->call->is_alone) { /* others would run one after another */
         return serial | (n > 1000 ? DAMACY__ZSTD_EXECUTE_128X4 : DAMACY__ZSTD_EXECUTE_256X4);
     }
     return serial | DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X2 |
-           (n > 1000 && !are_large ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_256X4);
+           (n > 1000 && (!are_large || has_company) ? DAMACY__ZSTD_EXECUTE_128X4_3K
+                                                    : DAMACY__ZSTD_EXECUTE_256X4);
 }
 
 /* The kind of records: of sequences for blosc chunks, whose lengths are long, where all that is

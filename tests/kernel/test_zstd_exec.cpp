@@ -675,6 +675,7 @@ TEST(hundreds_of_frames_go_by_one_shape)
     static const uint32_t thousands =
         DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2;
     static const uint32_t beside = DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K;
+    static const uint32_t large = DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_256X4;
     static const struct {
         uint32_t flags, n, density, most_dense, variant;
     } cases[] = {{hundreds, 600, 20, 20, DAMACY__ZSTD_EXECUTE_256X4},
@@ -682,7 +683,8 @@ TEST(hundreds_of_frames_go_by_one_shape)
                  {hundreds, 601, 91, 170, DAMACY__ZSTD_EXECUTE_128X4},
                  {hundreds, 601, 20, 171, DAMACY__ZSTD_EXECUTE_256X4},
                  {hundreds, 1000, 170, 171, DAMACY__ZSTD_EXECUTE_256X4},
-                 {hundreds, 1000, 300, 170, DAMACY__ZSTD_EXECUTE_128X4},
+                 {hundreds, 1000, 141, 141, DAMACY__ZSTD_EXECUTE_256X4},
+                 {hundreds, 1000, 140, 170, DAMACY__ZSTD_EXECUTE_128X4},
                  {thousands, 1001, 90, 400, DAMACY__ZSTD_EXECUTE_128X2},
                  {thousands, 1001, 91, 400, DAMACY__ZSTD_EXECUTE_128X4},
                  {thousands, 50000, 170, 400, DAMACY__ZSTD_EXECUTE_128X4},
@@ -693,6 +695,9 @@ TEST(hundreds_of_frames_go_by_one_shape)
                  {beside, 512, 171, 171, DAMACY__ZSTD_EXECUTE_128X4_3K},
                  {beside, 512, 170, 300, DAMACY__ZSTD_EXECUTE_128X4},
                  {beside, 1000, 20, 20, DAMACY__ZSTD_EXECUTE_128X4},
+                 {large, 301, 141, 141, DAMACY__ZSTD_EXECUTE_256X4},
+                 {large, 1000, 140, 170, DAMACY__ZSTD_EXECUTE_128X4},
+                 {large, 301, 20, 171, DAMACY__ZSTD_EXECUTE_256X4},
                  {DAMACY__ZSTD_EXECUTE_256X4, 800, 20, 20, DAMACY__ZSTD_EXECUTE_256X4},
                  {DAMACY__ZSTD_EXECUTE_1024X3, 200, 20, 20, DAMACY__ZSTD_EXECUTE_1024X3}};
 

@@ -329,6 +329,12 @@ TEST(zstd_launch_takes_small_blocks_of_threads_beside_other_waves)
                  DAMACY__ZSTD_EXECUTE_1024X3 | (n < 80 ? 0 : serial));
     }
     CHECK_EQ(shapes_of(151, 1 << 20, true, nullptr), DAMACY__ZSTD_EXECUTE_256X4 | serial);
+    for (const uint32_t n : {301u, 1000u}) {
+        CHECK_EQ(shapes_of(n, 384 << 10, true, nullptr),
+                 DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_256X4 | serial);
+        CHECK_EQ(shapes_of(n, (384 << 10) - 1, true, nullptr),
+                 DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | serial);
+    }
     CHECK_EQ(shapes_of(2000, 262144, true, nullptr),
              DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K |
                  DAMACY__ZSTD_EXECUTE_128X2 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL);
