@@ -220,7 +220,7 @@ typedef struct damacy__zstd_counters {
     uint32_t n_literal_blocks[3]; /* order: early blocks in literal_order, by table log: <= 9, 10,
                                      11 */
     uint32_t n_late_blocks[3];    /* order: all others, likewise */
-    uint32_t n_execute;           /* order: entries of execute_list */
+    uint32_t n_execute;           /* order: entries of execute_list; place: less n_apart */
     uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
     uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
     uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
@@ -236,7 +236,7 @@ typedef struct damacy__zstd_counters {
     uint32_t n_lists_taken[2]; /* order: parts of lists, those of literals by a pass of its own */
     uint32_t n_lists_done[3];  /* order: parts of the blocks with sequences, frames, literals */
     uint32_t n_apart; /* place: frames in the list of keys; those are no more in execute_list */
-    uint32_t zero;
+    uint32_t mean_size; /* place: bytes of the frames that density is of */
 } damacy__zstd_counters;
 static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
 

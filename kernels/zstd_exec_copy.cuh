@@ -281,9 +281,10 @@ DAMACY__INLINE uint32_t damacy__exec_many_variant(const damacy__zstd_counters* c
                                                   uint32_t launched)
 {
     const uint32_t n = counts->n_execute;
+    const bool are_large = counts->mean_size >= 3 * DAMACY__ZSTD_BLOCK_MAX;
 
     if (launched & DAMACY__ZSTD_EXECUTE_256X4 &&
-        (counts->density > 140 || (n <= 1000 && counts->most_dense > 170) ||
+        (counts->density > (are_large ? 140 : 170) || (n <= 1000 && counts->most_dense > 170) ||
          (n <= 600 && launched & DAMACY__ZSTD_EXECUTE_128X2)))
         return DAMACY__ZSTD_EXECUTE_256X4;
     if (launched & DAMACY__ZSTD_EXECUTE_128X4_3K && counts->density > 170)

@@ -112,11 +112,12 @@ static __device__ uint32_t damacy__zstd_place_apart(const damacy__zstd_wave& w)
         counts->n_apart = n_apart;
         counts->n_execute = n - n_apart;
     }
+    damacy__sync_warp();
     return n_apart;
 }
 
 // Records per KB of the frames to execute, from up to 32 of them, bytes of literals per KB of their
-// first blocks, and records of the first, which has most; a warp does.
+// first blocks, records of the first, which has most, and how large they are; a warp does.
 static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)
 {
     damacy__zstd_counters* const counts = damacy__zstd_counts(w);
@@ -141,6 +142,7 @@ static __device__ void damacy__zstd_place_density(const damacy__zstd_wave& w)
         counts->density = damacy__zstd_density(all_records, all_size);
         counts->literals = damacy__zstd_density(literals, blocks);
         counts->most_dense = damacy__zstd_density(n_records, size);
+        counts->mean_size = n ? (uint32_t)(16ull * all_size / n) : 0;
     }
 }
 

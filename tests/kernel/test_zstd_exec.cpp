@@ -560,6 +560,7 @@ TEST(densities_of_a_wave_are_the_mean_of_its_frames_and_that_of_the_first)
         const uint32_t all = std::min(n, 32u), few = all / 2;
         CHECK_EQ(counters.density, all ? (100 * few + 300 * (all - few)) / all : 0);
         CHECK_EQ(counters.most_dense, all ? 300 : 0);
+        CHECK_EQ(counters.mean_size, all ? 4096 : 0);
         CHECK_EQ(counters.literals, all ? (128 * few + 1024 * (all - few)) / all : 0);
     }
 }
@@ -636,7 +637,7 @@ TEST(frames_much_larger_than_others_are_listed_apart)
 
 // Of n frames of a wave with these flags, densities and literals.
 static void check_variant(uint32_t flags, uint32_t n, uint32_t density, uint32_t most_dense,
-                          uint32_t literals, uint32_t expected)
+                          uint32_t literals, uint32_t expected, uint32_t mean_size = 262144)
 {
     static const uint32_t shapes[] = {
         DAMACY__ZSTD_EXECUTE_1024X3,     DAMACY__ZSTD_EXECUTE_256X4,
@@ -653,6 +654,7 @@ static void check_variant(uint32_t flags, uint32_t n, uint32_t density, uint32_t
     counters.density = density;
     counters.most_dense = most_dense;
     counters.literals = literals;
+    counters.mean_size = mean_size;
     w.flags = flags;
     w.counters = (uint64_t)(uintptr_t)&counters;
     w.frames = (uint64_t)(uintptr_t)frames.data();
@@ -675,7 +677,6 @@ TEST(hundreds_of_frames_go_by_one_shape)
     static const uint32_t thousands =
         DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2;
     static const uint32_t beside = DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_128X4_3K;
-    static const uint32_t large = DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_256X4;
     static const struct {
         uint32_t flags, n, density, most_dense, variant;
     } cases[] = {{hundreds, 600, 20, 20, DAMACY__ZSTD_EXECUTE_256X4},
@@ -683,26 +684,44 @@ TEST(hundreds_of_frames_go_by_one_shape)
                  {hundreds, 601, 91, 170, DAMACY__ZSTD_EXECUTE_128X4},
                  {hundreds, 601, 20, 171, DAMACY__ZSTD_EXECUTE_256X4},
                  {hundreds, 1000, 170, 171, DAMACY__ZSTD_EXECUTE_256X4},
-                 {hundreds, 1000, 141, 141, DAMACY__ZSTD_EXECUTE_256X4},
-                 {hundreds, 1000, 140, 170, DAMACY__ZSTD_EXECUTE_128X4},
+                 {hundreds, 1000, 170, 170, DAMACY__ZSTD_EXECUTE_128X4},
+                 {hundreds, 1000, 171, 170, DAMACY__ZSTD_EXECUTE_256X4},
                  {thousands, 1001, 90, 400, DAMACY__ZSTD_EXECUTE_128X2},
                  {thousands, 1001, 91, 400, DAMACY__ZSTD_EXECUTE_128X4},
                  {thousands, 50000, 170, 400, DAMACY__ZSTD_EXECUTE_128X4},
                  {thousands, 50000, 171, 171, DAMACY__ZSTD_EXECUTE_128X4_3K},
-                 {hundreds, 1001, 141, 141, DAMACY__ZSTD_EXECUTE_256X4}, // large ones
-                 {hundreds, 1001, 140, 400, DAMACY__ZSTD_EXECUTE_128X4},
                  {DAMACY__ZSTD_EXECUTE_128X4, 512, 300, 300, DAMACY__ZSTD_EXECUTE_128X4},
                  {beside, 512, 171, 171, DAMACY__ZSTD_EXECUTE_128X4_3K},
                  {beside, 512, 170, 300, DAMACY__ZSTD_EXECUTE_128X4},
                  {beside, 1000, 20, 20, DAMACY__ZSTD_EXECUTE_128X4},
-                 {large, 301, 141, 141, DAMACY__ZSTD_EXECUTE_256X4},
-                 {large, 1000, 140, 170, DAMACY__ZSTD_EXECUTE_128X4},
-                 {large, 301, 20, 171, DAMACY__ZSTD_EXECUTE_256X4},
                  {DAMACY__ZSTD_EXECUTE_256X4, 800, 20, 20, DAMACY__ZSTD_EXECUTE_256X4},
                  {DAMACY__ZSTD_EXECUTE_1024X3, 200, 20, 20, DAMACY__ZSTD_EXECUTE_1024X3}};
 
     for (const auto& c : cases)
         check_variant(c.flags, c.n, c.density, c.most_dense, 64, c.variant);
+}
+
+// From 384 KiB on, where that is launched.
+TEST(hundreds_of_large_frames_go_by_one_shape)
+{
+    static const uint32_t beside = DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_256X4;
+    static const uint32_t alone = beside | DAMACY__ZSTD_EXECUTE_128X2;
+    static const struct {
+        uint32_t flags, n, mean_size, density, most_dense, variant;
+    } cases[] = {{alone, 1000, 393216, 141, 141, DAMACY__ZSTD_EXECUTE_256X4},
+                 {alone, 1000, 393216, 140, 170, DAMACY__ZSTD_EXECUTE_128X4},
+                 {alone, 1000, 393215, 141, 141, DAMACY__ZSTD_EXECUTE_128X4},
+                 {alone, 601, 393216, 90, 170, DAMACY__ZSTD_EXECUTE_128X2},
+                 {alone, 600, 393216, 90, 170, DAMACY__ZSTD_EXECUTE_256X4},
+                 {alone, 1001, 393216, 141, 141, DAMACY__ZSTD_EXECUTE_256X4},
+                 {alone, 1001, 393216, 140, 400, DAMACY__ZSTD_EXECUTE_128X4},
+                 {beside, 301, 393216, 141, 141, DAMACY__ZSTD_EXECUTE_256X4},
+                 {beside, 1000, 393216, 140, 170, DAMACY__ZSTD_EXECUTE_128X4},
+                 {beside, 301, 393216, 20, 171, DAMACY__ZSTD_EXECUTE_256X4},
+                 {beside, 301, 393215, 170, 170, DAMACY__ZSTD_EXECUTE_128X4}};
+
+    for (const auto& c : cases)
+        check_variant(c.flags, c.n, c.density, c.most_dense, 64, c.variant, c.mean_size);
 }
 
 // Where a shape for them is launched: by how many they are, how dense, and by their literals.
