@@ -16421,12 +16421,12 @@ __extension__ static const char damacy__source_zstd_cu[] =
     "    damacy__zstd_place(w);\n"
     "}\n"
     "\n"
-    "// Four lanes per job.\n"
+    "// Four lanes per job, first those of as many blocks of threads as there are.\n"
     "extern \"C\" __global__ __launch_bounds__(128) void damacy_zstd_finish(damacy__zstd_wave w)\n"
     "{\n"
-    "    const uint32_t n = damacy__zstd_n_jobs(w), step = gridDim.x * blockDim.x / 4;\n"
+    "    const uint32_t n = damacy__zstd_n_jobs(w), step = gridDim.x * (blockDim.x / 4);\n"
     "\n"
-    "    for (uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) / 4; i < n; i += step)\n"
+    "    for (uint32_t i = blockIdx.x + gridDim.x * (threadIdx.x / 4); i < n; i += step)\n"
     "        damacy__zstd_finish_job(w, i);\n"
     "}\n";
 
@@ -17169,7 +17169,8 @@ __extension__ static const char damacy__source_zstd_allocate_cuh[] =
 /* ==== kernels/zstd_checksum.cuh ==== */
 __extension__ static const char damacy__source_zstd_checksum_cuh[] =
     "// Frame checksums (XXH64, seed 0, low 32 bits; RFC 8878 section 3.1.1) and the results of jobs.\n"
-    "// Four lanes take a job: its frames one after another, an accumulator of the hash each.\n"
+    "// Four lanes take a job: its frames one after another, an accumulator of the hash each. A hash is\n"
+    "// one chain from a frame's first byte to its last, so that few jobs have a warp each.\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/zstd_common.cuh\"\n"
@@ -17225,32 +17226,75 @@ __extension__ static const char damacy__source_zstd_checksum_cuh[] =
     "    return h ^ h >> 32;\n"
     "}\n"
     "\n"
+    "// Stripes of 32 bytes that are loaded at once, while those before them are hashed, and bytes ahead\n"
+    "// of them that L2 is asked for: a round waits for the one before, and is not to wait for memory.\n"
+    "#define DAMACY__XXH64_GROUP 16u\n"
+    "#define DAMACY__XXH64_AHEAD 4096u\n"
+    "\n"
+    "// A lane's inputs of a group.\n"
+    "struct damacy__xxh64_inputs {\n"
+    "    uint64_t v[DAMACY__XXH64_GROUP];\n"
+    "};\n"
+    "\n"
+    "DAMACY__INLINE void damacy__xxh64_load(damacy__xxh64_inputs* to, const uint64_t* from)\n"
+    "{\n"
+    "#pragma unroll\n"
+    "    for (uint32_t j = 0; j < DAMACY__XXH64_GROUP; j++)\n"
+    "        to->v[j] = from[4 * j];\n"
+    "}\n"
+    "\n"
+    "// Hashes n groups of stripes from src on, a multiple of 8; lane `k` of four.\n"
+    "DAMACY__INLINE uint64_t damacy__xxh64_groups(uint64_t acc, uint64_t src, uint32_t n, uint32_t k)\n"
+    "{\n"
+    "    constexpr uint32_t SIZE = 32 * DAMACY__XXH64_GROUP;\n"
+    "    const uint64_t* from = (const uint64_t*)(uintptr_t)src + k;\n"
+    "    damacy__xxh64_inputs now, next;\n"
+    "\n"
+    "    if (n)\n"
+    "        damacy__xxh64_load(&next, from);\n"
+    "#pragma unroll 2\n"
+    "    for (uint32_t left = n; left; left--) {\n"
+    "        now = next;\n"
+    "        from += SIZE / 8;\n"
+    "        if (left > 1)\n"
+    "            damacy__xxh64_load(&next, from);\n"
+    "        if (left > DAMACY__XXH64_AHEAD / SIZE) // a line of 128 bytes by each lane\n"
+    "            damacy__prefetch_l2((const uint8_t*)(from - k) + DAMACY__XXH64_AHEAD - SIZE +\n"
+    "                                SIZE / 4 * k);\n"
+    "#pragma unroll\n"
+    "        for (uint32_t j = 0; j < DAMACY__XXH64_GROUP; j++)\n"
+    "            acc = damacy__xxh64_round(acc, now.v[j]);\n"
+    "    }\n"
+    "    return acc;\n"
+    "}\n"
+    "\n"
     "// XXH64 of [src, src + n), by the four lanes of `group` (a mask); lane `k` of them. All four return\n"
     "// the hash.\n"
     "static __device__ uint64_t damacy__xxh64(uint64_t src, uint32_t n, uint32_t group, uint32_t k)\n"
     "{\n"
-    "    constexpr uint32_t AHEAD = 8; // stripes loaded at once: hides the latency of memory\n"
+    "    constexpr uint32_t AHEAD = 8; // stripes at once where inputs lie anywhere\n"
     "    const uint32_t n_stripes = n / 32;\n"
+    "    const uint32_t n_groups = src & 7 ? 0 : n_stripes / DAMACY__XXH64_GROUP;\n"
     "    const uint64_t end = src + n;\n"
     "    uint64_t acc = k == 0   ? DAMACY__XXH64_P1 + DAMACY__XXH64_P2\n"
     "                   : k == 1 ? DAMACY__XXH64_P2\n"
     "                   : k == 2 ? 0\n"
     "                            : 0 - DAMACY__XXH64_P1;\n"
-    "    uint64_t at = src + 8 * k, h;\n"
-    "    uint32_t i = 0;\n"
+    "    uint64_t h;\n"
+    "    uint32_t i = n_groups * DAMACY__XXH64_GROUP;\n"
     "\n"
+    "    acc = damacy__xxh64_groups(acc, src, n_groups, k);\n"
     "    for (; i + AHEAD <= n_stripes; i += AHEAD) {\n"
     "        uint64_t input[AHEAD];\n"
     "#pragma unroll\n"
     "        for (uint32_t j = 0; j < AHEAD; j++)\n"
-    "            input[j] = damacy__load_u64_at(at + 32 * j, src, end);\n"
+    "            input[j] = damacy__load_u64_at(src + 32ull * (i + j) + 8 * k, src, end);\n"
     "#pragma unroll\n"
     "        for (uint32_t j = 0; j < AHEAD; j++)\n"
     "            acc = damacy__xxh64_round(acc, input[j]);\n"
-    "        at += 32 * AHEAD;\n"
     "    }\n"
-    "    for (; i < n_stripes; i++, at += 32)\n"
-    "        acc = damacy__xxh64_round(acc, damacy__load_u64_at(at, src, end));\n"
+    "    for (; i < n_stripes; i++)\n"
+    "        acc = damacy__xxh64_round(acc, damacy__load_u64_at(src + 32ull * i + 8 * k, src, end));\n"
     "    const uint32_t first = damacy__lane() & ~3u;\n"
     "    const uint64_t v1 = damacy__shfl_of(group, acc, first);\n"
     "    const uint64_t v2 = damacy__shfl_of(group, acc, first + 1);\n"
@@ -35914,6 +35958,14 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     return damacy__zstd_join(run, err);
 }
 
+/* Warps that verify checksums, each of up to 8 jobs: a job each as long as there is one for every
+ * quarter of a multiprocessor, then full ones. */
+static uint64_t damacy__zstd_finish_grid(const damacy__zstd_pass* run)
+{
+    return DAMACY__MAX(DAMACY__MIN(run->n_jobs, 4ull * run->device->n_multiprocessors),
+                       damacy__div_up(run->n_jobs, 8));
+}
+
 /* All stages. On failure kernels may be left beside the stream. */
 static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, damacy_error* err)
 {
@@ -35952,8 +36004,8 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, damacy_e
     DAMACY__TRY(damacy__zstd_launch_execute(run, err));
     run->division = damacy__zstd_division_of(run, true);
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_EXECUTE, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH], damacy__zstd_grid_of(run, 32),
-                                  128, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH], damacy__zstd_finish_grid(run),
+                                  32, 0, err));
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FINISH, err);
 }
 

@@ -135,11 +135,11 @@ extern "C" __global__ __launch_bounds__(256) void damacy_zstd_place(damacy__zstd
     damacy__zstd_place(w);
 }
 
-// Four lanes per job.
+// Four lanes per job, first those of as many blocks of threads as there are.
 extern "C" __global__ __launch_bounds__(128) void damacy_zstd_finish(damacy__zstd_wave w)
 {
-    const uint32_t n = damacy__zstd_n_jobs(w), step = gridDim.x * blockDim.x / 4;
+    const uint32_t n = damacy__zstd_n_jobs(w), step = gridDim.x * (blockDim.x / 4);
 
-    for (uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) / 4; i < n; i += step)
+    for (uint32_t i = blockIdx.x + gridDim.x * (threadIdx.x / 4); i < n; i += step)
         damacy__zstd_finish_job(w, i);
 }

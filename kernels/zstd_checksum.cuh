@@ -1,5 +1,6 @@
 // Frame checksums (XXH64, seed 0, low 32 bits; RFC 8878 section 3.1.1) and the results of jobs.
-// Four lanes take a job: its frames one after another, an accumulator of the hash each.
+// Four lanes take a job: its frames one after another, an accumulator of the hash each. A hash is
+// one chain from a frame's first byte to its last, so that few jobs have a warp each.
 #pragma once
 
 #include "kernels/zstd_common.cuh"
@@ -55,32 +56,75 @@ static __device__ uint64_t damacy__xxh64_finish(uint64_t h, uint64_t at, uint64_
     return h ^ h >> 32;
 }
 
+// Stripes of 32 bytes that are loaded at once, while those before them are hashed, and bytes ahead
+// of them that L2 is asked for: a round waits for the one before, and is not to wait for memory.
+#define DAMACY__XXH64_GROUP 16u
+#define DAMACY__XXH64_AHEAD 4096u
+
+// A lane's inputs of a group.
+struct damacy__xxh64_inputs {
+    uint64_t v[DAMACY__XXH64_GROUP];
+};
+
+DAMACY__INLINE void damacy__xxh64_load(damacy__xxh64_inputs* to, const uint64_t* from)
+{
+#pragma unroll
+    for (uint32_t j = 0; j < DAMACY__XXH64_GROUP; j++)
+        to->v[j] = from[4 * j];
+}
+
+// Hashes n groups of stripes from src on, a multiple of 8; lane `k` of four.
+DAMACY__INLINE uint64_t damacy__xxh64_groups(uint64_t acc, uint64_t src, uint32_t n, uint32_t k)
+{
+    constexpr uint32_t SIZE = 32 * DAMACY__XXH64_GROUP;
+    const uint64_t* from = (const uint64_t*)(uintptr_t)src + k;
+    damacy__xxh64_inputs now, next;
+
+    if (n)
+        damacy__xxh64_load(&next, from);
+#pragma unroll 2
+    for (uint32_t left = n; left; left--) {
+        now = next;
+        from += SIZE / 8;
+        if (left > 1)
+            damacy__xxh64_load(&next, from);
+        if (left > DAMACY__XXH64_AHEAD / SIZE) // a line of 128 bytes by each lane
+            damacy__prefetch_l2((const uint8_t*)(from - k) + DAMACY__XXH64_AHEAD - SIZE +
+                                SIZE / 4 * k);
+#pragma unroll
+        for (uint32_t j = 0; j < DAMACY__XXH64_GROUP; j++)
+            acc = damacy__xxh64_round(acc, now.v[j]);
+    }
+    return acc;
+}
+
 // XXH64 of [src, src + n), by the four lanes of `group` (a mask); lane `k` of them. All four return
 // the hash.
 static __device__ uint64_t damacy__xxh64(uint64_t src, uint32_t n, uint32_t group, uint32_t k)
 {
-    constexpr uint32_t AHEAD = 8; // stripes loaded at once: hides the latency of memory
+    constexpr uint32_t AHEAD = 8; // stripes at once where inputs lie anywhere
     const uint32_t n_stripes = n / 32;
+    const uint32_t n_groups = src & 7 ? 0 : n_stripes / DAMACY__XXH64_GROUP;
     const uint64_t end = src + n;
     uint64_t acc = k == 0   ? DAMACY__XXH64_P1 + DAMACY__XXH64_P2
                    : k == 1 ? DAMACY__XXH64_P2
                    : k == 2 ? 0
                             : 0 - DAMACY__XXH64_P1;
-    uint64_t at = src + 8 * k, h;
-    uint32_t i = 0;
+    uint64_t h;
+    uint32_t i = n_groups * DAMACY__XXH64_GROUP;
 
+    acc = damacy__xxh64_groups(acc, src, n_groups, k);
     for (; i + AHEAD <= n_stripes; i += AHEAD) {
         uint64_t input[AHEAD];
 #pragma unroll
         for (uint32_t j = 0; j < AHEAD; j++)
-            input[j] = damacy__load_u64_at(at + 32 * j, src, end);
+            input[j] = damacy__load_u64_at(src + 32ull * (i + j) + 8 * k, src, end);
 #pragma unroll
         for (uint32_t j = 0; j < AHEAD; j++)
             acc = damacy__xxh64_round(acc, input[j]);
-        at += 32 * AHEAD;
     }
-    for (; i < n_stripes; i++, at += 32)
-        acc = damacy__xxh64_round(acc, damacy__load_u64_at(at, src, end));
+    for (; i < n_stripes; i++)
+        acc = damacy__xxh64_round(acc, damacy__load_u64_at(src + 32ull * i + 8 * k, src, end));
     const uint32_t first = damacy__lane() & ~3u;
     const uint64_t v1 = damacy__shfl_of(group, acc, first);
     const uint64_t v2 = damacy__shfl_of(group, acc, first + 1);

@@ -459,6 +459,14 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     return damacy__zstd_join(run, err);
 }
 
+/* Warps that verify checksums, each of up to 8 jobs: a job each as long as there is one for every
+ * quarter of a multiprocessor, then full ones. */
+static uint64_t damacy__zstd_finish_grid(const damacy__zstd_pass* run)
+{
+    return DAMACY__MAX(DAMACY__MIN(run->n_jobs, 4ull * run->device->n_multiprocessors),
+                       damacy__div_up(run->n_jobs, 8));
+}
+
 /* All stages. On failure kernels may be left beside the stream. */
 static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, damacy_error* err)
 {
@@ -497,8 +505,8 @@ static damacy_status damacy__zstd_launch_stages(damacy__zstd_pass* run, damacy_e
     DAMACY__TRY(damacy__zstd_launch_execute(run, err));
     run->division = damacy__zstd_division_of(run, true);
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_EXECUTE, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH], damacy__zstd_grid_of(run, 32),
-                                  128, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FINISH], damacy__zstd_finish_grid(run),
+                                  32, 0, err));
     return damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_FINISH, err);
 }
 

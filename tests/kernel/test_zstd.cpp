@@ -535,20 +535,28 @@ TEST(zstd_demands_the_expected_size_and_the_capacity)
 TEST(zstd_verifies_checksums_unless_told_not_to)
 {
     const bytes content = volume(70000, 9);
-    for (const size_t size : {0u, 1u, 5u, 31u, 32u, 33u, 255u, 256u, 300u, 70000u}) {
+    for (const size_t size : {0u, 1u, 5u, 31u, 32u, 33u, 255u, 256u, 300u, 511u, 512u, 513u, 1023u,
+                              1024u, 1543u, 4607u, 4608u, 5120u, 70000u}) {
         const bytes part(content.begin(), content.begin() + (long)size);
         const bytes good = compressed(part, 1, true);
         bytes bad = good;
         bad[bad.size() - 2] ^= 0x10;
-        std::vector<wave_job> jobs = {job_of(good, size), job_of(bad, size), job_of(bad, size)};
-        jobs[0].skew = (unsigned)size % 16;
-        jobs[2].flags = DAMACY__JOB_NO_CHECKSUM;
+        std::vector<wave_job> jobs;
+        for (const unsigned skew : {0u, (unsigned)size % 16, 3u, 8u}) { // 8 divides some outputs
+            for (const bytes& frame : {good, bad, bad}) {
+                jobs.push_back(job_of(frame, size));
+                jobs.back().skew = skew;
+            }
+            jobs.back().flags = DAMACY__JOB_NO_CHECKSUM;
+        }
         CHECK(wave_run(jobs, wave_options()).empty());
-        CHECK_EQ(jobs[0].result.status, DAMACY__JOB_OK);
-        CHECK_EQ(jobs[1].result.status, DAMACY__JOB_BAD_CHECKSUM);
-        CHECK_EQ(jobs[1].result.error_offset, bad.size() - 4);
-        CHECK_EQ(jobs[2].result.status, DAMACY__JOB_OK);
-        CHECK(jobs[0].out == part && jobs[2].out == part);
+        for (size_t i = 0; i < jobs.size(); i += 3) {
+            CHECK_EQ(jobs[i].result.status, DAMACY__JOB_OK);
+            CHECK_EQ(jobs[i + 1].result.status, DAMACY__JOB_BAD_CHECKSUM);
+            CHECK_EQ(jobs[i + 1].result.error_offset, bad.size() - 4);
+            CHECK_EQ(jobs[i + 2].result.status, DAMACY__JOB_OK);
+            CHECK(jobs[i].out == part && jobs[i + 2].out == part);
+        }
     }
 }
 
