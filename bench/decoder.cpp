@@ -127,9 +127,9 @@ struct bench {
 
 static damacy_codec_kind kind_of(const row& r)
 {
-    return r.codec == "zstd"  ? DAMACY_CODEC_ZSTD
-           : r.codec == "lz4" ? DAMACY_CODEC_LZ4
-                              : DAMACY_CODEC_BLOSC;
+    return r.codec.rfind("zstd", 0) == 0 ? DAMACY_CODEC_ZSTD
+           : r.codec == "lz4"            ? DAMACY_CODEC_LZ4
+                                         : DAMACY_CODEC_BLOSC;
 }
 
 bool bench::open()

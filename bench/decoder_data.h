@@ -39,6 +39,10 @@ template <class F> static void parallel(size_t n, F f)
 struct libraries {
     size_t (*zstd_pack)(void*, size_t, const void*, size_t, int) = nullptr;
     size_t (*zstd_unpack)(void*, size_t, const void*, size_t) = nullptr;
+    void* (*zstd_create)() = nullptr;
+    size_t (*zstd_set)(void*, int, int) = nullptr;
+    size_t (*zstd_pack_as_set)(void*, void*, size_t, const void*, size_t) = nullptr;
+    size_t (*zstd_free)(void*) = nullptr;
     int (*lz4_pack)(const char*, char*, int, int) = nullptr;
     int (*lz4_unpack)(const char*, char*, int, int) = nullptr;
     int (*blosc_pack)(int, int, size_t, size_t, const void*, void*, size_t, const char*, size_t,
@@ -52,10 +56,26 @@ struct libraries {
         void* blosc = dlopen("libblosc.so.1", RTLD_NOW);
         find(zstd, "ZSTD_compress", &zstd_pack);
         find(zstd, "ZSTD_decompress", &zstd_unpack);
+        find(zstd, "ZSTD_createCCtx", &zstd_create);
+        find(zstd, "ZSTD_CCtx_setParameter", &zstd_set);
+        find(zstd, "ZSTD_compress2", &zstd_pack_as_set);
+        find(zstd, "ZSTD_freeCCtx", &zstd_free);
         find(lz4, "LZ4_compress_default", &lz4_pack);
         find(lz4, "LZ4_decompress_safe", &lz4_unpack);
         find(blosc, "blosc_compress_ctx", &blosc_pack);
         find(blosc, "blosc_decompress_ctx", &blosc_unpack);
+    }
+
+    // A frame with a checksum; 0 if it does not fit.
+    size_t zstd_pack_checked(bytes* to, const uint8_t* src, uint64_t size, int level) const
+    {
+        enum { ZSTD_C_LEVEL = 100, ZSTD_C_CHECKSUM = 201 }; // zstd.h
+        void* const context = zstd_create();
+        (void)zstd_set(context, ZSTD_C_LEVEL, level);
+        (void)zstd_set(context, ZSTD_C_CHECKSUM, 1);
+        const size_t n = zstd_pack_as_set(context, to->data(), to->size(), src, size);
+        (void)zstd_free(context);
+        return n;
     }
 
     template <class F> static void find(void* library, const char* name, F* f)
@@ -413,6 +433,8 @@ static frames make_frames(const libraries& libs, const std::string& kind, const 
         } else if (codec == "lz4") {
             n = (size_t)libs.lz4_pack((const char*)src, (char*)dst.data(), (int)size,
                                       (int)dst.size());
+        } else if (codec == "zstd-checksum") {
+            n = libs.zstd_pack_checked(&dst, src, size, level);
         } else {
             n = libs.zstd_pack(dst.data(), dst.size(), src, size, level);
         }

@@ -1,6 +1,7 @@
 // The command line of bench/decoder.cpp and its rows: which frames, how many, what is hoped for.
 #pragma once
 #include <stdint.h>
+#include <string.h>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ static bool parse(options* o, const std::string& a)
 }
 
 struct row {
-    std::string kind, codec; // codec: zstd, lz4, blosc, blosc-{split,auto,bit,lz4}
+    std::string kind, codec; // codec: zstd, zstd-checksum, lz4, blosc, blosc-{split,auto,bit,lz4}
     int level;
     uint64_t size; // of a frame
     uint32_t n;
@@ -63,6 +64,25 @@ static void add_little(std::vector<row>* to)
         rows.push_back({kind, "zstd", 3, 256 * k, 2048, 0, 0, "shrinks to little"});
         rows.push_back({kind, "lz4", 1, 64 * k, 8192, 0, 0, ""});
     }
+}
+
+// Waves whose frames are of two sizes.
+static void add_mixed(std::vector<row>* to)
+{
+    const uint64_t k = 1024, m = k * k;
+    const auto add = [&](const char* kind, const char* codec, uint64_t size, uint32_t n,
+                         uint64_t large, uint32_t n_large) {
+        const int level = strcmp(codec, "lz4") == 0 ? 1 : 3;
+        to->push_back(
+            {kind, codec, level, size, n + n_large, 0, 0, "of two sizes", 0, n_large, large});
+    };
+
+    add("dim", "zstd", 64 * k, 2000, 8 * m, 4);
+    for (const char* kind : {"dim", "text", "denoised", "half-random", "bright", "labels"}) {
+        add(kind, "zstd", 256 * k, 512, 16 * m, 8);
+    }
+    add("dim", "lz4", 64 * k, 2000, 8 * m, 4);
+    add("labels", "lz4", 64 * k, 2000, 8 * m, 4);
 }
 
 // The rows that decide.
@@ -125,6 +145,12 @@ static std::vector<row> quick_rows()
     rows.push_back({"zeros", "lz4", 1, 64 * k, 512, 0, 0, ""});
     rows.push_back({"dim", "lz4", 1, m, 256, 0, 0, ""});
     add_little(&rows);
+    add_mixed(&rows);
+    for (const char* kind : {"dim", "half-random"}) {
+        rows.push_back({kind, "zstd-checksum", 3, 256 * k, 512, 0, 0, ""});
+        rows.push_back({kind, "zstd-checksum", 3, 256 * k, 4096, 0, 0, ""});
+    }
+    rows.push_back({"text", "zstd-checksum", 3, 9 * m, 82, 0, 0, ""});
     return rows;
 }
 

@@ -47,7 +47,7 @@ cases() {
         for kernels in zstd_allocate zstd_order; do # parts by several blocks of threads
             echo "zstd $kernels many_small"
         done
-        for kernels in zstd_relay_wide zstd_cut zstd_place; do # frames that have a list of their own
+        for kernels in zstd_cut zstd_place; do # frames that have a list of their own
             echo "zstd $kernels much_larger"
         done
         echo "codec lz4 decodes_lz4_and_blosc"
