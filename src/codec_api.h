@@ -85,7 +85,9 @@ typedef struct damacy_codec_batch {
 typedef struct damacy_codec_limits {
     uint32_t max_frames;     /* of a batch */
     uint64_t max_frame_size; /* decoded bytes of the largest frame; for LZ4 its capacity */
-    uint64_t total_size;     /* decoded bytes of all together; 0: max_frames * max_frame_size */
+    uint64_t total_size;     /* decoded bytes of all together; 0: max_frames * max_frame_size. Where
+                                the largest frame is much larger than the mean, large ones are
+                                decoded beside the others, by more of the device */
     /* ---- */
     uint64_t work_size;    /* Zstandard: bytes of literals and sequences between the kernels; 0:
                               2.42 bytes per decoded byte, and in any case 4.4 times the largest */
