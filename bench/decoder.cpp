@@ -187,17 +187,6 @@ const frames& bench::pack(const row& r)
     return found->second;
 }
 
-// The frame at place i of a batch: large ones are spread evenly.
-static size_t frame_at(const row& r, const frames& f, uint32_t i)
-{
-    const uint64_t large = (uint64_t)i * r.n_large / r.n;
-
-    if (r.n_large && (i == 0 || (uint64_t)(i - 1) * r.n_large / r.n != large)) {
-        return f.n_usual + large % (f.packed.size() - f.n_usual);
-    }
-    return i % f.n_usual;
-}
-
 // Copies of the frames, each at a place of its own.
 void bench::load(const row& r, const frames& f, wave* w)
 {
@@ -206,7 +195,7 @@ void bench::load(const row& r, const frames& f, wave* w)
     w->n = r.n;
     w->src_size = 0;
     for (uint32_t i = 0; i < r.n; i++) {
-        const size_t which = frame_at(r, f, i);
+        const size_t which = f.at_place(i, r.n, r.n_large);
         srcs[i] = w->src_size;
         src_sizes[i] = f.packed[which].size();
         w->src_size += (src_sizes[i] + 15) / 16 * 16; // nvCOMP asks for aligned frames
@@ -478,12 +467,6 @@ void bench::theirs(const row& r, const frames& f, std::vector<wave>& waves, resu
     of->is_nvcomp_right = is_fine && verify(f, waves[0], true, &need);
 }
 
-// Bytes of output of a batch.
-static uint64_t size_of(const row& r)
-{
-    return (r.n - r.n_large) * r.size + r.n_large * r.large;
-}
-
 // The line of a row, and its record.
 void bench::tell(const row& r, const std::string& name, const frames& f, const result& of)
 {
@@ -507,8 +490,8 @@ void bench::tell(const row& r, const std::string& name, const frames& f, const r
     if (json) {
         fprintf(json,
                 "%s{\"kind\":\"%s\",\"codec\":\"%s\",\"level\":%d,\"frame\":%llu,\"frames\":%u,"
-                "\"streams\":%u,\"parts\":%u,\"n_large\":%u,\"large\":%llu,\"gb_s\":%.2f,\"ms\":%."
-                "4f,\"scratch\":%.3f,"
+                "\"streams\":%u,\"parts\":%u,\"n_large\":%u,\"large\":%llu,"
+                "\"gb_s\":%.2f,\"ms\":%.4f,\"scratch\":%.3f,"
                 "\"nvcomp_gb_s\":%.2f,\"host_gb_s\":%.2f,\"right\":%s}",
                 ftell(json) > 1 ? ",\n" : "", r.kind.c_str(), r.codec.c_str(), r.level,
                 (unsigned long long)r.size, r.n, r.streams, r.parts, r.n_large,
@@ -522,19 +505,11 @@ void bench::run(const row& r)
 {
     const frames& f = pack(r);
     const damacy_codec_kind kind = kind_of(r);
-    char name[160];
+    const std::string name = name_of(r);
     result of;
 
-    (void)snprintf(
-        name, sizeof name, "%-11s %-11s L%-2d %7.0f KiB x %5u%s", r.kind.c_str(), r.codec.c_str(),
-        r.level, (double)r.size / 1024.0, r.n,
-        r.n_large
-            ? (" " + std::to_string(r.n_large) + " of " + std::to_string(r.large >> 10)).c_str()
-        : r.streams ? (" on " + std::to_string(r.streams)).c_str()
-        : r.parts   ? (" in " + std::to_string(r.parts)).c_str()
-                    : "     ");
     if (f.packed.empty()) {
-        printf("%s  left out: %s\n", name, f.missing.c_str());
+        printf("%s  left out: %s\n", name.c_str(), f.missing.c_str());
         return;
     }
     // Small batches take turns with others, so that the L2 cache does not keep them.

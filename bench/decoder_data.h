@@ -383,6 +383,17 @@ struct frames {
     size_t n_usual = 0;              // of them; large ones come behind
     std::string missing;
 
+    // The frame at place i of a batch of n: large ones are spread evenly.
+    size_t at_place(uint32_t i, uint32_t n, uint32_t n_large) const
+    {
+        const uint64_t large = (uint64_t)i * n_large / n;
+
+        if (n_large && (i == 0 || (uint64_t)(i - 1) * n_large / n != large)) {
+            return n_usual + large % (packed.size() - n_usual);
+        }
+        return i % n_usual;
+    }
+
     size_t content_size() const
     {
         return content.size();
@@ -420,23 +431,23 @@ static frames make_frames(const libraries& libs, const std::string& kind, const 
     }
     parallel(m + n_large, [&](size_t i) {
         const uint8_t* src = &f.content[f.at[i]];
-        const uint64_t size = f.sizes[i];
+        const uint64_t own = f.sizes[i];
         bytes& dst = f.packed[i];
-        dst.resize(size + size / 64 + 4096);
+        dst.resize(own + own / 64 + 4096);
         size_t n;
         if (is_blosc) { // one block, of 64 KiB, or as blosc likes them; byte or bit shuffle
             const bool is_auto = codec == "blosc-auto" || codec == "blosc-lz4";
-            const size_t block = codec == "blosc-split" ? 65536 : is_auto ? 0 : size;
-            n = (size_t)libs.blosc_pack(level, codec == "blosc-bit" ? 2 : 1, 2, size, src,
+            const size_t block = codec == "blosc-split" ? 65536 : is_auto ? 0 : own;
+            n = (size_t)libs.blosc_pack(level, codec == "blosc-bit" ? 2 : 1, 2, own, src,
                                         dst.data(), dst.size(),
                                         codec == "blosc-lz4" ? "lz4" : "zstd", block, 1);
         } else if (codec == "lz4") {
-            n = (size_t)libs.lz4_pack((const char*)src, (char*)dst.data(), (int)size,
+            n = (size_t)libs.lz4_pack((const char*)src, (char*)dst.data(), (int)own,
                                       (int)dst.size());
         } else if (codec == "zstd-checksum") {
-            n = libs.zstd_pack_checked(&dst, src, size, level);
+            n = libs.zstd_pack_checked(&dst, src, own, level);
         } else {
-            n = libs.zstd_pack(dst.data(), dst.size(), src, size, level);
+            n = libs.zstd_pack(dst.data(), dst.size(), src, own, level);
         }
         dst.resize(n <= dst.size() ? n : 0);
         dst.shrink_to_fit();

@@ -1,6 +1,7 @@
 // The command line of bench/decoder.cpp and its rows: which frames, how many, what is hoped for.
 #pragma once
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <string>
 #include <vector>
@@ -46,6 +47,28 @@ struct row {
     uint64_t large = 0;
 };
 
+// Bytes of output of a batch.
+static uint64_t size_of(const row& r)
+{
+    return (r.n - r.n_large) * r.size + r.n_large * r.large;
+}
+
+// What a row is called in the table.
+static std::string name_of(const row& r)
+{
+    char name[160];
+    std::string more = "     ";
+
+    if (r.n_large) {
+        more = " " + std::to_string(r.n_large) + " of " + std::to_string(r.large >> 10);
+    } else if (r.streams || r.parts) {
+        more = r.streams ? " on " + std::to_string(r.streams) : " in " + std::to_string(r.parts);
+    }
+    (void)snprintf(name, sizeof name, "%-11s %-13s L%-2d %7.0f KiB x %5u%s", r.kind.c_str(),
+                   r.codec.c_str(), r.level, (double)r.size / 1024.0, r.n, more.c_str());
+    return name;
+}
+
 // Labels, and what else shrinks to little.
 static void add_little(std::vector<row>* to)
 {
@@ -83,6 +106,18 @@ static void add_mixed(std::vector<row>* to)
     }
     add("dim", "lz4", 64 * k, 2000, 8 * m, 4);
     add("labels", "lz4", 64 * k, 2000, 8 * m, 4);
+}
+
+// Frames with checksums.
+static void add_checked(std::vector<row>* to)
+{
+    const uint64_t k = 1024;
+
+    for (const char* kind : {"dim", "half-random"}) {
+        to->push_back({kind, "zstd-checksum", 3, 256 * k, 512, 0, 0, ""});
+        to->push_back({kind, "zstd-checksum", 3, 256 * k, 4096, 0, 0, ""});
+    }
+    to->push_back({"text", "zstd-checksum", 3, 9216 * k, 82, 0, 0, ""});
 }
 
 // The rows that decide.
@@ -146,11 +181,7 @@ static std::vector<row> quick_rows()
     rows.push_back({"dim", "lz4", 1, m, 256, 0, 0, ""});
     add_little(&rows);
     add_mixed(&rows);
-    for (const char* kind : {"dim", "half-random"}) {
-        rows.push_back({kind, "zstd-checksum", 3, 256 * k, 512, 0, 0, ""});
-        rows.push_back({kind, "zstd-checksum", 3, 256 * k, 4096, 0, 0, ""});
-    }
-    rows.push_back({"text", "zstd-checksum", 3, 9 * m, 82, 0, 0, ""});
+    add_checked(&rows);
     return rows;
 }
 

@@ -37,8 +37,7 @@ typedef struct damacy__lz_call {
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
     bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
-    uint64_t
-        likely_size; /* LZ4: output bytes, for the choice of kernels, right or not; 0: unknown */
+    uint64_t likely_size; /* LZ4: output bytes, to choose kernels by, right or not; 0: unknown */
     uint64_t likely_most; /* likewise, of the largest job */
 } damacy__lz_call;
 

@@ -610,8 +610,12 @@ static void check_apart(const apart_case& c)
     for (uint32_t i = 0; i < c.n_apart; i++)
         CHECK_EQ(apart[i], first + i);
     list.resize(counters.n_execute);
-    const uint32_t most = list.empty() ? 0 : frames[first + c.n_apart].n_records;
-    CHECK_EQ(counters.most_dense, most / 16 * 1024 / (frames.back().size / 16));
+    if (list.empty()) {
+        CHECK_EQ(counters.most_dense, 0);
+    } else {
+        const damacy__zstd_frame& most = frames[first + c.n_apart];
+        CHECK_EQ(counters.most_dense, most.n_records / 16 * 1024 / (most.size / 16));
+    }
     std::sort(list.begin(), list.end());
     for (uint32_t i = 0; i < list.size(); i++)
         CHECK_EQ(list[i], first + c.n_apart + i);

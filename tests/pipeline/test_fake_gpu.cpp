@@ -83,6 +83,28 @@ TEST(every_voxel_is_right_through_the_kernels)
     check_no_leftovers(s);
 }
 
+// Whichever codec it is.
+TEST(statistics_count_the_bytes_that_waves_have_decoded)
+{
+    for (const char* uri : {"zstd.zarr", "lz4.zarr", "blosc_lz4.zarr"}) {
+        scene s(4 * WAYS);
+        damacy_stats stats;
+        for (size_t i = s.samples.size(); i-- > 0;) {
+            if (strcmp(s.arrays[s.array_of[i]].uri, uri)) {
+                s.samples.erase(s.samples.begin() + (long)i);
+                s.array_of.erase(s.array_of.begin() + (long)i);
+            }
+        }
+        damacy* d = create(s);
+        check_epoch(s, d);
+        damacy_stats_get(d, &stats);
+        CHECK(stats.chunks_decoded > 0);
+        CHECK_EQ(stats.decode.bytes_out, stats.chunks_decoded * CHUNK * CHUNK * CHUNK * 2);
+        damacy_destroy(d);
+        check_no_leftovers(s);
+    }
+}
+
 // ---- budgets ----
 
 TEST(device_memory_stays_within_the_budget_and_is_what_statistics_say)
