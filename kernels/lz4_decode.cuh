@@ -444,8 +444,8 @@ DAMACY__INLINE bool damacy__lz4_is_for_team(const damacy__lz4_wave* wave, uint32
     return n <= wave->team_most || job->dst_capacity >= wave->team_size;
 }
 
-// One job of n, by one warp, or the rest of it. is_there: shared memory is where `memory` says; if
-// not, what is not done yet gets no result.
+// One job of n_jobs, by one warp, or the rest of it. is_there: shared memory is where `memory`
+// says; if not, what is not done yet gets no result.
 DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memory, bool is_there,
                                     uint32_t n_jobs, uint32_t index, uint32_t lane)
 {

@@ -301,7 +301,7 @@ DAMACY__INLINE uint32_t damacy__lz4_sparse(damacy__lz4_state* s, damacy__lz4_sta
     return stage->place;
 }
 
-// One job, by one warp: to its end, or until damacy_lz4 is to go on. is_team: teams come behind.
+// One job of n_jobs, by one warp: to its end, or until a team or damacy_lz4 is to go on.
 DAMACY__INLINE void damacy__lz4_sparse_job(const damacy__lz4_wave* wave, damacy__lz4_stage* stage,
                                            uint32_t n_jobs, uint32_t index, uint32_t lane)
 {

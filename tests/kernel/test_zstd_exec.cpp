@@ -172,7 +172,8 @@ template <class shape>
 static void run_relay_of(const damacy__zstd_wave& wave, unsigned n, unsigned n_resident)
 {
     damacy__zstd_wave w = wave;
-    w.flags = shape::IS_WIDE ? DAMACY__ZSTD_EXECUTE_WIDE : DAMACY__ZSTD_EXECUTE_RELAY;
+    w.flags = (w.flags & DAMACY__ZSTD_FLAG_APART) |
+              (shape::IS_WIDE ? DAMACY__ZSTD_EXECUTE_WIDE : DAMACY__ZSTD_EXECUTE_RELAY);
     const unsigned n_warps = 1 + (unsigned)(simt::random() % 4);
     simt::launch(dim3(1 + (unsigned)(simt::random() % 4)), dim3(32 * n_warps),
                  [&] { damacy__zstd_cut<shape>(w); });
@@ -1073,7 +1074,6 @@ static void run_apart(const damacy__zstd_wave& wave)
     damacy__zstd_wave w = wave;
     uint32_t* const list = (uint32_t*)(uintptr_t)w.execute_list;
     std::vector<uint64_t> keys(damacy__zstd_counts(w)->n_execute);
-    const unsigned n = 1 + (unsigned)(simt::random() % 6);
     w.keys = (uint64_t)(uintptr_t)keys.data();
     w.flags = DAMACY__ZSTD_FLAG_APART | DAMACY__ZSTD_EXECUTE_256X4;
     std::sort(list, list + keys.size(), [&](uint32_t a, uint32_t b) {
@@ -1081,15 +1081,7 @@ static void run_apart(const damacy__zstd_wave& wave)
     });
     simt::launch(dim3(1), dim3(32), [&] { damacy__zstd_place_density(w); });
     n_apart_frames = damacy__zstd_counts(w)->n_apart;
-    w.flags |= DAMACY__ZSTD_EXECUTE_WIDE;
-    simt::launch(dim3(1 + (unsigned)(simt::random() % 3)), dim3(64),
-                 [&] { damacy__zstd_cut<damacy__relay_best>(w); });
-    simt::launch_together(dim3(n), dim3(damacy__relay_wide::THREADS),
-                          damacy__relay_wide::RELAY_SIZE, 1 + (unsigned)(simt::random() % n), [&] {
-                              DAMACY__DYNAMIC_SHARED(shared);
-                              damacy__zstd_relay<damacy__relay_wide>(w, shared);
-                          });
-    w.flags &= ~DAMACY__ZSTD_EXECUTE_WIDE;
+    run_wide(w);
     run_shape<tile_256x4>(w, DAMACY__ZSTD_EXECUTE_256X4, 2);
 }
 
@@ -1112,7 +1104,7 @@ TEST(frames_much_larger_than_others_are_executed_beside_them)
     }
 }
 
-// The fewer the shorter segments are, and at least one for each frame.
+// Fewer where segments are short.
 TEST(blocks_of_threads_that_help_large_frames_are_few)
 {
     for (const uint32_t n_records : {0u, 140u, 141u, 300u}) {
