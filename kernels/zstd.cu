@@ -135,11 +135,18 @@ extern "C" __global__ __launch_bounds__(256) void damacy_zstd_place(damacy__zstd
     damacy__zstd_place(w);
 }
 
-// Four lanes per job, first those of as many blocks of threads as there are.
+// A warp per job if there are as many blocks of threads as jobs, else four lanes, first those of as
+// many blocks of threads as there are.
 extern "C" __global__ __launch_bounds__(128) void damacy_zstd_finish(damacy__zstd_wave w)
 {
+    DAMACY__SHARED(damacy__xxh64_products, products);
     const uint32_t n = damacy__zstd_n_jobs(w), step = gridDim.x * (blockDim.x / 4);
 
+    if (n <= gridDim.x) {
+        if (blockIdx.x < n && threadIdx.x < 32)
+            damacy__zstd_finish_job(w, blockIdx.x, &products);
+        return;
+    }
     for (uint32_t i = blockIdx.x + gridDim.x * (threadIdx.x / 4); i < n; i += step)
-        damacy__zstd_finish_job(w, i);
+        damacy__zstd_finish_job(w, i, nullptr);
 }

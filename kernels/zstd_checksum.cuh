@@ -1,11 +1,13 @@
 // Frame checksums (XXH64, seed 0, low 32 bits; RFC 8878 section 3.1.1) and the results of jobs.
 // Four lanes take a job: its frames one after another, an accumulator of the hash each. A hash is
-// one chain from a frame's first byte to its last, so that few jobs have a warp each.
+// one chain from a frame's first byte to its last, so that few jobs have a warp each: all lanes
+// multiply the inputs, and what is left to the chain is what depends on the round before.
 #pragma once
 
 #include "kernels/zstd_common.cuh"
 
 #define DAMACY__XXH64_P1 0x9e3779b185ebca87ull
+#define DAMACY__XXH64_P1_INVERSE 0x887493432badb37ull // P1 times it is 1
 #define DAMACY__XXH64_P2 0xc2b2ae3d27d4eb4full
 #define DAMACY__XXH64_P3 0x165667b19e3779f9ull
 #define DAMACY__XXH64_P4 0x85ebca77c2b2ae63ull
@@ -98,21 +100,80 @@ DAMACY__INLINE uint64_t damacy__xxh64_groups(uint64_t acc, uint64_t src, uint32_
     return acc;
 }
 
+// Stripes whose inputs a warp multiplies at once, and what becomes of them.
+#define DAMACY__XXH64_PASS 32u
+
+struct damacy__xxh64_products {
+    uint64_t v[2][4 * DAMACY__XXH64_PASS]; // of this pass and the next
+};
+
+// A round from what the one before has rotated, not yet multiplied by P1, and its input times P2.
+DAMACY__INLINE damacy__u32x2 damacy__xxh64_step(damacy__u32x2 rotated, uint64_t product)
+{
+    constexpr uint32_t LO = (uint32_t)DAMACY__XXH64_P1, HI = (uint32_t)(DAMACY__XXH64_P1 >> 32);
+    const uint64_t wide = (uint64_t)rotated.x * LO + product; // by one instruction
+    const uint32_t lo = (uint32_t)wide;
+    const uint32_t hi = (uint32_t)(wide >> 32) + (rotated.x * HI + rotated.y * LO);
+
+    return {damacy__funnel_left(hi, lo, 31), damacy__funnel_left(lo, hi, 31)};
+}
+
+// Hashes n passes from src on, a multiple of 8. All lanes of a warp; acc: by their two low bits.
+static __device__ uint64_t damacy__xxh64_passes(uint64_t acc, uint64_t src, uint32_t n,
+                                                damacy__xxh64_products* products)
+{
+    constexpr uint32_t EACH = DAMACY__XXH64_PASS / 8; // inputs a lane
+    constexpr uint32_t SIZE = 32 * DAMACY__XXH64_PASS;
+    const uint32_t lane = damacy__lane();
+    const uint64_t* from = (const uint64_t*)(uintptr_t)src + lane;
+    const uint64_t begin = acc * DAMACY__XXH64_P1_INVERSE;
+    damacy__u32x2 rotated = {(uint32_t)begin, (uint32_t)(begin >> 32)};
+    uint64_t next[EACH];
+
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++)
+        next[j] = n ? from[32 * j] : 0;
+    for (uint32_t left = n; left; left--) {
+        uint64_t* const v = products->v[left & 1];
+#pragma unroll
+        for (uint32_t j = 0; j < EACH; j++)
+            v[lane + 32 * j] = next[j] * DAMACY__XXH64_P2;
+        damacy__sync_warp(); // no lane writes here again before the next
+        from += SIZE / 8;
+        if (left > 1) {
+#pragma unroll
+            for (uint32_t j = 0; j < EACH; j++)
+                next[j] = from[32 * j];
+        }
+        if (left > DAMACY__XXH64_AHEAD / SIZE && lane < SIZE / 128) // a line of 128 bytes
+            damacy__prefetch_l2((const uint8_t*)(from - lane) + DAMACY__XXH64_AHEAD - SIZE +
+                                128 * lane);
+#pragma unroll 16
+        for (uint32_t j = 0; j < DAMACY__XXH64_PASS; j++)
+            rotated = damacy__xxh64_step(rotated, v[4 * j + (lane & 3)]);
+    }
+    return ((uint64_t)rotated.y << 32 | rotated.x) * DAMACY__XXH64_P1;
+}
+
 // XXH64 of [src, src + n), by the four lanes of `group` (a mask); lane `k` of them. All four return
-// the hash.
-static __device__ uint64_t damacy__xxh64(uint64_t src, uint32_t n, uint32_t group, uint32_t k)
+// the hash. If there are products, by a whole warp, whose groups do the same.
+static __device__ uint64_t damacy__xxh64(uint64_t src, uint32_t n, uint32_t group, uint32_t k,
+                                         damacy__xxh64_products* products)
 {
     constexpr uint32_t AHEAD = 8; // stripes at once where inputs lie anywhere
     const uint32_t n_stripes = n / 32;
-    const uint32_t n_groups = src & 7 ? 0 : n_stripes / DAMACY__XXH64_GROUP;
+    const uint32_t n_passes = src & 7 || !products ? 0 : n_stripes / DAMACY__XXH64_PASS;
+    const uint32_t n_groups = src & 7 || products ? 0 : n_stripes / DAMACY__XXH64_GROUP;
     const uint64_t end = src + n;
     uint64_t acc = k == 0   ? DAMACY__XXH64_P1 + DAMACY__XXH64_P2
                    : k == 1 ? DAMACY__XXH64_P2
                    : k == 2 ? 0
                             : 0 - DAMACY__XXH64_P1;
     uint64_t h;
-    uint32_t i = n_groups * DAMACY__XXH64_GROUP;
+    uint32_t i = n_groups * DAMACY__XXH64_GROUP + n_passes * DAMACY__XXH64_PASS;
 
+    if (n_passes)
+        acc = damacy__xxh64_passes(acc, src, n_passes, products);
     acc = damacy__xxh64_groups(acc, src, n_groups, k);
     for (; i + AHEAD <= n_stripes; i += AHEAD) {
         uint64_t input[AHEAD];
@@ -164,8 +225,9 @@ DAMACY__INLINE void damacy__zstd_result(const damacy__zstd_wave& w, uint32_t ind
 }
 
 // Verifies the checksums of job `index` and writes its result. Called by whole groups of four
-// lanes.
-static __device__ void damacy__zstd_finish_job(const damacy__zstd_wave& w, uint32_t index)
+// lanes, with a job each, or with products by a whole warp.
+static __device__ void damacy__zstd_finish_job(const damacy__zstd_wave& w, uint32_t index,
+                                               damacy__xxh64_products* products)
 {
     const uint32_t lane = damacy__lane(), group = 15u << (lane & ~3u);
     const damacy__job& job = damacy__zstd_jobs(w)[index];
@@ -177,10 +239,10 @@ static __device__ void damacy__zstd_finish_job(const damacy__zstd_wave& w, uint3
         size += f.size;
         if (!f.checksum || (job.flags & DAMACY__JOB_NO_CHECKSUM))
             continue;
-        const uint32_t found = (uint32_t)damacy__xxh64(f.dst, f.size, group, lane & 3);
+        const uint32_t found = (uint32_t)damacy__xxh64(f.dst, f.size, group, lane & 3, products);
         if (found != damacy__load_u32((const uint8_t*)(uintptr_t)f.checksum))
             error = (f.checksum - job.src) << 8 | DAMACY__JOB_BAD_CHECKSUM;
     }
-    if ((lane & 3) == 0)
+    if ((lane & (products ? 31 : 3)) == 0)
         damacy__zstd_result(w, index, error, size);
 }

@@ -459,12 +459,13 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     return damacy__zstd_join(run, err);
 }
 
-/* Warps that verify checksums, each of up to 8 jobs: a job each as long as there is one for every
- * quarter of a multiprocessor, then full ones. */
+/* Warps that verify checksums: of a job each as long as its chain limits them, then of 8, which need
+ * more time a chain and fewer instructions. */
 static uint64_t damacy__zstd_finish_grid(const damacy__zstd_pass* run)
 {
-    return DAMACY__MAX(DAMACY__MIN(run->n_jobs, 4ull * run->device->n_multiprocessors),
-                       damacy__div_up(run->n_jobs, 8));
+    const uint64_t most = 16ull * run->device->n_multiprocessors;
+
+    return run->n_jobs <= most ? run->n_jobs : damacy__div_up(run->n_jobs, 8);
 }
 
 /* All stages. On failure kernels may be left beside the stream. */

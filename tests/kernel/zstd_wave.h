@@ -140,6 +140,23 @@ static inline dim3 wave_grid(uint32_t most) // persistent grids must work at any
     return dim3((unsigned)(1 + simt::random() % most));
 }
 
+// Checksums and results, by four lanes a job, and of few jobs by a warp each, which has to find the
+// same.
+static inline void wave_finish(const damacy__zstd_wave& w, uint32_t n, std::string* wrong)
+{
+    const size_t size = n * sizeof(damacy__job_result);
+    void* const results = (void*)(uintptr_t)w.results;
+
+    simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_finish(w); });
+    if (n > 200)
+        return;
+    const bytes by_lanes((const uint8_t*)results, (const uint8_t*)results + size);
+    memset(results, 0xee, size);
+    simt::launch(dim3(n + 1), dim3(32), 0, [&] { damacy_zstd_finish(w); });
+    if (memcmp(results, by_lanes.data(), size) != 0 && wrong->empty())
+        *wrong = "a warp finds other results than four lanes";
+}
+
 static inline void wave_literals(damacy__zstd_wave w, int how, simt::races* races)
 {
     const dim3 grid = races ? dim3(1) : wave_grid(3);
@@ -397,8 +414,7 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     if (wrong.empty())
         wrong = wave_check_records(w);
     wave_execute(w);
-    simt::launch(wave_grid(3), dim3(128), 0, [&] { damacy_zstd_finish(w); });
-
+    wave_finish(w, n, &wrong);
     if (o.counters)
         *o.counters = *damacy__zstd_counts(w);
     for (uint32_t i = 0; i < n; i++) {
