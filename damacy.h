@@ -10302,6 +10302,13 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 #define DAMACY__LZ4_TEAM_PER       10u
 #define DAMACY__LZ4_TEAM_BLOSC_PER 16u
 #define DAMACY__LZ4_TEAM8_PER      4u
+#define DAMACY__LZ4_TEAMS_PER      32u /* launched, more than are held: some are done sooner */
+/* The same of waves that shrink so many times at least, which have long sequences: of blocks that
+ * are so large, of streams of blosc. */
+#define DAMACY__LZ4_TEAM_SOME_PER     64u
+#define DAMACY__LZ4_TEAM_SHRINK       4u
+#define DAMACY__LZ4_TEAM_SOME_SIZE    32768u /* bytes */
+#define DAMACY__LZ4_TEAM_BLOSC_SHRINK 2u
 #define DAMACY__LZ4_TEAM_PARTS     12u /* of all output, for each multiprocessor: one is large */
 #define DAMACY__LZ4_TEAM_LEAST     131072u     /* bytes */
 #define DAMACY__LZ4_TEAM_NEVER     0xffffffffu /* team_size: none for its size */
@@ -10313,11 +10320,14 @@ typedef struct damacy__lz4_wave {
     uint64_t results; /* damacy__job_result[max_jobs] */
     uint32_t max_jobs;
     uint32_t is_begun;  /* 1: damacy_lz4_sparse has run */
-    /* Jobs for teams, which run before damacy_lz4: all of a wave of up to team_most, and those with
-     * room for team_size bytes or more. */
-    uint32_t team_most, team_size;
+    /* Jobs for teams, which run before damacy_lz4: all of a wave of up to team_most; all of one of
+     * up to team_some if they shrink team_shrink times or more, or are a few more than warps that
+     * n_multiprocessors hold (0: not for that); and those with room for team_size bytes or more. */
+    uint32_t team_most, team_some, team_shrink, team_size;
+    uint32_t n_multiprocessors;
+    uint32_t zero;
 } damacy__lz4_wave;
-static_assert(sizeof(damacy__lz4_wave) == 40, "ABI");
+static_assert(sizeof(damacy__lz4_wave) == 56, "ABI");
 
 /* ==== kernels/codec_abi.h ==== */
 /* The one parameter of the entries of codec.cu: a batch of frames in the caller's device arrays,
@@ -12812,16 +12822,6 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "#include \"kernels/lz4_sparse.cuh\"\n"
     "#include \"kernels/lz4_team.cuh\"\n"
     "\n"
-    "// Warps that one multiprocessor should hold, for registers to be given out by.\n"
-    "#ifndef DAMACY__LZ4_WARPS\n"
-    "#if defined(__CUDA_ARCH__) && \\\n"
-    "    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)\n"
-    "#define DAMACY__LZ4_WARPS 28\n"
-    "#else\n"
-    "#define DAMACY__LZ4_WARPS 16\n"
-    "#endif\n"
-    "#endif\n"
-    "\n"
     "// Grid: a CTA, one warp, per entry of the job table, or fewer. Shared memory: LZ4_SHARED.\n"
     "extern \"C\" __global__ __launch_bounds__(32,\n"
     "                                        DAMACY__LZ4_WARPS) void damacy_lz4(damacy__lz4_wave wave)\n"
@@ -12830,8 +12830,11 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);\n"
     "    const uint32_t memory = DAMACY__DYNAMIC_BASE(shared);\n"
     "    const bool is_there = memory == damacy__shared_address(shared);\n"
+    "    if (blockIdx.x >= n)\n"
+    "        return;\n"
+    "    const uint32_t team_size = damacy__lz4_team_size(&wave, n);\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
-    "        damacy__lz4_job(&wave, memory, is_there, n, i, threadIdx.x);\n"
+    "        damacy__lz4_job(&wave, memory, is_there, team_size, i, threadIdx.x);\n"
     "        damacy__sync_warp(); // before shared memory is used again\n"
     "    }\n"
     "}\n"
@@ -12848,8 +12851,11 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);\n"
     "    const uint32_t member = threadIdx.x >> 5;\n"
     "    const uint32_t memory = damacy__shared_address(shared) + DAMACY__LZ4_SHARED * member;\n"
+    "    if (4 * blockIdx.x + member >= n)\n"
+    "        return;\n"
+    "    const uint32_t team_size = damacy__lz4_team_size(&wave, n);\n"
     "    for (uint32_t i = 4 * blockIdx.x + member; i < n; i += 4 * gridDim.x) {\n"
-    "        damacy__lz4_job(&wave, memory, true, n, i, damacy__lane());\n"
+    "        damacy__lz4_job(&wave, memory, true, team_size, i, damacy__lane());\n"
     "        damacy__sync_warp(); // before shared memory is used again\n"
     "    }\n"
     "}\n"
@@ -12875,8 +12881,11 @@ __extension__ static const char damacy__source_lz4_cu[] =
     "    damacy__lz4_pair* const pair = (damacy__lz4_pair*)(void*)shared;\n"
     "    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);\n"
     "    const uint32_t member = threadIdx.x >> 5;\n"
+    "    if (2 * blockIdx.x + member >= n)\n"
+    "        return;\n"
+    "    const uint32_t team_size = damacy__lz4_team_size(&wave, n);\n"
     "    for (uint32_t i = 2 * blockIdx.x + member; i < n; i += 2 * gridDim.x)\n"
-    "        damacy__lz4_sparse_job(&wave, &pair->stages[member], n, i, damacy__lane());\n"
+    "        damacy__lz4_sparse_job(&wave, &pair->stages[member], team_size, i, damacy__lane());\n"
     "}\n"
     "\n"
     "// Grid: a CTA per entry of the job table, or fewer. Shared memory: LZ4_TEAM4_SHARED, or _TEAM8_.\n"
@@ -12930,6 +12939,13 @@ __extension__ static const char damacy__source_lz4_abi_h[] =
     "#define DAMACY__LZ4_TEAM_PER       10u\n"
     "#define DAMACY__LZ4_TEAM_BLOSC_PER 16u\n"
     "#define DAMACY__LZ4_TEAM8_PER      4u\n"
+    "#define DAMACY__LZ4_TEAMS_PER      32u /* launched, more than are held: some are done sooner */\n"
+    "/* The same of waves that shrink so many times at least, which have long sequences: of blocks that\n"
+    " * are so large, of streams of blosc. */\n"
+    "#define DAMACY__LZ4_TEAM_SOME_PER     64u\n"
+    "#define DAMACY__LZ4_TEAM_SHRINK       4u\n"
+    "#define DAMACY__LZ4_TEAM_SOME_SIZE    32768u /* bytes */\n"
+    "#define DAMACY__LZ4_TEAM_BLOSC_SHRINK 2u\n"
     "#define DAMACY__LZ4_TEAM_PARTS     12u /* of all output, for each multiprocessor: one is large */\n"
     "#define DAMACY__LZ4_TEAM_LEAST     131072u     /* bytes */\n"
     "#define DAMACY__LZ4_TEAM_NEVER     0xffffffffu /* team_size: none for its size */\n"
@@ -12941,11 +12957,14 @@ __extension__ static const char damacy__source_lz4_abi_h[] =
     "    uint64_t results; /* damacy__job_result[max_jobs] */\n"
     "    uint32_t max_jobs;\n"
     "    uint32_t is_begun;  /* 1: damacy_lz4_sparse has run */\n"
-    "    /* Jobs for teams, which run before damacy_lz4: all of a wave of up to team_most, and those with\n"
-    "     * room for team_size bytes or more. */\n"
-    "    uint32_t team_most, team_size;\n"
+    "    /* Jobs for teams, which run before damacy_lz4: all of a wave of up to team_most; all of one of\n"
+    "     * up to team_some if they shrink team_shrink times or more, or are a few more than warps that\n"
+    "     * n_multiprocessors hold (0: not for that); and those with room for team_size bytes or more. */\n"
+    "    uint32_t team_most, team_some, team_shrink, team_size;\n"
+    "    uint32_t n_multiprocessors;\n"
+    "    uint32_t zero;\n"
     "} damacy__lz4_wave;\n"
-    "static_assert(sizeof(damacy__lz4_wave) == 40, \"ABI\");\n";
+    "static_assert(sizeof(damacy__lz4_wave) == 56, \"ABI\");\n";
 
 /* ==== kernels/lz4_decode.cuh ==== */
 __extension__ static const char damacy__source_lz4_decode_cuh[] =
@@ -13388,24 +13407,52 @@ __extension__ static const char damacy__source_lz4_decode_cuh[] =
     "    damacy__lz4_flush_all(s, memory, lane);\n"
     "}\n"
     "\n"
-    "// Whether a team has a job of a wave of n, before damacy_lz4.\n"
-    "DAMACY__INLINE bool damacy__lz4_is_for_team(const damacy__lz4_wave* wave, uint32_t n,\n"
-    "                                            const damacy__job* job)\n"
+    "// Warps that one multiprocessor should hold, for registers to be given out by.\n"
+    "#ifndef DAMACY__LZ4_WARPS\n"
+    "#if defined(__CUDA_ARCH__) && \\\n"
+    "    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)\n"
+    "#define DAMACY__LZ4_WARPS 28\n"
+    "#else\n"
+    "#define DAMACY__LZ4_WARPS 16\n"
+    "#endif\n"
+    "#endif\n"
+    "\n"
+    "// Whether teams are faster at a wave of n than a warp a block, by 32 of its jobs: if blocks shrink,\n"
+    "// but not to a few long sequences, or if there are a few blocks more than warps are held.\n"
+    "DAMACY__INLINE bool damacy__lz4_is_team_kind(const damacy__lz4_wave* wave, uint32_t n)\n"
     "{\n"
-    "    return n <= wave->team_most || job->dst_capacity >= wave->team_size;\n"
+    "    const uint32_t held = DAMACY__LZ4_WARPS * wave->n_multiprocessors;\n"
+    "    const uint64_t index = (uint64_t)n * damacy__lane() / 32;\n"
+    "    const damacy__job* const job = (const damacy__job*)(uintptr_t)wave->jobs + index;\n"
+    "    const uint64_t most = DAMACY__JOB_SIZE_MAX;\n"
+    "    const uint64_t room = job->dst_capacity < most ? job->dst_capacity : most;\n"
+    "    const uint64_t size = job->src_size < most ? job->src_size : most;\n"
+    "    const uint64_t rooms = damacy__warp_sum((uint32_t)(room / 64)); // below 2^30\n"
+    "    const uint64_t sizes = damacy__warp_sum((uint32_t)(size / 64) + 1);\n"
+    "\n"
+    "    return (n > held && n - held <= held / 4) ||\n"
+    "           (rooms >= wave->team_shrink * sizes && rooms < DAMACY__LZ4_SHRUNK * sizes);\n"
     "}\n"
     "\n"
-    "// One job of n_jobs, by one warp, or the rest of it. is_there: shared memory is where `memory`\n"
-    "// says; if not, what is not done yet gets no result.\n"
+    "// The room from which on a job of a wave of n is for teams, before damacy_lz4. All of a warp.\n"
+    "DAMACY__INLINE uint32_t damacy__lz4_team_size(const damacy__lz4_wave* wave, uint32_t n)\n"
+    "{\n"
+    "    return n <= wave->team_most || (n <= wave->team_some && damacy__lz4_is_team_kind(wave, n))\n"
+    "               ? 0\n"
+    "               : wave->team_size;\n"
+    "}\n"
+    "\n"
+    "// One job, by one warp, or the rest of it. is_there: shared memory is where `memory` says; if not,\n"
+    "// what is not done yet gets no result. team_size: the room from which on teams have a job.\n"
     "DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memory, bool is_there,\n"
-    "                                    uint32_t n_jobs, uint32_t index, uint32_t lane)\n"
+    "                                    uint32_t team_size, uint32_t index, uint32_t lane)\n"
     "{\n"
     "    const damacy__job_result* const result =\n"
     "        (const damacy__job_result*)(uintptr_t)wave->results + index;\n"
     "    damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];\n"
     "    damacy__lz4_state s;\n"
     "    uint32_t n, at = 0;\n"
-    "    const bool is_team = damacy__lz4_is_for_team(wave, n_jobs, &job);\n"
+    "    const bool is_team = job.dst_capacity >= team_size;\n"
     "    damacy__lz4_begin(&job, &s, &n);\n"
     "    const bool is_begun =\n"
     "        wave->is_begun && (damacy__lz4_is_sparse(&s) || damacy__lz4_is_shrunk(&s));\n"
@@ -14299,14 +14346,14 @@ __extension__ static const char damacy__source_lz4_sparse_cuh[] =
     "    return stage->place;\n"
     "}\n"
     "\n"
-    "// One job of n_jobs, by one warp: to its end, or until a team or damacy_lz4 is to go on.\n"
+    "// One job, by one warp: to its end, or until a team or damacy_lz4 is to go on.\n"
     "DAMACY__INLINE void damacy__lz4_sparse_job(const damacy__lz4_wave* wave, damacy__lz4_stage* stage,\n"
-    "                                           uint32_t n_jobs, uint32_t index, uint32_t lane)\n"
+    "                                           uint32_t team_size, uint32_t index, uint32_t lane)\n"
     "{\n"
     "    damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];\n"
     "    damacy__lz4_state s;\n"
     "    uint32_t n, at;\n"
-    "    const bool is_team = damacy__lz4_is_for_team(wave, n_jobs, &job);\n"
+    "    const bool is_team = job.dst_capacity >= team_size;\n"
     "    damacy__lz4_begin(&job, &s, &n);\n"
     "    if (!is_team && damacy__lz4_is_shrunk(&s)) {\n"
     "        const uint32_t memory = damacy__shared_address(stage->bytes);\n"
@@ -14838,10 +14885,13 @@ __extension__ static const char damacy__source_lz4_team_cuh[] =
     "    const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave->n_jobs, wave->max_jobs);\n"
     "    const uint32_t base = DAMACY__DYNAMIC_BASE(shared);\n"
     "    const bool is_there = base == damacy__shared_address(shared);\n"
-    "    if (n > wave->team_most && wave->team_size == DAMACY__LZ4_TEAM_NEVER)\n"
+    "    if (blockIdx.x >= n)\n"
+    "        return;\n"
+    "    const uint32_t team_size = damacy__lz4_team_size(wave, n);\n"
+    "    if (team_size == DAMACY__LZ4_TEAM_NEVER)\n"
     "        return;\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x)\n"
-    "        if (damacy__lz4_is_for_team(wave, n, (const damacy__job*)(uintptr_t)wave->jobs + i))\n"
+    "        if (((const damacy__job*)(uintptr_t)wave->jobs)[i].dst_capacity >= team_size)\n"
     "            damacy__lz4_team_job<S>(wave, base, is_there, i);\n"
     "}\n";
 
@@ -16423,13 +16473,20 @@ __extension__ static const char damacy__source_zstd_cu[] =
     "    damacy__zstd_place(w);\n"
     "}\n"
     "\n"
-    "// Four lanes per job, first those of as many blocks of threads as there are.\n"
+    "// A warp per job if there are as many blocks of threads as jobs, else four lanes, first those of as\n"
+    "// many blocks of threads as there are.\n"
     "extern \"C\" __global__ __launch_bounds__(128) void damacy_zstd_finish(damacy__zstd_wave w)\n"
     "{\n"
+    "    DAMACY__SHARED(damacy__xxh64_products, products);\n"
     "    const uint32_t n = damacy__zstd_n_jobs(w), step = gridDim.x * (blockDim.x / 4);\n"
     "\n"
+    "    if (n <= gridDim.x) {\n"
+    "        if (blockIdx.x < n && threadIdx.x < 32)\n"
+    "            damacy__zstd_finish_job(w, blockIdx.x, &products);\n"
+    "        return;\n"
+    "    }\n"
     "    for (uint32_t i = blockIdx.x + gridDim.x * (threadIdx.x / 4); i < n; i += step)\n"
-    "        damacy__zstd_finish_job(w, i);\n"
+    "        damacy__zstd_finish_job(w, i, nullptr);\n"
     "}\n";
 
 /* ==== kernels/zstd_abi.h ==== */
@@ -17172,12 +17229,14 @@ __extension__ static const char damacy__source_zstd_allocate_cuh[] =
 __extension__ static const char damacy__source_zstd_checksum_cuh[] =
     "// Frame checksums (XXH64, seed 0, low 32 bits; RFC 8878 section 3.1.1) and the results of jobs.\n"
     "// Four lanes take a job: its frames one after another, an accumulator of the hash each. A hash is\n"
-    "// one chain from a frame's first byte to its last, so that few jobs have a warp each.\n"
+    "// one chain from a frame's first byte to its last, so that few jobs have a warp each: all lanes\n"
+    "// multiply the inputs, and what is left to the chain is what depends on the round before.\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/zstd_common.cuh\"\n"
     "\n"
     "#define DAMACY__XXH64_P1 0x9e3779b185ebca87ull\n"
+    "#define DAMACY__XXH64_P1_INVERSE 0x887493432badb37ull // P1 times it is 1\n"
     "#define DAMACY__XXH64_P2 0xc2b2ae3d27d4eb4full\n"
     "#define DAMACY__XXH64_P3 0x165667b19e3779f9ull\n"
     "#define DAMACY__XXH64_P4 0x85ebca77c2b2ae63ull\n"
@@ -17270,21 +17329,80 @@ __extension__ static const char damacy__source_zstd_checksum_cuh[] =
     "    return acc;\n"
     "}\n"
     "\n"
+    "// Stripes whose inputs a warp multiplies at once, and what becomes of them.\n"
+    "#define DAMACY__XXH64_PASS 32u\n"
+    "\n"
+    "struct damacy__xxh64_products {\n"
+    "    uint64_t v[2][4 * DAMACY__XXH64_PASS]; // of this pass and the next\n"
+    "};\n"
+    "\n"
+    "// A round from what the one before has rotated, not yet multiplied by P1, and its input times P2.\n"
+    "DAMACY__INLINE damacy__u32x2 damacy__xxh64_step(damacy__u32x2 rotated, uint64_t product)\n"
+    "{\n"
+    "    constexpr uint32_t LO = (uint32_t)DAMACY__XXH64_P1, HI = (uint32_t)(DAMACY__XXH64_P1 >> 32);\n"
+    "    const uint64_t wide = (uint64_t)rotated.x * LO + product; // by one instruction\n"
+    "    const uint32_t lo = (uint32_t)wide;\n"
+    "    const uint32_t hi = (uint32_t)(wide >> 32) + (rotated.x * HI + rotated.y * LO);\n"
+    "\n"
+    "    return {damacy__funnel_left(hi, lo, 31), damacy__funnel_left(lo, hi, 31)};\n"
+    "}\n"
+    "\n"
+    "// Hashes n passes from src on, a multiple of 8. All lanes of a warp; acc: by their two low bits.\n"
+    "static __device__ uint64_t damacy__xxh64_passes(uint64_t acc, uint64_t src, uint32_t n,\n"
+    "                                                damacy__xxh64_products* products)\n"
+    "{\n"
+    "    constexpr uint32_t EACH = DAMACY__XXH64_PASS / 8; // inputs a lane\n"
+    "    constexpr uint32_t SIZE = 32 * DAMACY__XXH64_PASS;\n"
+    "    const uint32_t lane = damacy__lane();\n"
+    "    const uint64_t* from = (const uint64_t*)(uintptr_t)src + lane;\n"
+    "    const uint64_t begin = acc * DAMACY__XXH64_P1_INVERSE;\n"
+    "    damacy__u32x2 rotated = {(uint32_t)begin, (uint32_t)(begin >> 32)};\n"
+    "    uint64_t next[EACH];\n"
+    "\n"
+    "#pragma unroll\n"
+    "    for (uint32_t j = 0; j < EACH; j++)\n"
+    "        next[j] = n ? from[32 * j] : 0;\n"
+    "    for (uint32_t left = n; left; left--) {\n"
+    "        uint64_t* const v = products->v[left & 1];\n"
+    "#pragma unroll\n"
+    "        for (uint32_t j = 0; j < EACH; j++)\n"
+    "            v[lane + 32 * j] = next[j] * DAMACY__XXH64_P2;\n"
+    "        damacy__sync_warp(); // no lane writes here again before the next\n"
+    "        from += SIZE / 8;\n"
+    "        if (left > 1) {\n"
+    "#pragma unroll\n"
+    "            for (uint32_t j = 0; j < EACH; j++)\n"
+    "                next[j] = from[32 * j];\n"
+    "        }\n"
+    "        if (left > DAMACY__XXH64_AHEAD / SIZE && lane < SIZE / 128) // a line of 128 bytes\n"
+    "            damacy__prefetch_l2((const uint8_t*)(from - lane) + DAMACY__XXH64_AHEAD - SIZE +\n"
+    "                                128 * lane);\n"
+    "#pragma unroll 16\n"
+    "        for (uint32_t j = 0; j < DAMACY__XXH64_PASS; j++)\n"
+    "            rotated = damacy__xxh64_step(rotated, v[4 * j + (lane & 3)]);\n"
+    "    }\n"
+    "    return ((uint64_t)rotated.y << 32 | rotated.x) * DAMACY__XXH64_P1;\n"
+    "}\n"
+    "\n"
     "// XXH64 of [src, src + n), by the four lanes of `group` (a mask); lane `k` of them. All four return\n"
-    "// the hash.\n"
-    "static __device__ uint64_t damacy__xxh64(uint64_t src, uint32_t n, uint32_t group, uint32_t k)\n"
+    "// the hash. If there are products, by a whole warp, whose groups do the same.\n"
+    "static __device__ uint64_t damacy__xxh64(uint64_t src, uint32_t n, uint32_t group, uint32_t k,\n"
+    "                                         damacy__xxh64_products* products)\n"
     "{\n"
     "    constexpr uint32_t AHEAD = 8; // stripes at once where inputs lie anywhere\n"
     "    const uint32_t n_stripes = n / 32;\n"
-    "    const uint32_t n_groups = src & 7 ? 0 : n_stripes / DAMACY__XXH64_GROUP;\n"
+    "    const uint32_t n_passes = src & 7 || !products ? 0 : n_stripes / DAMACY__XXH64_PASS;\n"
+    "    const uint32_t n_groups = src & 7 || products ? 0 : n_stripes / DAMACY__XXH64_GROUP;\n"
     "    const uint64_t end = src + n;\n"
     "    uint64_t acc = k == 0   ? DAMACY__XXH64_P1 + DAMACY__XXH64_P2\n"
     "                   : k == 1 ? DAMACY__XXH64_P2\n"
     "                   : k == 2 ? 0\n"
     "                            : 0 - DAMACY__XXH64_P1;\n"
     "    uint64_t h;\n"
-    "    uint32_t i = n_groups * DAMACY__XXH64_GROUP;\n"
+    "    uint32_t i = n_groups * DAMACY__XXH64_GROUP + n_passes * DAMACY__XXH64_PASS;\n"
     "\n"
+    "    if (n_passes)\n"
+    "        acc = damacy__xxh64_passes(acc, src, n_passes, products);\n"
     "    acc = damacy__xxh64_groups(acc, src, n_groups, k);\n"
     "    for (; i + AHEAD <= n_stripes; i += AHEAD) {\n"
     "        uint64_t input[AHEAD];\n"
@@ -17336,8 +17454,9 @@ __extension__ static const char damacy__source_zstd_checksum_cuh[] =
     "}\n"
     "\n"
     "// Verifies the checksums of job `index` and writes its result. Called by whole groups of four\n"
-    "// lanes.\n"
-    "static __device__ void damacy__zstd_finish_job(const damacy__zstd_wave& w, uint32_t index)\n"
+    "// lanes, with a job each, or with products by a whole warp.\n"
+    "static __device__ void damacy__zstd_finish_job(const damacy__zstd_wave& w, uint32_t index,\n"
+    "                                               damacy__xxh64_products* products)\n"
     "{\n"
     "    const uint32_t lane = damacy__lane(), group = 15u << (lane & ~3u);\n"
     "    const damacy__job& job = damacy__zstd_jobs(w)[index];\n"
@@ -17349,11 +17468,11 @@ __extension__ static const char damacy__source_zstd_checksum_cuh[] =
     "        size += f.size;\n"
     "        if (!f.checksum || (job.flags & DAMACY__JOB_NO_CHECKSUM))\n"
     "            continue;\n"
-    "        const uint32_t found = (uint32_t)damacy__xxh64(f.dst, f.size, group, lane & 3);\n"
+    "        const uint32_t found = (uint32_t)damacy__xxh64(f.dst, f.size, group, lane & 3, products);\n"
     "        if (found != damacy__load_u32((const uint8_t*)(uintptr_t)f.checksum))\n"
     "            error = (f.checksum - job.src) << 8 | DAMACY__JOB_BAD_CHECKSUM;\n"
     "    }\n"
-    "    if ((lane & 3) == 0)\n"
+    "    if ((lane & (products ? 31 : 3)) == 0)\n"
     "        damacy__zstd_result(w, index, error, size);\n"
     "}\n";
 
@@ -35960,12 +36079,13 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     return damacy__zstd_join(run, err);
 }
 
-/* Warps that verify checksums, each of up to 8 jobs: a job each as long as there is one for every
- * quarter of a multiprocessor, then full ones. */
+/* Warps that verify checksums: of a job each as long as its chain limits them, then of 8, which need
+ * more time a chain and fewer instructions. */
 static uint64_t damacy__zstd_finish_grid(const damacy__zstd_pass* run)
 {
-    return DAMACY__MAX(DAMACY__MIN(run->n_jobs, 4ull * run->device->n_multiprocessors),
-                       damacy__div_up(run->n_jobs, 8));
+    const uint64_t most = 16ull * run->device->n_multiprocessors;
+
+    return run->n_jobs <= most ? run->n_jobs : damacy__div_up(run->n_jobs, 8);
 }
 
 /* All stages. On failure kernels may be left beside the stream. */
@@ -36312,24 +36432,23 @@ static uint32_t damacy__lz4_team_size(const damacy__device* device, const damacy
                : DAMACY__LZ4_TEAM_NEVER;
 }
 
-/* Decodes the jobs of a wave that are for teams; `likely`: how many to expect. What these leave is
- * for a kernel behind this one. */
+/* Decodes the jobs of a wave that are for teams, at most n_teams at once; `likely`: how many to
+ * expect. What these leave is for a kernel behind this one. */
 static damacy_status damacy__lz4_launch_teams(const damacy__lz_kernels* kernels,
                                               damacy__device* device, damacy__stream stream,
                                               damacy__lz4_wave* w, uint64_t likely,
-                                              damacy_error* err)
+                                              uint64_t n_teams, damacy_error* err)
 {
     const uint64_t n = device->n_multiprocessors;
-    const bool has_large = w->team_size != DAMACY__LZ4_TEAM_NEVER;
-    const bool is_large = has_large || likely <= DAMACY__LZ4_TEAM8_PER * n;
+    const bool is_large =
+        w->team_size != DAMACY__LZ4_TEAM_NEVER || likely <= DAMACY__LZ4_TEAM8_PER * n;
     void* parameters[1];
 
     parameters[0] = w;
-    return damacy__lz_step(
-        &kernels->lz4.kernels[is_large ? DAMACY__LZ4_TEAM8 : DAMACY__LZ4_TEAM4], device, stream,
-        DAMACY__MIN(w->max_jobs, has_large ? DAMACY__LZ4_TEAM_BLOSC_PER * n : w->team_most),
-        is_large ? 256 : 128, is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED,
-        parameters, err);
+    return damacy__lz_step(&kernels->lz4.kernels[is_large ? DAMACY__LZ4_TEAM8 : DAMACY__LZ4_TEAM4],
+                           device, stream, DAMACY__MIN(w->max_jobs, n_teams), is_large ? 256 : 128,
+                           is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED,
+                           parameters, err);
 }
 
 /* Decodes the jobs of a table, at most max_jobs. Sequences may be long: the kernel for those goes
@@ -36339,22 +36458,29 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
                                         damacy_error* err)
 {
     const damacy__kernel* k = kernels->lz4.kernels;
-    const uint64_t n_blocks = DAMACY__MIN((uint64_t)max_jobs, 128ull * device->n_multiprocessors);
+    const uint64_t n = device->n_multiprocessors;
+    const uint64_t n_blocks = DAMACY__MIN((uint64_t)max_jobs, 128ull * n);
     damacy__lz4_wave w = damacy__lz4_wave_of(call->jobs, call->n_jobs, call->results, max_jobs);
     void* parameters[1];
 
-    if (max_jobs <= DAMACY__LZ4_TEAM_PER * (uint64_t)device->n_multiprocessors) {
+    if (max_jobs <= DAMACY__LZ4_TEAM_PER * n) {
         w.team_most = max_jobs;
     } else {
         w.team_size = damacy__lz4_team_size(device, call);
+        if (w.team_size == DAMACY__LZ4_TEAM_NEVER && max_jobs <= DAMACY__LZ4_TEAM_SOME_PER * n &&
+            call->likely_size / max_jobs >= DAMACY__LZ4_TEAM_SOME_SIZE) {
+            w.team_some = max_jobs;
+            w.team_shrink = DAMACY__LZ4_TEAM_SHRINK;
+        }
     }
     parameters[0] = &w;
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call->stream,
                                 (n_blocks + 1) / 2, 64, DAMACY__LZ4_SPARSE_SHARED, parameters,
                                 err));
     w.is_begun = 1;
-    if (w.team_most || w.team_size != DAMACY__LZ4_TEAM_NEVER) {
-        DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &w, max_jobs, err));
+    if (w.team_most || w.team_some || w.team_size != DAMACY__LZ4_TEAM_NEVER) {
+        DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &w, max_jobs,
+                                             DAMACY__LZ4_TEAMS_PER * n, err));
     }
     return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32,
                            DAMACY__LZ4_SHARED, parameters, err);
@@ -36388,7 +36514,7 @@ static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layo
 }
 
 /* Parses the containers, fills the tables and decodes what is LZ4: often nothing, so that is done
- * by the kernels with fewest blocks of threads. */
+ * by the kernels with fewest blocks of threads, and by many teams only where many streams come. */
 static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
                                                damacy__device* device,
                                                const damacy__blosc_layout* layout,
@@ -36398,6 +36524,7 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
     damacy__lz4_wave lz4 = damacy__lz4_wave_of(w.lz4_jobs, w.n_lz4, w.lz4_results, w.max_lz4);
     const uint64_t fours = DAMACY__LZ4_FOURS_PER * (uint64_t)device->n_multiprocessors;
+    const uint64_t teams = DAMACY__LZ4_TEAMS_PER * (uint64_t)device->n_multiprocessors;
     const uint64_t likely = 4ull * damacy__blosc_likely(w.max_jobs, layout->wave.scratch_size);
     void* parameters[1];
 
@@ -36409,8 +36536,12 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
                                 damacy__div_up(w.max_jobs, 32), 1024, 0, parameters, err));
     parameters[0] = &lz4;
-    lz4.team_most = (uint32_t)(DAMACY__LZ4_TEAM_BLOSC_PER * device->n_multiprocessors);
-    DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &lz4, likely, err));
+    lz4.n_multiprocessors = (uint32_t)device->n_multiprocessors;
+    lz4.team_most = DAMACY__LZ4_TEAM_BLOSC_PER * lz4.n_multiprocessors;
+    lz4.team_some = DAMACY__LZ4_TEAM_SOME_PER * lz4.n_multiprocessors;
+    lz4.team_shrink = DAMACY__LZ4_TEAM_BLOSC_SHRINK;
+    DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &lz4, likely,
+                                         likely <= teams ? lz4.team_most : teams, err));
     return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call->stream,
                            DAMACY__MIN(damacy__div_up(w.max_lz4, 4), fours), 128,
                            4 * DAMACY__LZ4_SHARED, parameters, err);

@@ -4,16 +4,6 @@
 #include "kernels/lz4_sparse.cuh"
 #include "kernels/lz4_team.cuh"
 
-// Warps that one multiprocessor should hold, for registers to be given out by.
-#ifndef DAMACY__LZ4_WARPS
-#if defined(__CUDA_ARCH__) && \
-    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
-#define DAMACY__LZ4_WARPS 28
-#else
-#define DAMACY__LZ4_WARPS 16
-#endif
-#endif
-
 // Grid: a CTA, one warp, per entry of the job table, or fewer. Shared memory: LZ4_SHARED.
 extern "C" __global__ __launch_bounds__(32,
                                         DAMACY__LZ4_WARPS) void damacy_lz4(damacy__lz4_wave wave)
@@ -22,8 +12,11 @@ extern "C" __global__ __launch_bounds__(32,
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
     const uint32_t memory = DAMACY__DYNAMIC_BASE(shared);
     const bool is_there = memory == damacy__shared_address(shared);
+    if (blockIdx.x >= n)
+        return;
+    const uint32_t team_size = damacy__lz4_team_room(&wave, n);
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        damacy__lz4_job(&wave, memory, is_there, n, i, threadIdx.x);
+        damacy__lz4_job(&wave, memory, is_there, team_size, i, threadIdx.x);
         damacy__sync_warp(); // before shared memory is used again
     }
 }
@@ -40,8 +33,11 @@ extern "C" __global__
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
     const uint32_t member = threadIdx.x >> 5;
     const uint32_t memory = damacy__shared_address(shared) + DAMACY__LZ4_SHARED * member;
+    if (4 * blockIdx.x + member >= n)
+        return;
+    const uint32_t team_size = damacy__lz4_team_room(&wave, n);
     for (uint32_t i = 4 * blockIdx.x + member; i < n; i += 4 * gridDim.x) {
-        damacy__lz4_job(&wave, memory, true, n, i, damacy__lane());
+        damacy__lz4_job(&wave, memory, true, team_size, i, damacy__lane());
         damacy__sync_warp(); // before shared memory is used again
     }
 }
@@ -67,8 +63,11 @@ extern "C" __global__
     damacy__lz4_pair* const pair = (damacy__lz4_pair*)(void*)shared;
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
     const uint32_t member = threadIdx.x >> 5;
+    if (2 * blockIdx.x + member >= n)
+        return;
+    const uint32_t team_size = damacy__lz4_team_room(&wave, n);
     for (uint32_t i = 2 * blockIdx.x + member; i < n; i += 2 * gridDim.x)
-        damacy__lz4_sparse_job(&wave, &pair->stages[member], n, i, damacy__lane());
+        damacy__lz4_sparse_job(&wave, &pair->stages[member], team_size, i, damacy__lane());
 }
 
 // Grid: a CTA per entry of the job table, or fewer. Shared memory: LZ4_TEAM4_SHARED, or _TEAM8_.

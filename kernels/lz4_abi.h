@@ -33,6 +33,13 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 #define DAMACY__LZ4_TEAM_PER       10u
 #define DAMACY__LZ4_TEAM_BLOSC_PER 16u
 #define DAMACY__LZ4_TEAM8_PER      4u
+#define DAMACY__LZ4_TEAMS_PER      32u /* launched, more than are held: some are done sooner */
+/* The same of waves that shrink so many times at least, which have long sequences: of blocks that
+ * are so large, of streams of blosc. */
+#define DAMACY__LZ4_TEAM_SOME_PER     64u
+#define DAMACY__LZ4_TEAM_SHRINK       4u
+#define DAMACY__LZ4_TEAM_SOME_SIZE    32768u /* bytes */
+#define DAMACY__LZ4_TEAM_BLOSC_SHRINK 2u
 #define DAMACY__LZ4_TEAM_PARTS     12u /* of all output, for each multiprocessor: one is large */
 #define DAMACY__LZ4_TEAM_LEAST     131072u     /* bytes */
 #define DAMACY__LZ4_TEAM_NEVER     0xffffffffu /* team_size: none for its size */
@@ -44,8 +51,11 @@ typedef struct damacy__lz4_wave {
     uint64_t results; /* damacy__job_result[max_jobs] */
     uint32_t max_jobs;
     uint32_t is_begun;  /* 1: damacy_lz4_sparse has run */
-    /* Jobs for teams, which run before damacy_lz4: all of a wave of up to team_most, and those with
-     * room for team_size bytes or more. */
-    uint32_t team_most, team_size;
+    /* Jobs for teams, which run before damacy_lz4: all of a wave of up to team_most; all of one of
+     * up to team_some if they shrink team_shrink times or more, or are a few more than warps that
+     * n_multiprocessors hold (0: not for that); and those with room for team_size bytes or more. */
+    uint32_t team_most, team_some, team_shrink, team_size;
+    uint32_t n_multiprocessors;
+    uint32_t zero;
 } damacy__lz4_wave;
-static_assert(sizeof(damacy__lz4_wave) == 40, "ABI");
+static_assert(sizeof(damacy__lz4_wave) == 56, "ABI");

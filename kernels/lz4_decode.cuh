@@ -437,24 +437,52 @@ DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, uint32_t memory, uint3
     damacy__lz4_flush_all(s, memory, lane);
 }
 
-// Whether a team has a job of a wave of n, before damacy_lz4.
-DAMACY__INLINE bool damacy__lz4_is_for_team(const damacy__lz4_wave* wave, uint32_t n,
-                                            const damacy__job* job)
+// Warps that one multiprocessor should hold, for registers to be given out by.
+#ifndef DAMACY__LZ4_WARPS
+#if defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+#define DAMACY__LZ4_WARPS 28
+#else
+#define DAMACY__LZ4_WARPS 16
+#endif
+#endif
+
+// Whether teams are faster at a wave of n than a warp a block, by 32 of its jobs: if blocks shrink,
+// but not to a few long sequences, or if there are a few blocks more than warps are held.
+DAMACY__INLINE bool damacy__lz4_is_team_kind(const damacy__lz4_wave* wave, uint32_t n)
 {
-    return n <= wave->team_most || job->dst_capacity >= wave->team_size;
+    const uint32_t held = DAMACY__LZ4_WARPS * wave->n_multiprocessors;
+    const uint64_t index = (uint64_t)n * damacy__lane() / 32;
+    const damacy__job* const job = (const damacy__job*)(uintptr_t)wave->jobs + index;
+    const uint64_t most = DAMACY__JOB_SIZE_MAX;
+    const uint64_t room = job->dst_capacity < most ? job->dst_capacity : most;
+    const uint64_t size = job->src_size < most ? job->src_size : most;
+    const uint64_t rooms = damacy__warp_sum((uint32_t)(room / 64)); // below 2^30
+    const uint64_t sizes = damacy__warp_sum((uint32_t)(size / 64) + 1);
+
+    return (n > held && n - held <= held / 4) ||
+           (rooms >= wave->team_shrink * sizes && rooms < DAMACY__LZ4_SHRUNK * sizes);
 }
 
-// One job of n_jobs, by one warp, or the rest of it. is_there: shared memory is where `memory`
-// says; if not, what is not done yet gets no result.
+// The room from which on a job of a wave of n is for teams, before damacy_lz4. All of a warp.
+DAMACY__INLINE uint32_t damacy__lz4_team_room(const damacy__lz4_wave* wave, uint32_t n)
+{
+    return n <= wave->team_most || (n <= wave->team_some && damacy__lz4_is_team_kind(wave, n))
+               ? 0
+               : wave->team_size;
+}
+
+// One job, by one warp, or the rest of it. is_there: shared memory is where `memory` says; if not,
+// what is not done yet gets no result. team_size: the room from which on teams have a job.
 DAMACY__INLINE void damacy__lz4_job(const damacy__lz4_wave* wave, uint32_t memory, bool is_there,
-                                    uint32_t n_jobs, uint32_t index, uint32_t lane)
+                                    uint32_t team_size, uint32_t index, uint32_t lane)
 {
     const damacy__job_result* const result =
         (const damacy__job_result*)(uintptr_t)wave->results + index;
     damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];
     damacy__lz4_state s;
     uint32_t n, at = 0;
-    const bool is_team = damacy__lz4_is_for_team(wave, n_jobs, &job);
+    const bool is_team = job.dst_capacity >= team_size;
     damacy__lz4_begin(&job, &s, &n);
     const bool is_begun =
         wave->is_begun && (damacy__lz4_is_sparse(&s) || damacy__lz4_is_shrunk(&s));

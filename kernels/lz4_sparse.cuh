@@ -301,14 +301,14 @@ DAMACY__INLINE uint32_t damacy__lz4_sparse(damacy__lz4_state* s, damacy__lz4_sta
     return stage->place;
 }
 
-// One job of n_jobs, by one warp: to its end, or until a team or damacy_lz4 is to go on.
+// One job, by one warp: to its end, or until a team or damacy_lz4 is to go on.
 DAMACY__INLINE void damacy__lz4_sparse_job(const damacy__lz4_wave* wave, damacy__lz4_stage* stage,
-                                           uint32_t n_jobs, uint32_t index, uint32_t lane)
+                                           uint32_t team_size, uint32_t index, uint32_t lane)
 {
     damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];
     damacy__lz4_state s;
     uint32_t n, at;
-    const bool is_team = damacy__lz4_is_for_team(wave, n_jobs, &job);
+    const bool is_team = job.dst_capacity >= team_size;
     damacy__lz4_begin(&job, &s, &n);
     if (!is_team && damacy__lz4_is_shrunk(&s)) {
         const uint32_t memory = damacy__shared_address(stage->bytes);

@@ -511,9 +511,12 @@ DAMACY__INLINE void damacy__lz4_team_wave(const damacy__lz4_wave* wave, const ui
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave->n_jobs, wave->max_jobs);
     const uint32_t base = DAMACY__DYNAMIC_BASE(shared);
     const bool is_there = base == damacy__shared_address(shared);
-    if (n > wave->team_most && wave->team_size == DAMACY__LZ4_TEAM_NEVER)
+    if (blockIdx.x >= n)
+        return;
+    const uint32_t team_size = damacy__lz4_team_room(wave, n);
+    if (team_size == DAMACY__LZ4_TEAM_NEVER)
         return;
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x)
-        if (damacy__lz4_is_for_team(wave, n, (const damacy__job*)(uintptr_t)wave->jobs + i))
+        if (((const damacy__job*)(uintptr_t)wave->jobs)[i].dst_capacity >= team_size)
             damacy__lz4_team_job<S>(wave, base, is_there, i);
 }

@@ -244,24 +244,23 @@ static uint32_t damacy__lz4_team_size(const damacy__device* device, const damacy
                : DAMACY__LZ4_TEAM_NEVER;
 }
 
-/* Decodes the jobs of a wave that are for teams; `likely`: how many to expect. What these leave is
- * for a kernel behind this one. */
+/* Decodes the jobs of a wave that are for teams, at most n_teams at once; `likely`: how many to
+ * expect. What these leave is for a kernel behind this one. */
 static damacy_status damacy__lz4_launch_teams(const damacy__lz_kernels* kernels,
                                               damacy__device* device, damacy__stream stream,
                                               damacy__lz4_wave* w, uint64_t likely,
-                                              damacy_error* err)
+                                              uint64_t n_teams, damacy_error* err)
 {
     const uint64_t n = device->n_multiprocessors;
-    const bool has_large = w->team_size != DAMACY__LZ4_TEAM_NEVER;
-    const bool is_large = has_large || likely <= DAMACY__LZ4_TEAM8_PER * n;
+    const bool is_large =
+        w->team_size != DAMACY__LZ4_TEAM_NEVER || likely <= DAMACY__LZ4_TEAM8_PER * n;
     void* parameters[1];
 
     parameters[0] = w;
-    return damacy__lz_step(
-        &kernels->lz4.kernels[is_large ? DAMACY__LZ4_TEAM8 : DAMACY__LZ4_TEAM4], device, stream,
-        DAMACY__MIN(w->max_jobs, has_large ? DAMACY__LZ4_TEAM_BLOSC_PER * n : w->team_most),
-        is_large ? 256 : 128, is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED,
-        parameters, err);
+    return damacy__lz_step(&kernels->lz4.kernels[is_large ? DAMACY__LZ4_TEAM8 : DAMACY__LZ4_TEAM4],
+                           device, stream, DAMACY__MIN(w->max_jobs, n_teams), is_large ? 256 : 128,
+                           is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED,
+                           parameters, err);
 }
 
 /* Decodes the jobs of a table, at most max_jobs. Sequences may be long: the kernel for those goes
@@ -271,22 +270,29 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
                                         damacy_error* err)
 {
     const damacy__kernel* k = kernels->lz4.kernels;
-    const uint64_t n_blocks = DAMACY__MIN((uint64_t)max_jobs, 128ull * device->n_multiprocessors);
+    const uint64_t n = device->n_multiprocessors;
+    const uint64_t n_blocks = DAMACY__MIN((uint64_t)max_jobs, 128ull * n);
     damacy__lz4_wave w = damacy__lz4_wave_of(call->jobs, call->n_jobs, call->results, max_jobs);
     void* parameters[1];
 
-    if (max_jobs <= DAMACY__LZ4_TEAM_PER * (uint64_t)device->n_multiprocessors) {
+    if (max_jobs <= DAMACY__LZ4_TEAM_PER * n) {
         w.team_most = max_jobs;
     } else {
         w.team_size = damacy__lz4_team_size(device, call);
+        if (w.team_size == DAMACY__LZ4_TEAM_NEVER && max_jobs <= DAMACY__LZ4_TEAM_SOME_PER * n &&
+            call->likely_size / max_jobs >= DAMACY__LZ4_TEAM_SOME_SIZE) {
+            w.team_some = max_jobs;
+            w.team_shrink = DAMACY__LZ4_TEAM_SHRINK;
+        }
     }
     parameters[0] = &w;
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call->stream,
                                 (n_blocks + 1) / 2, 64, DAMACY__LZ4_SPARSE_SHARED, parameters,
                                 err));
     w.is_begun = 1;
-    if (w.team_most || w.team_size != DAMACY__LZ4_TEAM_NEVER) {
-        DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &w, max_jobs, err));
+    if (w.team_most || w.team_some || w.team_size != DAMACY__LZ4_TEAM_NEVER) {
+        DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &w, max_jobs,
+                                             DAMACY__LZ4_TEAMS_PER * n, err));
     }
     return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32,
                            DAMACY__LZ4_SHARED, parameters, err);
@@ -320,7 +326,7 @@ static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layo
 }
 
 /* Parses the containers, fills the tables and decodes what is LZ4: often nothing, so that is done
- * by the kernels with fewest blocks of threads. */
+ * by the kernels with fewest blocks of threads, and by many teams only where many streams come. */
 static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
                                                damacy__device* device,
                                                const damacy__blosc_layout* layout,
@@ -330,6 +336,7 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
     damacy__lz4_wave lz4 = damacy__lz4_wave_of(w.lz4_jobs, w.n_lz4, w.lz4_results, w.max_lz4);
     const uint64_t fours = DAMACY__LZ4_FOURS_PER * (uint64_t)device->n_multiprocessors;
+    const uint64_t teams = DAMACY__LZ4_TEAMS_PER * (uint64_t)device->n_multiprocessors;
     const uint64_t likely = 4ull * damacy__blosc_likely(w.max_jobs, layout->wave.scratch_size);
     void* parameters[1];
 
@@ -341,8 +348,12 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
                                 damacy__div_up(w.max_jobs, 32), 1024, 0, parameters, err));
     parameters[0] = &lz4;
-    lz4.team_most = (uint32_t)(DAMACY__LZ4_TEAM_BLOSC_PER * device->n_multiprocessors);
-    DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &lz4, likely, err));
+    lz4.n_multiprocessors = (uint32_t)device->n_multiprocessors;
+    lz4.team_most = DAMACY__LZ4_TEAM_BLOSC_PER * lz4.n_multiprocessors;
+    lz4.team_some = DAMACY__LZ4_TEAM_SOME_PER * lz4.n_multiprocessors;
+    lz4.team_shrink = DAMACY__LZ4_TEAM_BLOSC_SHRINK;
+    DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &lz4, likely,
+                                         likely <= teams ? lz4.team_most : teams, err));
     return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call->stream,
                            DAMACY__MIN(damacy__div_up(w.max_lz4, 4), fours), 128,
                            4 * DAMACY__LZ4_SHARED, parameters, err);

@@ -10,12 +10,15 @@ struct lz4_way {
     uint32_t team;        // warps, 0 if none
     bool is_shrunk;       // as if all blocks shrank to little
     uint32_t team_size;   // room of the blocks that are for teams; 0: all are
+    uint32_t team_shrink; // teams have waves that shrink so many times; 0: whatever they do
 };
 
-// All of them.
-static const lz4_way lz4_ways[] = {{false, 0, false, 0}, {false, 4, false, 0}, {false, 8, false, 0},
-                                   {true, 0, false, 0},  {true, 4, false, 0},  {true, 8, false, 0},
-                                   {true, 0, true, 0},   {true, 8, false, 5},  {true, 8, true, 5}};
+// All of them, the first four as streams of blosc go.
+static const lz4_way lz4_ways[] = {
+    {false, 0, false, 0, 0}, {false, 4, false, 0, 0}, {false, 8, false, 0, 0},
+    {false, 4, false, 0, 1}, {true, 0, false, 0, 0},  {true, 4, false, 0, 0},
+    {true, 8, false, 0, 0},  {true, 0, true, 0, 0},   {true, 8, false, 5, 0},
+    {true, 8, true, 5, 0},   {true, 4, false, 0, 2}};
 
 // The kernel for teams of 4 or 8 warps.
 static void lz4_run_team(const damacy__lz4_wave& wave, uint32_t team)
@@ -28,7 +31,7 @@ static void lz4_run_team(const damacy__lz4_wave& wave, uint32_t team)
 }
 
 static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const uint32_t* n_jobs,
-                    uint32_t max_jobs, lz4_way way = {true, 0, false, 0})
+                    uint32_t max_jobs, lz4_way way = {true, 0, false, 0, 0})
 {
     damacy__lz4_wave wave;
 
@@ -37,7 +40,9 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
     wave.n_jobs = (uint64_t)(uintptr_t)n_jobs;
     wave.results = (uint64_t)(uintptr_t)results;
     wave.max_jobs = max_jobs;
-    wave.team_most = way.team && way.team_size == 0 ? max_jobs : 0;
+    wave.team_most = way.team && way.team_size == 0 && way.team_shrink == 0 ? max_jobs : 0;
+    wave.team_some = way.team_shrink ? max_jobs : 0;
+    wave.team_shrink = way.team_shrink;
     wave.team_size = way.team_size ? way.team_size : DAMACY__LZ4_TEAM_NEVER;
     lz4_shrunk_times = way.is_shrunk ? 0 : 24;
     if (way.is_sparse_first)

@@ -132,7 +132,7 @@ static void run(std::vector<chunk>& chunks, unsigned skew = 0, limits limit = li
     simt::launch(dim3((n + 31) / 32), dim3(1024), [&] { damacy_blosc_parse(wave); });
     CHECK(n_lz4 <= limit.jobs && n_zstd <= limit.jobs && counters.n_moves <= limit.moves);
     if (n_lz4)
-        lz4_run(lz4_jobs.data(), lz4_results.data(), &n_lz4, n_lz4, lz4_ways[n_lz4 % 3]);
+        lz4_run(lz4_jobs.data(), lz4_results.data(), &n_lz4, n_lz4, lz4_ways[n_lz4 % 4]);
     for (uint32_t i = 0; i < n_zstd; i++) {
         memset(&zstd_results[i], 0, sizeof zstd_results[i]);
         zstd_results[i].status = zstd_status(zstd_jobs[i]);

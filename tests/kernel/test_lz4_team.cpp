@@ -232,6 +232,60 @@ TEST(teams_take_blocks_of_their_size_and_leave_all_others)
     }
 }
 
+// The kind of a wave is that of 32 of its jobs; DAMACY__LZ4_WARPS are held by a multiprocessor
+// here.
+TEST(teams_have_waves_that_shrink_as_they_like_it)
+{
+    const uint32_t held = DAMACY__LZ4_WARPS, never = DAMACY__LZ4_TEAM_NEVER;
+    const struct {
+        uint32_t n, n_multiprocessors;
+        uint64_t size, room; // of each
+        uint32_t team_size;
+    } cases[] = {
+        {100, 0, 64 * 100, 64 * 202, 0},
+        {100, 0, 64 * 100, 64 * 201, never},
+        {1, 0, 64 * 100, 64 * 202, 0},
+        {101, 0, 64 * 100, 64 * 202, never},
+        {10, 0, 64 * 100, 64 * 202, 0},
+        {9, 0, 64 * 100, 64 * 100, 0},
+        {100, 0, 64 * 9, 64 * 239, 0},
+        {100, 0, 64 * 9, 64 * 240, never},
+        {100, 0, 0, 0, never},
+        {100, 0, 0, ~0ull, never},
+        {100, 0, ~0ull, ~0ull, never},
+        {100, 0, 1ull << 30, ~0ull, never},
+        {100, 0, (1ull << 29) - 1, ~0ull, 0},
+        {held + 1, 1, 64, 64, 0},
+        {held, 1, 64, 64, never},
+        {held * 5 / 4, 1, 64, 64, 0},
+        {held * 5 / 4 + 1, 1, 64, 64, never},
+        {2 * held + 1, 2, 64, 64, 0},
+        {2 * held + 1, 1, 64, 64, never},
+    };
+    lz4_shrunk_times = 24;
+    for (const auto& c : cases) {
+        std::vector<damacy__job> jobs(c.n);
+        damacy__lz4_wave wave = {};
+        for (damacy__job& j : jobs) {
+            j.src_size = c.size;
+            j.dst_capacity = c.room;
+        }
+        wave.jobs = (uint64_t)(uintptr_t)jobs.data();
+        wave.max_jobs = c.n;
+        wave.team_most = 9;
+        wave.team_some = 100;
+        wave.team_shrink = 2;
+        wave.team_size = never;
+        wave.n_multiprocessors = c.n_multiprocessors;
+        uint32_t found[32];
+        simt::launch(dim3(1), dim3(32), 0,
+                     [&] { found[threadIdx.x] = damacy__lz4_team_room(&wave, c.n); });
+        for (const uint32_t f : found) {
+            CHECK_EQ(f, c.team_size);
+        }
+    }
+}
+
 // A block whose sources all lie before their own step, so that no links are followed.
 static bytes far_block(size_t* size, uint64_t* seed)
 {

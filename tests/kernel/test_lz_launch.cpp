@@ -288,14 +288,14 @@ TEST(checksums_launch)
 }
 
 // Blocks of LZ4, on a device of one multiprocessor; the last is of `most` bytes, which is told.
-static void run_blocks(uint32_t n, uint64_t n_launches, size_t most = 3000, bool is_told = false)
+static void run_blocks(uint32_t n, uint64_t n_launches, size_t most = 3000, bool is_told = false,
+                       size_t size = 3000)
 {
     uint64_t seed = test_seed();
     std::vector<damacy__job> jobs;
     std::vector<bytes> raw;
     fake_counts before, after;
     open_all(seed);
-    const size_t size = 3000;
     const uint64_t all = (n - 1) * size + most, dst = take(all);
     for (uint32_t i = 0; i < n; i++) {
         raw.push_back(sample(i + 1 == n ? most : size, &seed));
@@ -336,6 +336,17 @@ TEST(blocks_of_lz4_much_larger_than_others_are_for_teams)
     run_blocks(n, 2, DAMACY__LZ4_TEAM_LEAST - 1, true);
     run_blocks(n, 2, DAMACY__LZ4_TEAM_LEAST, false);
     run_blocks(n - 1, 3, DAMACY__LZ4_TEAM_LEAST, true);
+}
+
+TEST(waves_of_large_blocks_of_lz4_may_be_for_teams)
+{
+    const uint32_t n = DAMACY__LZ4_TEAM_PER + 1, most = DAMACY__LZ4_TEAM_SOME_PER;
+    const size_t size = DAMACY__LZ4_TEAM_SOME_SIZE;
+    run_blocks(n, 3, size, true, size);
+    run_blocks(n, 2, size, false, size);
+    run_blocks(n, 2, size - 1, true, size - 1);
+    run_blocks(most, 3, size, true, size);
+    run_blocks(most + 1, 2, size, true, size);
 }
 
 // On one multiprocessor: of all output a twelfth, but no small ones.
