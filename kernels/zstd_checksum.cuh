@@ -118,7 +118,8 @@ DAMACY__INLINE damacy__u32x2 damacy__xxh64_step(damacy__u32x2 rotated, uint64_t 
     return {damacy__funnel_left(hi, lo, 31), damacy__funnel_left(lo, hi, 31)};
 }
 
-// Hashes n passes from src on, a multiple of 8. All lanes of a warp; acc: by their two low bits.
+// Hashes n passes from src on, a multiple of 8; n is not 0. All lanes of a warp; acc: by their two
+// low bits. Without a branch, so that what is to be multiplied next fills the chain's waiting.
 static __device__ uint64_t damacy__xxh64_passes(uint64_t acc, uint64_t src, uint32_t n,
                                                 damacy__xxh64_products* products)
 {
@@ -130,28 +131,32 @@ static __device__ uint64_t damacy__xxh64_passes(uint64_t acc, uint64_t src, uint
     damacy__u32x2 rotated = {(uint32_t)begin, (uint32_t)(begin >> 32)};
     uint64_t next[EACH];
 
-#pragma unroll
     for (uint32_t j = 0; j < EACH; j++)
-        next[j] = n ? from[32 * j] : 0;
+        products->v[n & 1][lane + 32 * j] = from[32 * j] * DAMACY__XXH64_P2;
+    from += n > 1 ? SIZE / 8 : 0; // behind the last one, that again
+    for (uint32_t j = 0; j < EACH; j++)
+        next[j] = from[32 * j];
     for (uint32_t left = n; left; left--) {
-        uint64_t* const v = products->v[left & 1];
-#pragma unroll
-        for (uint32_t j = 0; j < EACH; j++)
-            v[lane + 32 * j] = next[j] * DAMACY__XXH64_P2;
-        damacy__sync_warp(); // no lane writes here again before the next
-        from += SIZE / 8;
-        if (left > 1) {
-#pragma unroll
-            for (uint32_t j = 0; j < EACH; j++)
-                next[j] = from[32 * j];
-        }
+        const uint64_t* const now = products->v[left & 1] + (lane & 3);
+        uint64_t product[EACH];
+        damacy__sync_warp();
+        from += left > 2 ? SIZE / 8 : 0;
         if (left > DAMACY__XXH64_AHEAD / SIZE && lane < SIZE / 128) // a line of 128 bytes
             damacy__prefetch_l2((const uint8_t*)(from - lane) + DAMACY__XXH64_AHEAD - SIZE +
                                 128 * lane);
-#pragma unroll 16
+#pragma unroll
+        for (uint32_t j = 0; j < EACH; j++) {
+            product[j] = next[j] * DAMACY__XXH64_P2;
+            next[j] = from[32 * j];
+        }
+#pragma unroll
         for (uint32_t j = 0; j < DAMACY__XXH64_PASS; j++)
-            rotated = damacy__xxh64_step(rotated, v[4 * j + (lane & 3)]);
+            rotated = damacy__xxh64_step(rotated, now[4 * j]);
+#pragma unroll
+        for (uint32_t j = 0; j < EACH; j++)
+            products->v[~left & 1][lane + 32 * j] = product[j];
     }
+    damacy__sync_warp(); // before the next one writes
     return ((uint64_t)rotated.y << 32 | rotated.x) * DAMACY__XXH64_P1;
 }
 
