@@ -41,7 +41,7 @@ esac
 cases() {
     if [ "$1" = racecheck ]; then
         for kernels in zstd_execute_1024 zstd_execute_256 zstd_execute_128 zstd_cut zstd_relay zstd_link \
-            zstd_jump zstd_fse_few zstd_literals zstd_t zstd_place zstd_order; do
+            zstd_jump zstd_fse_few zstd_literals zstd_t zstd_place zstd_order zstd_finish; do
             echo "zstd $kernels small_wave"
         done
         for kernels in zstd_allocate zstd_order; do # parts by several blocks of threads
