@@ -10305,10 +10305,11 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 #define DAMACY__LZ4_TEAMS_PER      32u /* launched, more than are held: some are done sooner */
 /* The same of waves that shrink so many times at least, which have long sequences: of blocks that
  * are so large, of streams of blosc. */
-#define DAMACY__LZ4_TEAM_SOME_PER     64u
-#define DAMACY__LZ4_TEAM_SHRINK       4u
-#define DAMACY__LZ4_TEAM_SOME_SIZE    32768u /* bytes */
-#define DAMACY__LZ4_TEAM_BLOSC_SHRINK 2u
+#define DAMACY__LZ4_TEAM_SOME_PER       32u
+#define DAMACY__LZ4_TEAM_SHRINK         4u
+#define DAMACY__LZ4_TEAM_SOME_SIZE      32768u /* bytes */
+#define DAMACY__LZ4_TEAM_BLOSC_SOME_PER 64u
+#define DAMACY__LZ4_TEAM_BLOSC_SHRINK   2u
 #define DAMACY__LZ4_TEAM_PARTS     12u /* of all output, for each multiprocessor: one is large */
 #define DAMACY__LZ4_TEAM_LEAST     131072u     /* bytes */
 #define DAMACY__LZ4_TEAM_NEVER     0xffffffffu /* team_size: none for its size */
@@ -12942,10 +12943,11 @@ __extension__ static const char damacy__source_lz4_abi_h[] =
     "#define DAMACY__LZ4_TEAMS_PER      32u /* launched, more than are held: some are done sooner */\n"
     "/* The same of waves that shrink so many times at least, which have long sequences: of blocks that\n"
     " * are so large, of streams of blosc. */\n"
-    "#define DAMACY__LZ4_TEAM_SOME_PER     64u\n"
-    "#define DAMACY__LZ4_TEAM_SHRINK       4u\n"
-    "#define DAMACY__LZ4_TEAM_SOME_SIZE    32768u /* bytes */\n"
-    "#define DAMACY__LZ4_TEAM_BLOSC_SHRINK 2u\n"
+    "#define DAMACY__LZ4_TEAM_SOME_PER       32u\n"
+    "#define DAMACY__LZ4_TEAM_SHRINK         4u\n"
+    "#define DAMACY__LZ4_TEAM_SOME_SIZE      32768u /* bytes */\n"
+    "#define DAMACY__LZ4_TEAM_BLOSC_SOME_PER 64u\n"
+    "#define DAMACY__LZ4_TEAM_BLOSC_SHRINK   2u\n"
     "#define DAMACY__LZ4_TEAM_PARTS     12u /* of all output, for each multiprocessor: one is large */\n"
     "#define DAMACY__LZ4_TEAM_LEAST     131072u     /* bytes */\n"
     "#define DAMACY__LZ4_TEAM_NEVER     0xffffffffu /* team_size: none for its size */\n"
@@ -36543,7 +36545,7 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     parameters[0] = &lz4;
     lz4.n_multiprocessors = (uint32_t)device->n_multiprocessors;
     lz4.team_most = DAMACY__LZ4_TEAM_BLOSC_PER * lz4.n_multiprocessors;
-    lz4.team_some = DAMACY__LZ4_TEAM_SOME_PER * lz4.n_multiprocessors;
+    lz4.team_some = DAMACY__LZ4_TEAM_BLOSC_SOME_PER * lz4.n_multiprocessors;
     lz4.team_shrink = DAMACY__LZ4_TEAM_BLOSC_SHRINK;
     DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &lz4, likely,
                                          likely <= teams ? lz4.team_most : teams, err));

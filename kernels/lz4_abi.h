@@ -36,10 +36,11 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 #define DAMACY__LZ4_TEAMS_PER      32u /* launched, more than are held: some are done sooner */
 /* The same of waves that shrink so many times at least, which have long sequences: of blocks that
  * are so large, of streams of blosc. */
-#define DAMACY__LZ4_TEAM_SOME_PER     64u
-#define DAMACY__LZ4_TEAM_SHRINK       4u
-#define DAMACY__LZ4_TEAM_SOME_SIZE    32768u /* bytes */
-#define DAMACY__LZ4_TEAM_BLOSC_SHRINK 2u
+#define DAMACY__LZ4_TEAM_SOME_PER       32u
+#define DAMACY__LZ4_TEAM_SHRINK         4u
+#define DAMACY__LZ4_TEAM_SOME_SIZE      32768u /* bytes */
+#define DAMACY__LZ4_TEAM_BLOSC_SOME_PER 64u
+#define DAMACY__LZ4_TEAM_BLOSC_SHRINK   2u
 #define DAMACY__LZ4_TEAM_PARTS     12u /* of all output, for each multiprocessor: one is large */
 #define DAMACY__LZ4_TEAM_LEAST     131072u     /* bytes */
 #define DAMACY__LZ4_TEAM_NEVER     0xffffffffu /* team_size: none for its size */

@@ -350,7 +350,7 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     parameters[0] = &lz4;
     lz4.n_multiprocessors = (uint32_t)device->n_multiprocessors;
     lz4.team_most = DAMACY__LZ4_TEAM_BLOSC_PER * lz4.n_multiprocessors;
-    lz4.team_some = DAMACY__LZ4_TEAM_SOME_PER * lz4.n_multiprocessors;
+    lz4.team_some = DAMACY__LZ4_TEAM_BLOSC_SOME_PER * lz4.n_multiprocessors;
     lz4.team_shrink = DAMACY__LZ4_TEAM_BLOSC_SHRINK;
     DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &lz4, likely,
                                          likely <= teams ? lz4.team_most : teams, err));
