@@ -312,6 +312,7 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     blosc.results = call->frames.results;
     blosc.scratch = scratch + layout->blosc_at;
     blosc.is_begun = true;
+    blosc.likely_size = call->likely_size;
     blosc.stream = call->stream;
     wave = damacy__blosc_wave_at(&layout->blosc, &blosc);
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));

@@ -66,12 +66,14 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     damacy__lz_call call;
 
     layout.wave.first_zstd = wave->n_zstd;
+    layout.wave.max_jobs = wave->n_blosc; /* grids of this wave, not of the largest */
     memset(&call, 0, sizeof call);
     call.jobs = wave->tables + gpu->tables.blosc_jobs;
     call.n_jobs = wave->tables + gpu->tables.n_blosc;
     call.results = wave->tables + gpu->tables.blosc_results;
     call.scratch = scratch;
     call.stream = wave->stream;
+    call.likely_size = wave->output_zstd;
     if (wave->n_zstd) {
         DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + layout.wave.zstd_jobs,
                                            wave->tables + gpu->tables.zstd_jobs,

@@ -37,8 +37,9 @@ typedef struct damacy__lz_call {
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
     bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
-    uint64_t likely_size; /* LZ4: output bytes, to choose kernels by, right or not; 0: unknown */
-    uint64_t likely_most; /* likewise, of the largest job */
+    uint64_t likely_size; /* output bytes, to choose kernels by, right or not; 0: unknown, or of
+                           * blosc as many as its scratch is for */
+    uint64_t likely_most; /* LZ4: likewise, of the largest job */
 } damacy__lz_call;
 
 /* Zero: none. One thread at a time launches; waves on several streams are fine. */
@@ -298,7 +299,13 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
                            DAMACY__LZ4_SHARED, parameters, err);
 }
 
-/* The wave with addresses of the device. */
+/* What chunks of a wave decode to, as far as is known. */
+static uint64_t damacy__blosc_size(const damacy__blosc_layout* layout, const damacy__lz_call* call)
+{
+    return call->likely_size ? call->likely_size : layout->wave.scratch_size;
+}
+
+/* The wave with addresses of the device. layout->wave.max_jobs: of this wave or of the largest. */
 static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layout,
                                                 const damacy__lz_call* call)
 {
@@ -319,7 +326,7 @@ static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layo
     w.scratch += call->scratch;
     w.parts = 1;
     if (w.max_jobs) { /* a piece each of a typical chunk */
-        const uint64_t chunk_size = layout->wave.scratch_size / w.max_jobs;
+        const uint64_t chunk_size = damacy__blosc_size(layout, call) / w.max_jobs;
         w.parts = (uint32_t)DAMACY__MIN(DAMACY__MAX(chunk_size / DAMACY__UNFILTER_PIECE, 1), 256);
     }
     return w;
@@ -337,7 +344,8 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     damacy__lz4_wave lz4 = damacy__lz4_wave_of(w.lz4_jobs, w.n_lz4, w.lz4_results, w.max_lz4);
     const uint64_t fours = DAMACY__LZ4_FOURS_PER * (uint64_t)device->n_multiprocessors;
     const uint64_t teams = DAMACY__LZ4_TEAMS_PER * (uint64_t)device->n_multiprocessors;
-    const uint64_t likely = 4ull * damacy__blosc_likely(w.max_jobs, layout->wave.scratch_size);
+    const uint64_t likely =
+        4ull * damacy__blosc_likely(w.max_jobs, damacy__blosc_size(layout, call));
     void* parameters[1];
 
     parameters[0] = &w;

@@ -373,6 +373,26 @@ TEST(the_size_of_blocks_for_teams_is_a_part_of_all_output)
     }
 }
 
+// Of 16 KiB each, for chunks as large as those of the wave are on average, if that is known.
+TEST(parts_of_blosc_chunks_are_of_this_wave)
+{
+    damacy__blosc_limits limits = {};
+    damacy__blosc_layout layout;
+    damacy__lz_call call = {};
+    limits.max_chunks = 1000;
+    limits.dst_size = 1000 * 65536;
+    CHECK(damacy__blosc_layout_of(&limits, &layout));
+    CHECK_EQ(damacy__blosc_wave_at(&layout, &call).parts, 4);
+    layout.wave.max_jobs = 2;
+    CHECK_EQ(damacy__blosc_wave_at(&layout, &call).parts, 256); // unknown: at most
+    call.likely_size = 2 * 65536;
+    CHECK_EQ(damacy__blosc_wave_at(&layout, &call).parts, 4);
+    call.likely_size = 2 * 4194303;
+    CHECK_EQ(damacy__blosc_wave_at(&layout, &call).parts, 255);
+    call.likely_size = 1;
+    CHECK_EQ(damacy__blosc_wave_at(&layout, &call).parts, 1);
+}
+
 TEST(sizes_that_overflow_are_refused)
 {
     damacy__blosc_limits limits = {};

@@ -44,6 +44,7 @@ typedef struct fake_counts {
     uint64_t n_calls;      /* of anything but error names */
     uint64_t n_launches;
     uint64_t n_gathers; // of them, of damacy_gather
+    uint64_t most_parse; // blocks of threads of one of damacy_blosc_parse, at most
     uint64_t n_mapped;  // copies of mapped files by the copy engine
     uint64_t n_divided; // of them, with a wish for shared memory and L1
     uint64_t n_compiled;

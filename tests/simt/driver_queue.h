@@ -364,6 +364,8 @@ inline int launch(damacy__function f, unsigned gx, unsigned gy, unsigned gz, uns
         }
     m->counts.n_launches++;
     m->counts.n_gathers += gathers;
+    if (at->second->name == "damacy_blosc_parse")
+        m->counts.most_parse = std::max<uint64_t>(m->counts.most_parse, gx);
     enqueue(s, std::move(op));
     return 0;
 }
