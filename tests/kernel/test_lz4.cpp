@@ -78,14 +78,17 @@ static outcome decode_one_way(const bytes& src, uint64_t expected, uint64_t capa
     return o;
 }
 
-// The same by all ways, which must agree.
+// The same by all ways, which must agree. A sanitizer, with which it takes three times as long,
+// sees the first way and a third of the others, each block's next ones.
 static outcome decode(const bytes& src, uint64_t expected, uint64_t capacity, uint32_t flags,
                       unsigned skew)
 {
     const outcome first = decode_one_way(src, expected, capacity, flags, skew, lz4_ways[0]);
+    static size_t n_blocks = 0;
+    const size_t step = TEST_ASAN || TEST_TSAN ? 3 : 1;
     CHECK(first.canary);
-    for (const lz4_way way : lz4_ways) {
-        const outcome o = decode_one_way(src, expected, capacity, flags, skew, way);
+    for (size_t i = 1 + n_blocks++ % step; i < sizeof lz4_ways / sizeof lz4_ways[0]; i += step) {
+        const outcome o = decode_one_way(src, expected, capacity, flags, skew, lz4_ways[i]);
         CHECK(o.canary);
         CHECK_EQ(o.result.status, first.result.status);
         CHECK_EQ(o.result.size, first.result.size);

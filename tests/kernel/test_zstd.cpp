@@ -462,7 +462,7 @@ TEST(zstd_decodes_literals_in_shares_at_any_place_of_the_input)
     for (const int literals : {WAVE_LANES, WAVE_SPLIT, WAVE_SPLIT_SMALL, WAVE_SPLIT4}) {
         std::vector<wave_job> jobs;
         wave_options o;
-        for (unsigned skew = 0; skew < 32; skew++) {
+        for (unsigned skew = 0; skew < 32; skew += TEST_ASAN ? 5 : 1) { // it takes long with that
             jobs.push_back(job_of(src, content.size()));
             jobs.back().skew = skew;
         }
