@@ -5,7 +5,8 @@
  *
  * kind: half-random (half the voxels uniform random, half zero), dim, bright, denoised (shot-noise
  * microscopy of blobs: few photons, many photons, few photons with the background set to zero).
- * codec: zstd, blosc-zstd (byte shuffle), mixed (alternating). What is there already is kept. */
+ * codec: zstd, blosc-zstd (byte shuffle), mixed (alternating), blosc-lz4 (byte shuffle, by
+ * libblosc, level 5: Zarr 2's default). What is there already is kept. */
 #include "tools/zarr_write.h"
 #include <math.h>
 
@@ -191,7 +192,12 @@ static bool write_array(const char* folder, int i, const char* codec, zarr_spec 
         return true;
     }
     spec.path = path;
-    spec.is_blosc = strcmp(codec, "blosc-zstd") == 0 || (strcmp(codec, "mixed") == 0 && i % 2);
+    spec.is_blosc = strncmp(codec, "blosc", 5) == 0 || (strcmp(codec, "mixed") == 0 && i % 2);
+    if (strcmp(codec, "blosc-lz4") == 0) {
+        spec.libblosc = "lz4";
+        spec.blosc_block = 0;
+        spec.level = 5;
+    }
     d->seed = 42 + (uint64_t)i;
     if (!zarr_write(&spec, &result)) {
         (void)fprintf(stderr, "dataset: %s\n", result.message);
@@ -204,9 +210,12 @@ static bool write_array(const char* folder, int i, const char* codec, zarr_spec 
 
 int main(int argc, char** argv)
 {
-    zarr_spec spec = {
-        NULL, {512, 512, 512}, {32, 64, 64}, {256, 256, 512}, "uint16", 2, false, 3, 131072, fill,
-        NULL};
+    zarr_spec spec = {NULL,         {512, 512, 512},
+                      {32, 64, 64}, {256, 256, 512},
+                      "uint16",     2,
+                      false,        3,
+                      131072,       NULL,
+                      fill,         NULL};
     dataset d = {"half-random", 2, 0};
     const char* folder = NULL;
     const char* codec = "zstd";
@@ -240,7 +249,7 @@ int main(int argc, char** argv)
         }
     }
     if (!is_fine || !folder || !strstr("half-random dim bright denoised", d.kind) ||
-        !strstr("zstd blosc-zstd mixed", codec) ||
+        !strstr("zstd blosc-zstd mixed blosc-lz4", codec) ||
         (strcmp(spec.dtype, "uint16") != 0 && strcmp(spec.dtype, "uint8") != 0) ||
         (spec.item_size == 1 && strcmp(d.kind, "half-random") != 0)) {
         (void)fprintf(stderr, "dataset: see the first comment of bench/dataset.c\n");

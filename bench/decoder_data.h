@@ -408,6 +408,33 @@ struct frames {
     }
 };
 
+// How blosc packs chunks of `own` bytes.
+struct blosc_way {
+    const char* codec;
+    size_t block; // bytes; 0: as blosc likes them
+    int shuffle;  // 0: none, 1: of bytes, 2: of bits
+    size_t type_size;
+};
+
+// From a row's codec: blosc, then any of -split (blocks of 64 KiB), -auto, -lz4 (which is -auto,
+// too), -bit, -plain and -1, -4, -8 (bytes of an element; else 2).
+static blosc_way way_of(const std::string& codec, uint64_t own)
+{
+    const auto has = [&](const char* word) { return codec.find(word) != std::string::npos; };
+    blosc_way way = {has("-lz4") ? "lz4" : "zstd", (size_t)own, 1, 2};
+
+    if (has("-split") || has("-auto") || has("-lz4")) {
+        way.block = has("-split") ? 65536 : 0;
+    }
+    if (has("-bit") || has("-plain")) {
+        way.shuffle = has("-bit") ? 2 : 0;
+    }
+    if (codec.size() > 2 && codec[codec.size() - 2] == '-') {
+        way.type_size = (size_t)(codec.back() - '0');
+    }
+    return way;
+}
+
 static frames make_frames(const libraries& libs, const std::string& kind, const std::string& codec,
                           int level, uint64_t size, uint64_t large, const bytes& data)
 {
@@ -435,12 +462,10 @@ static frames make_frames(const libraries& libs, const std::string& kind, const 
         bytes& dst = f.packed[i];
         dst.resize(own + own / 64 + 4096);
         size_t n;
-        if (is_blosc) { // one block, of 64 KiB, or as blosc likes them; byte or bit shuffle
-            const bool is_auto = codec == "blosc-auto" || codec == "blosc-lz4";
-            const size_t block = codec == "blosc-split" ? 65536 : is_auto ? 0 : own;
-            n = (size_t)libs.blosc_pack(level, codec == "blosc-bit" ? 2 : 1, 2, own, src,
-                                        dst.data(), dst.size(),
-                                        codec == "blosc-lz4" ? "lz4" : "zstd", block, 1);
+        if (is_blosc) {
+            const blosc_way way = way_of(codec, own);
+            n = (size_t)libs.blosc_pack(level, way.shuffle, way.type_size, own, src, dst.data(),
+                                        dst.size(), way.codec, way.block, 1);
         } else if (codec == "lz4") {
             n = (size_t)libs.lz4_pack((const char*)src, (char*)dst.data(), (int)own,
                                       (int)dst.size());

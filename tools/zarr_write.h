@@ -1,8 +1,8 @@
 /* Writes sharded Zarr v3 arrays of rank 3 from a callback, for the demo and the benchmarks.
  *
  * Chunks are compressed on all CPUs with libzstd, found at run time, as plain zstd frames or as
- * blosc containers with byte shuffle and zstd streams. The library under test has no part in this.
- */
+ * blosc containers with byte shuffle and zstd streams, or with libblosc, found likewise, as it
+ * packs them. The library under test has no part in this. */
 #pragma once
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,7 +25,9 @@ typedef struct zarr_spec {
     size_t item_size;
     bool is_blosc;
     int level;          /* of zstd; blosc level n stands for zstd level 2 n - 1 */
-    size_t blosc_block; /* bytes */
+    size_t blosc_block; /* bytes; 0: libblosc chooses */
+    /* A codec of libblosc, such as "lz4", for what is_blosc packs; NULL: zstd, by this file. */
+    const char* libblosc;
     /* Writes the voxels of a box, C order, to dst. Called from several threads at once. The box may
      * reach beyond the array; those voxels are arbitrary. */
     void (*fill)(void* user, const int64_t begin[3], const int64_t extent[3], void* dst);
@@ -48,9 +50,14 @@ typedef struct zarr_zstd {
     unsigned (*is_error)(size_t code);
 } zarr_zstd;
 
+/* blosc_compress_ctx. */
+typedef int zarr_libblosc(int level, int shuffle, size_t width, size_t size, const void* src,
+                          void* dst, size_t room, const char* codec, size_t block, int n_threads);
+
 typedef struct zarr_writer {
     const zarr_spec* spec;
     zarr_zstd zstd;
+    zarr_libblosc* libblosc;
     int64_t grid[3];       /* shards per axis */
     pthread_mutex_t mutex; /* guards next and result */
     int64_t next;
@@ -70,6 +77,17 @@ static bool zarr_zstd_open(zarr_zstd* zstd)
     *(void**)(void*)&zstd->compress = dlsym(library, "ZSTD_compressCCtx");
     *(void**)(void*)&zstd->is_error = dlsym(library, "ZSTD_isError");
     return zstd->create && zstd->destroy && zstd->bound && zstd->compress && zstd->is_error;
+}
+
+static zarr_libblosc* zarr_libblosc_open(void)
+{
+    void* const library = dlopen("libblosc.so.1", RTLD_NOW);
+    zarr_libblosc* found = NULL;
+
+    if (library) {
+        *(void**)(void*)&found = dlsym(library, "blosc_compress_ctx");
+    }
+    return found;
 }
 
 static void zarr_put(uint8_t* dst, uint64_t value, int size)
@@ -143,6 +161,33 @@ static size_t zarr_blosc(const zarr_writer* w, void* context, const uint8_t* src
     return at;
 }
 
+/* Space of one thread. */
+typedef struct zarr_space {
+    uint8_t* voxels;
+    uint8_t* scratch;
+    uint8_t* shard;
+    void* context;
+} zarr_space;
+
+/* One chunk, from space->voxels to dst; its size, 0 on failure. */
+static size_t zarr_pack(const zarr_writer* w, const zarr_space* space, size_t size, uint8_t* dst,
+                        size_t room)
+{
+    const zarr_spec* const s = w->spec;
+    size_t stored;
+
+    if (s->is_blosc && s->libblosc) {
+        const int n = w->libblosc(s->level, 1, s->item_size, size, space->voxels, dst, room,
+                                  s->libblosc, s->blosc_block, 1);
+        return n > 0 ? (size_t)n : 0;
+    }
+    if (s->is_blosc) {
+        return zarr_blosc(w, space->context, space->voxels, size, dst, room, space->scratch);
+    }
+    stored = w->zstd.compress(space->context, dst, room, space->voxels, size, s->level);
+    return w->zstd.is_error(stored) ? 0 : stored;
+}
+
 static void zarr_fail(zarr_writer* w, const char* what, const char* path)
 {
     const int code = errno;
@@ -187,14 +232,6 @@ static bool zarr_write_file(zarr_writer* w, const char* path, const void* bytes,
     return true;
 }
 
-/* Space of one thread. */
-typedef struct zarr_space {
-    uint8_t* voxels;
-    uint8_t* scratch;
-    uint8_t* shard;
-    void* context;
-} zarr_space;
-
 static bool zarr_write_shard(zarr_writer* w, int64_t number, zarr_space* space)
 {
     const zarr_spec* const s = w->spec;
@@ -225,14 +262,7 @@ static bool zarr_write_shard(zarr_writer* w, int64_t number, zarr_space* space)
             continue;
         }
         s->fill(s->user, begin, s->chunk, space->voxels);
-        if (s->is_blosc) {
-            stored = zarr_blosc(w, space->context, space->voxels, size_chunk, space->shard + end,
-                                room, space->scratch);
-        } else {
-            stored = w->zstd.compress(space->context, space->shard + end, room, space->voxels,
-                                      size_chunk, s->level);
-            stored = w->zstd.is_error(stored) ? 0 : stored;
-        }
+        stored = zarr_pack(w, space, size_chunk, space->shard + end, room);
         is_fine = stored != 0;
         zarr_put(index + 16 * i, end, 8);
         zarr_put(index + 16 * i + 8, stored, 8);
@@ -304,10 +334,10 @@ static bool zarr_write_metadata(zarr_writer* w)
 
     if (s->is_blosc) {
         (void)snprintf(codec, sizeof codec,
-                       "{\"name\":\"blosc\",\"configuration\":{\"cname\":\"zstd\",\"clevel\":%d,"
+                       "{\"name\":\"blosc\",\"configuration\":{\"cname\":\"%s\",\"clevel\":%d,"
                        "\"shuffle\":\"shuffle\","
                        "\"typesize\":%zu,\"blocksize\":%zu}}",
-                       s->level, s->item_size, s->blosc_block);
+                       s->libblosc ? s->libblosc : "zstd", s->level, s->item_size, s->blosc_block);
     } else {
         (void)snprintf(codec, sizeof codec,
                        "{\"name\":\"zstd\",\"configuration\":{\"level\":%d,\"checksum\":false}}",
@@ -348,6 +378,11 @@ static bool zarr_write(const zarr_spec* spec, zarr_result* result)
     pthread_mutex_init(&w.mutex, NULL);
     if (!zarr_zstd_open(&w.zstd)) {
         (void)snprintf(result->message, sizeof result->message, "libzstd.so.1 was not found: %s",
+                       dlerror());
+        return false;
+    }
+    if (spec->is_blosc && spec->libblosc && !(w.libblosc = zarr_libblosc_open())) {
+        (void)snprintf(result->message, sizeof result->message, "libblosc.so.1 was not found: %s",
                        dlerror());
         return false;
     }
