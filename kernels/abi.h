@@ -36,7 +36,8 @@ typedef struct damacy__job {
         dst_capacity; /* bytes that may be written at dst; more than the maximum is the maximum */
     uint64_t expected_size; /* output bytes demanded exactly, or DAMACY__SIZE_UNKNOWN */
     uint32_t flags;         /* DAMACY__JOB_* flags */
-    uint32_t tag;           /* the caller's; kernels read it of JOB_SHUFFLED (blosc_abi.h) alone */
+    uint32_t tag;           /* the caller's; kernels read it of JOB_SHUFFLED (blosc_abi.h) and of
+                             * LZ4_PLANE (lz4_abi.h) alone */
 } damacy__job;
 static_assert(sizeof(damacy__job) == 48, "ABI");
 

@@ -1,8 +1,7 @@
 // blosc1 containers: headers and block tables -> jobs of the LZ4 and Zstandard decoders and moves;
 // afterwards statuses, and the filters. See blosc_abi.h for the order of the entries.
 #include "kernels/blosc_finish.cuh"
-
-#define DAMACY__BLOSC_START 16u // bytes of the header
+#include "kernels/lz4_abi.h"
 
 // A container whose header was accepted.
 typedef struct damacy__container {
@@ -54,7 +53,7 @@ DAMACY__INLINE uint64_t damacy__blosc_open(const damacy__job* job, damacy__conta
     c->filter = DAMACY__BLOSC_FILTER_NONE;
     c->codec = DAMACY__BLOSC_JOBS_NONE;
     c->is_split = false;
-    c->size = c->block_size = c->type_size = 0;
+    c->src_size = c->size = c->block_size = c->type_size = 0;
     if (job->flags & DAMACY__JOB_SKIP)
         return damacy__blosc_error(0, DAMACY__JOB_SKIPPED);
     if (job->src_size > DAMACY__JOB_SIZE_MAX)
@@ -97,12 +96,22 @@ DAMACY__INLINE uint64_t damacy__blosc_open(const damacy__job* job, damacy__conta
     return damacy__blosc_flags(c);
 }
 
+// Whether the filter is FILTER_PLANES, of an accepted container whose output is at dst.
+DAMACY__INLINE bool damacy__blosc_has_planes(const damacy__container* c, uint64_t dst)
+{
+    const bool is_usual = c->type_size == 2 || c->type_size == 4 || c->type_size == 8;
+    return is_usual && c->is_split && c->codec == DAMACY__BLOSC_JOBS_LZ4 &&
+           c->filter == DAMACY__BLOSC_FILTER_BYTES && c->block_size / c->type_size % 8 == 0 &&
+           dst % 16 == 0;
+}
+
 // What parse reserved for a chunk, and what is still free of it.
 typedef struct damacy__blosc_place {
     damacy__job* jobs;
     damacy__move* moves;
     uint64_t image;
     uint32_t flags, tag; // of every job
+    uint32_t n_jobs, nth; // of the block; of them, those that are appended
 } damacy__blosc_place;
 
 // Appends a move, in parts.
@@ -122,6 +131,13 @@ DAMACY__INLINE uint32_t damacy__blosc_n_moves(uint32_t size)
     return (size + DAMACY__MOVE_MAX - 1) / DAMACY__MOVE_MAX;
 }
 
+// Flags of the next job of a block, which is a plane.
+DAMACY__INLINE uint32_t damacy__blosc_plane_flags(damacy__blosc_place* place)
+{
+    return DAMACY__LZ4_PLANE | place->nth++ << DAMACY__LZ4_PLANE_NTH |
+           place->n_jobs << DAMACY__LZ4_PLANE_OF;
+}
+
 // Walks the streams of one block: counts them, or, with a place, writes their jobs and moves.
 DAMACY__INLINE uint64_t damacy__blosc_block(const damacy__container* c, uint32_t block,
                                             uint32_t* n_jobs, uint32_t* n_moves,
@@ -132,6 +148,7 @@ DAMACY__INLINE uint64_t damacy__blosc_block(const damacy__container* c, uint32_t
     const uint32_t size = damacy__min(c->size - start, c->block_size);
     const uint32_t n_streams = c->is_split && size == c->block_size ? c->type_size : 1;
     const uint32_t stream_size = size / n_streams;
+    const bool has_planes = c->filter == DAMACY__BLOSC_FILTER_PLANES && n_streams > 1;
     uint32_t at = damacy__load_u32(c->src + entry);
     if (at < DAMACY__BLOSC_START + 4 * c->n_blocks || at >= c->src_size)
         return damacy__blosc_error(entry, DAMACY__JOB_BAD_BLOCK);
@@ -148,23 +165,23 @@ DAMACY__INLINE uint64_t damacy__blosc_block(const damacy__container* c, uint32_t
         const bool is_stored = packed == stream_size;
         if (place) {
             const uint64_t dst = place->image + start + (uint64_t)i * stream_size;
-            if (is_stored) {
+            if (is_stored && !has_planes)
                 damacy__blosc_move(&place->moves, src, dst, packed);
-            } else {
+            if (!is_stored) {
                 damacy__job* const job = place->jobs++;
                 job->src = src;
                 job->dst = dst;
                 job->src_size = packed;
                 job->dst_capacity = stream_size;
                 job->expected_size = stream_size;
-                job->flags = place->flags;
+                job->flags = place->flags | (has_planes ? damacy__blosc_plane_flags(place) : 0);
                 job->tag = place->tag;
             }
         }
-        if (is_stored)
-            *n_moves += damacy__blosc_n_moves(packed);
-        else
+        if (!is_stored)
             *n_jobs += 1;
+        else if (!has_planes)
+            *n_moves += damacy__blosc_n_moves(packed);
         at += packed;
     }
     return DAMACY__BLOSC_NO_ERROR;
@@ -384,6 +401,8 @@ DAMACY__INLINE void damacy__blosc_write(const damacy__blosc_wave* wave, const da
         place.image = s->image;
         place.flags = flags;
         place.tag = tag;
+        place.n_jobs = n_jobs;
+        place.nth = 0;
         if (b < c->n_blocks)
             (void)damacy__blosc_block(c, b, &n_jobs, &n_moves, &place);
         jobs += all_jobs;
@@ -414,6 +433,17 @@ DAMACY__INLINE uint32_t damacy__blosc_job_flags(const damacy__job* job, const da
     return (job->flags & DAMACY__JOB_NO_CHECKSUM) | (is_whole ? (uint32_t)DAMACY__JOB_SHUFFLED : 0);
 }
 
+// Planes of whole blocks that stay in the source. What of such a chunk is moved is its rest.
+DAMACY__INLINE uint32_t damacy__blosc_n_apart(const damacy__container* c,
+                                              const damacy__blosc_share* s)
+{
+    const uint32_t n_whole = c->n_blocks ? c->size / c->block_size : 0;
+    const bool is_rest_job = n_whole < c->n_blocks && s->n_moves == 0;
+    return c->filter == DAMACY__BLOSC_FILTER_PLANES
+               ? n_whole * c->type_size - (s->n_jobs - is_rest_job)
+               : 0;
+}
+
 // Writes what was found. One lane calls it.
 DAMACY__INLINE void damacy__blosc_tell(damacy__blosc_chunk* chunk, const damacy__container* c,
                                        const damacy__blosc_share* s, uint64_t dst, uint64_t error)
@@ -431,6 +461,9 @@ DAMACY__INLINE void damacy__blosc_tell(damacy__blosc_chunk* chunk, const damacy_
     chunk->status = failed ? (uint32_t)(error & 255) : (uint32_t)DAMACY__JOB_OK;
     chunk->error_offset = failed ? (uint32_t)(error >> 8) : 0;
     chunk->n_filtered = 0;
+    chunk->src = (uint64_t)(uintptr_t)c->src;
+    chunk->src_size = c->src_size;
+    chunk->n_apart = failed ? 0 : damacy__blosc_n_apart(c, s);
 }
 
 // Warp per chunk, a group a CTA.
@@ -451,6 +484,8 @@ extern "C" __global__
     if (here) {
         share.image = job->dst;
         error = damacy__blosc_open(job, &c);
+        if (error == DAMACY__BLOSC_NO_ERROR && damacy__blosc_has_planes(&c, job->dst))
+            c.filter = DAMACY__BLOSC_FILTER_PLANES;
         if (error == DAMACY__BLOSC_NO_ERROR)
             error = damacy__blosc_count(&c, lane, &share);
     }
@@ -494,6 +529,7 @@ extern "C" __global__
     __launch_bounds__(256,
                       DAMACY__UNFILTER_HELD) void damacy_blosc_unfilter(damacy__blosc_wave wave)
 {
+    DAMACY__SHARED(damacy__blosc_addresses, planes);
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
     const uint64_t n_parts = (uint64_t)n * wave.parts;
     for (uint64_t i = (uint64_t)(threadIdx.x >> 5) * gridDim.x + blockIdx.x; i < n;
@@ -503,7 +539,8 @@ extern "C" __global__
     for (uint64_t at = blockIdx.x * n_parts / gridDim.x; at < end;) {
         const uint32_t first = (uint32_t)(at % wave.parts), rest = wave.parts - first;
         const uint32_t here = end - at < rest ? (uint32_t)(end - at) : rest;
-        damacy__blosc_unfilter(&wave, (uint32_t)(at / wave.parts), first, first + here);
+        damacy__blosc_unfilter(&wave, (uint32_t)(at / wave.parts), first, first + here,
+                               damacy__shared_address(&planes));
         at += here;
     }
 }

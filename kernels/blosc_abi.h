@@ -7,7 +7,7 @@
  *   tables: those of the LZ4 and Zstandard decoders, and moves, which the latter makes beside;
  * - unfilter writes results, where the status of a chunk is that of its first stream that failed,
  *   and undoes byte and bit shuffle, scratch -> output; byte shuffle of frames of Zstandard may be
- *   undone by execution already.
+ *   undone by execution already, that of blocks of LZ4 streams by the team that decoded the last.
  *
  * The surprising rule: a chunk whose share of a table or of the scratch does not fit takes nothing
  * and gets NEED_SCRATCH, so every count stays within its table. */
@@ -15,12 +15,15 @@
 
 #include "kernels/abi.h"
 
+/* Bytes of a container's header. */
+#define DAMACY__BLOSC_START 16u
+
 /* The largest damacy__move that parse makes, for balance. */
 #define DAMACY__MOVE_MAX 65536u
 
 /* unfilter: blocks of threads that a multiprocessor is to hold, which is half of those launched for
  * it, and output bytes that one handles at a time. */
-#define DAMACY__UNFILTER_HELD  5u
+#define DAMACY__UNFILTER_HELD  4u
 #define DAMACY__UNFILTER_PIECE 16384u
 
 /* Block sizes that c-blosc accepts: (INT_MAX - 255 * 4) / 3. */
@@ -35,7 +38,11 @@ enum {                              /* damacy__blosc_chunk.codec: the table of i
 enum { /* damacy__blosc_chunk.filter */
        DAMACY__BLOSC_FILTER_NONE = 0,
        DAMACY__BLOSC_FILTER_BYTES = 1,
-       DAMACY__BLOSC_FILTER_BITS = 2
+       DAMACY__BLOSC_FILTER_BITS = 2,
+       /* Of bytes, and each stream of a whole block is a plane, one byte of all elements: those
+        * that are stored are read from the source, without a move. Elements of 2, 4 or 8 bytes, a
+        * multiple of 8 of them in a block, and an output that 16 divides. */
+       DAMACY__BLOSC_FILTER_PLANES = 3
 };
 
 /* What parse found in a chunk. */
@@ -52,9 +59,13 @@ typedef struct damacy__blosc_chunk {
     uint32_t n_jobs;
     uint32_t status; /* DAMACY__JOB_OK, or why there are no jobs */
     uint32_t error_offset;
-    uint32_t n_filtered; /* jobs with JOB_SHUFFLED that are in the output, unshuffled */
+    uint32_t n_filtered; /* blocks that are in the output, unshuffled, by whom JOB_SHUFFLED and
+                          * LZ4_PLANE (lz4_abi.h) name */
+    uint64_t src;        /* the container */
+    uint32_t src_size;
+    uint32_t n_apart; /* of FILTER_PLANES: streams of whole blocks that stay in the source */
 } damacy__blosc_chunk;
-static_assert(sizeof(damacy__blosc_chunk) == 56, "ABI");
+static_assert(sizeof(damacy__blosc_chunk) == 72, "ABI");
 
 /* damacy__job.flags of a Zstandard job: the stream is a whole block with byte shuffle, as are those
  * of all jobs of chunk `tag`. Who executes it may undo the shuffle as well. */

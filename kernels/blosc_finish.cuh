@@ -3,8 +3,7 @@
 #pragma once
 
 #include "kernels/bits.cuh"
-#include "kernels/blosc_abi.h"
-#include "kernels/shuffle.cuh"
+#include "kernels/blosc_planes.cuh"
 
 #define DAMACY__BLOSC_NO_ERROR 0xffffffffffffffffull
 
@@ -69,34 +68,66 @@ DAMACY__INLINE void damacy__blosc_finish(const damacy__blosc_wave* wave, uint32_
     result->status = status;
 }
 
+// Where the planes of a block are.
+typedef struct damacy__blosc_addresses {
+    uint64_t of[8];
+} damacy__blosc_addresses;
+
+// How many blocks of a chunk, the first ones, have been unshuffled already: all, all but a last one
+// that is not whole, or none.
+DAMACY__INLINE uint32_t damacy__blosc_done(const damacy__blosc_chunk* chunk, uint32_t n_blocks)
+{
+    const uint32_t n_whole = chunk->size / chunk->block_size;
+    return chunk->n_filtered == n_blocks                                                  ? n_blocks
+           : chunk->filter == DAMACY__BLOSC_FILTER_PLANES && chunk->n_filtered == n_whole ? n_whole
+                                                                                          : 0;
+}
+
+// Elements [begin, begin + piece) of block `b`. `planes`: shared memory for addresses.
+DAMACY__INLINE void damacy__blosc_unfilter_piece(const damacy__blosc_chunk* chunk, uint32_t b,
+                                                 uint32_t begin, uint32_t piece, uint32_t planes)
+{
+    const uint32_t start = b * chunk->block_size;
+    damacy__filtered f;
+    f.size = damacy__min(chunk->size - start, chunk->block_size);
+    if (chunk->n_apart != 0 && f.size == chunk->block_size) {
+        damacy__sync_block(); // the addresses of before have been read
+        damacy__blosc_find_planes(chunk, b, planes);
+        damacy__sync_block();
+        const damacy__apart apart = damacy__blosc_apart(chunk, b, planes);
+        damacy__unshuffle_apart<2>(&apart, chunk->type_size, begin,
+                                   damacy__min(apart.n, begin + piece));
+        return;
+    }
+    f.src = (const uint8_t*)(uintptr_t)chunk->image + start;
+    f.dst = (uint8_t*)(uintptr_t)chunk->dst + start;
+    f.width = chunk->type_size;
+    f.n = f.size / f.width;
+    damacy__unfilter_piece<2>(&f, chunk->filter == DAMACY__BLOSC_FILTER_BITS, begin, piece);
+}
+
 // Parts [first, last) of a chunk, if it has been decoded and there is something left to undo: a
 // part is every wave.parts-th piece. Reads are coalesced in every plane, writes are 16 bytes a
 // thread.
 DAMACY__INLINE void damacy__blosc_unfilter(const damacy__blosc_wave* wave, uint32_t index,
-                                           uint32_t first, uint32_t last)
+                                           uint32_t first, uint32_t last, uint32_t planes)
 {
-    const damacy__blosc_chunk chunk = ((const damacy__blosc_chunk*)(uintptr_t)wave->chunks)[index];
-    const bool is_done = chunk.filter == DAMACY__BLOSC_FILTER_NONE || chunk.size == 0 ||
-                         (chunk.n_jobs && chunk.n_filtered == chunk.n_jobs);
+    const damacy__blosc_chunk* const chunk =
+        (const damacy__blosc_chunk*)(uintptr_t)wave->chunks + index;
     uint64_t failed;
-    if (is_done || damacy__blosc_status(wave, &chunk, &failed) != DAMACY__JOB_OK)
+    if (chunk->filter == DAMACY__BLOSC_FILTER_NONE || chunk->size == 0 ||
+        chunk->status != DAMACY__JOB_OK)
         return;
-    const uint32_t width = chunk.type_size;
+    const uint32_t width = chunk->type_size;
     const uint32_t piece = damacy__piece_elements(width, DAMACY__UNFILTER_PIECE); // elements
-    const uint32_t n_pieces = (chunk.block_size - 1) / (piece * width) + 1;       // of a block
-    const uint32_t n_blocks = (chunk.size - 1) / chunk.block_size + 1;
-    const uint64_t n = (uint64_t)n_pieces * n_blocks;
-    for (uint64_t round = 0; round < n; round += wave->parts) {
-        for (uint64_t i = round + first; i < round + last && i < n; i++) {
-            const uint32_t start = (uint32_t)(i / n_pieces) * chunk.block_size;
-            damacy__filtered f;
-            f.src = (const uint8_t*)(uintptr_t)chunk.image + start;
-            f.dst = (uint8_t*)(uintptr_t)chunk.dst + start;
-            f.size = damacy__min(chunk.size - start, chunk.block_size);
-            f.width = width;
-            f.n = f.size / width;
-            damacy__unfilter_piece<2>(&f, chunk.filter == DAMACY__BLOSC_FILTER_BITS,
-                                      (uint32_t)(i % n_pieces) * piece, piece);
-        }
-    }
+    const uint32_t n_pieces = (chunk->block_size - 1) / (piece * width) + 1;      // of a block
+    const uint32_t n_blocks = (chunk->size - 1) / chunk->block_size + 1;
+    const uint32_t n_done = damacy__blosc_done(chunk, n_blocks);
+    if (n_done == n_blocks || damacy__blosc_status(wave, chunk, &failed) != DAMACY__JOB_OK)
+        return;
+    const uint64_t n = (uint64_t)n_pieces * (n_blocks - n_done);
+    for (uint64_t round = 0; round < n; round += wave->parts)
+        for (uint64_t i = round + first; i < round + last && i < n; i++)
+            damacy__blosc_unfilter_piece(chunk, n_done + (uint32_t)(i / n_pieces),
+                                         (uint32_t)(i % n_pieces) * piece, piece, planes);
 }

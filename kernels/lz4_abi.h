@@ -11,7 +11,17 @@
 
 #include "kernels/abi.h"
 
-enum { DAMACY__LZ4_SIZE_PREFIX = 0x100 }; /* damacy__job.flags */
+enum { /* damacy__job.flags */
+       DAMACY__LZ4_SIZE_PREFIX = 0x100,
+       /* A plane of a whole block of the blosc chunk `tag`, whose filter is FILTER_PLANES: number
+        * flags >> NTH & 15 of the flags >> OF & 15 jobs of its block, which are neighbours. Teams
+        * count, from bit DONE of the first one's on, those that are done, and the last may undo the
+        * shuffle. */
+       DAMACY__LZ4_PLANE = 0x400,
+       DAMACY__LZ4_PLANE_NTH = 16,
+       DAMACY__LZ4_PLANE_OF = 20,
+       DAMACY__LZ4_PLANE_DONE = 24
+};
 
 /* damacy__job_result.status between the kernels: at error_offset of the block, and of the
  * output at `size`, counted from the 16-byte boundary at or below it. */
@@ -47,7 +57,7 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
-    uint64_t jobs;    /* const damacy__job[max_jobs] */
+    uint64_t jobs;    /* damacy__job[max_jobs]; flags alone are written, of planes */
     uint64_t n_jobs;  /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
     uint64_t results; /* damacy__job_result[max_jobs] */
     uint32_t max_jobs;
@@ -58,5 +68,6 @@ typedef struct damacy__lz4_wave {
     uint32_t team_most, team_some, team_shrink, team_size;
     uint32_t n_multiprocessors;
     uint32_t zero;
+    uint64_t chunks; /* damacy__blosc_chunk[], of planes; 0: there are none */
 } damacy__lz4_wave;
-static_assert(sizeof(damacy__lz4_wave) == 56, "ABI");
+static_assert(sizeof(damacy__lz4_wave) == 64, "ABI");

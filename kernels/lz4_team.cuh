@@ -10,6 +10,7 @@
 #pragma once
 
 #include "kernels/lz4_decode.cuh"
+#include "kernels/lz4_planes.cuh"
 #include "kernels/lz4_team_tokens.cuh"
 
 // Adds to the sequences of a batch what the map says of their bytes: from an output position to
@@ -494,14 +495,15 @@ DAMACY__INLINE void damacy__lz4_team_job(const damacy__lz4_wave* wave, uint32_t 
     damacy__sync_block(); // all have read the result, and are done with the job before
     if (s.status == DAMACY__JOB_OK && is_there && s.limit < DAMACY__LZ4_LITERAL)
         damacy__lz4_team_run<S>(&s, &w, base);
-    if (threadIdx.x >= 32)
-        return;
-    if (s.status == DAMACY__JOB_OK && w.at == s.size && s.size != 0) {
+    const bool is_done = s.status == DAMACY__JOB_OK && w.at == s.size && s.size != 0;
+    if (threadIdx.x < 32 && is_done) {
         damacy__lz4_finish(wave, index, &s, damacy__lane());
-    } else if (damacy__lane() == 0) {
+    } else if (threadIdx.x == 0) {
         damacy__lz4_leave(result, &s, w.at);
         result->zero = 0;
     }
+    if (is_done && s.end == s.limit)
+        damacy__lz4_plane(wave, base, index);
 }
 
 // The jobs of a wave that are for teams.

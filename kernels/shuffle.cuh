@@ -14,21 +14,67 @@ typedef struct damacy__filtered {
     uint32_t n;         // elements
 } damacy__filtered;
 
-// Eight bytes at p, inside the block.
-template <bool IS_ALIGNED = false>
-DAMACY__INLINE damacy__u32x2 damacy__plane8(const damacy__filtered* f, const uint8_t* p)
+// A block whose planes, a byte of all elements each, lie apart; WIDTH of them, as callers know.
+typedef struct damacy__apart {
+    uint32_t planes; // shared memory: their addresses, 64 bits each
+    uint8_t* dst;    // the block as it should be, 16-byte aligned
+    uint32_t n;      // elements, a multiple of 8
+} damacy__apart;
+
+// Eight bytes of plane b from element i + k on.
+template <bool IS_ALIGNED>
+DAMACY__INLINE damacy__u32x2 damacy__plane8(const damacy__filtered* f, uint32_t b, uint32_t i,
+                                            uint32_t k)
 {
+    const uint8_t* const p = f->src + (uint64_t)b * f->n + i + k;
     if (IS_ALIGNED || ((uintptr_t)p & 7) == 0)
         return *(const damacy__u32x2*)p;
     return damacy__gather8(p, 8, f->src, f->src + f->size);
 }
-
-template <bool IS_ALIGNED = false>
-DAMACY__INLINE uint32_t damacy__plane4(const damacy__filtered* f, const uint8_t* p)
+template <bool IS_ALIGNED>
+DAMACY__INLINE uint32_t damacy__plane4(const damacy__filtered* f, uint32_t b, uint32_t i,
+                                       uint32_t k)
 {
+    const uint8_t* const p = f->src + (uint64_t)b * f->n + i + k;
     if (IS_ALIGNED || ((uintptr_t)p & 3) == 0)
         return *(const uint32_t*)p;
     return damacy__gather8(p, 4, f->src, f->src + f->size).x;
+}
+
+// The same of planes that lie apart, without a branch, so that loads do not wait for each other:
+// all of the words of eight bytes, or four, that hold some of them.
+DAMACY__INLINE const uint8_t* damacy__plane_at(const damacy__apart* f, uint32_t b)
+{
+    const damacy__u32x2 at = damacy__lds64(f->planes + 8 * b);
+    return (const uint8_t*)(uintptr_t)((uint64_t)at.y << 32 | at.x);
+}
+template <bool IS_ALIGNED>
+DAMACY__INLINE damacy__u32x2 damacy__plane8(const damacy__apart* f, uint32_t b, uint32_t i,
+                                            uint32_t k)
+{
+    const uint8_t* const p = damacy__plane_at(f, b) + i + k;
+    const uint32_t skew = (uint32_t)(uintptr_t)p & 7;
+    const damacy__u32x2* const words = (const damacy__u32x2*)(const void*)(p - skew);
+    damacy__u32x2 high = {0, 0}, r;
+    const damacy__u32x2 low = words[0];
+    if (skew)
+        high = words[1];
+    const uint32_t middle = skew < 4 ? low.y : high.x;
+    r.x = damacy__funnel_right(skew < 4 ? low.x : low.y, middle, 8 * skew);
+    r.y = damacy__funnel_right(middle, skew < 4 ? high.x : high.y, 8 * skew);
+    return r;
+}
+template <bool IS_ALIGNED>
+DAMACY__INLINE uint32_t damacy__plane4(const damacy__apart* f, uint32_t b, uint32_t i, uint32_t k)
+{
+    const uint8_t* const p = damacy__plane_at(f, b) + i + k;
+    const uint32_t skew = (uint32_t)(uintptr_t)p & 3;
+    const uint32_t* const words = (const uint32_t*)(const void*)(p - skew);
+    uint32_t high = 0;
+    const uint32_t low = words[0];
+    if (skew)
+        high = words[1];
+    return damacy__funnel_right(low, high, 8 * skew);
 }
 
 // Bytes a0 b0 a1 b1 and a2 b2 a3 b3.
@@ -59,18 +105,17 @@ DAMACY__INLINE damacy__u32x4 damacy__transpose4(uint32_t a, uint32_t b, uint32_t
 }
 
 // Elements [begin, end), multiples of 8 but for the block's last, to a 16-byte aligned dst. AHEAD
-// times 8 of a thread are asked for before the first are stored.
-template <uint32_t AHEAD, bool IS_ALIGNED>
-DAMACY__INLINE uint32_t damacy__unshuffle2_some(const damacy__filtered* f, uint32_t first,
-                                                uint32_t whole)
+// times 8 of a thread are asked for before the first are stored. F: damacy__filtered or _apart.
+template <uint32_t AHEAD, bool IS_ALIGNED, class F>
+DAMACY__INLINE uint32_t damacy__unshuffle2_some(const F* f, uint32_t first, uint32_t whole)
 {
     const uint32_t step = 8 * blockDim.x;
     for (; first < whole && AHEAD * step - step < whole - first; first += AHEAD * step) {
         damacy__u32x2 a[AHEAD], b[AHEAD];
 #pragma unroll
         for (uint32_t k = 0; k < AHEAD; k++) {
-            a[k] = damacy__plane8<IS_ALIGNED>(f, f->src + first + k * step);
-            b[k] = damacy__plane8<IS_ALIGNED>(f, f->src + f->n + first + k * step);
+            a[k] = damacy__plane8<IS_ALIGNED>(f, 0, first, k * step);
+            b[k] = damacy__plane8<IS_ALIGNED>(f, 1, first, k * step);
         }
 #pragma unroll
         for (uint32_t k = 0; k < AHEAD; k++)
@@ -78,29 +123,26 @@ DAMACY__INLINE uint32_t damacy__unshuffle2_some(const damacy__filtered* f, uint3
     }
     return first;
 }
-template <uint32_t AHEAD, bool IS_ALIGNED>
-DAMACY__INLINE void damacy__unshuffle2(const damacy__filtered* f, uint32_t begin, uint32_t end)
+template <uint32_t AHEAD, bool IS_ALIGNED, class F>
+DAMACY__INLINE void damacy__unshuffle2(const F* f, uint32_t begin, uint32_t end)
 {
     const uint32_t first = begin + 8 * threadIdx.x, whole = end & ~7u;
     damacy__unshuffle2_some<1, IS_ALIGNED>(
         f, damacy__unshuffle2_some<AHEAD, IS_ALIGNED>(f, first, whole), whole);
 }
 
-template <uint32_t AHEAD, bool IS_ALIGNED>
-DAMACY__INLINE uint32_t damacy__unshuffle4_some(const damacy__filtered* f, uint32_t first,
-                                                uint32_t whole)
+template <uint32_t AHEAD, bool IS_ALIGNED, class F>
+DAMACY__INLINE uint32_t damacy__unshuffle4_some(const F* f, uint32_t first, uint32_t whole)
 {
     const uint32_t step = 4 * blockDim.x;
-    const uint64_t n = f->n;
     for (; first < whole && AHEAD * step - step < whole - first; first += AHEAD * step) {
         damacy__u32x4 v[AHEAD];
 #pragma unroll
         for (uint32_t k = 0; k < AHEAD; k++) {
-            const uint8_t* p = f->src + first + k * step;
-            v[k].x = damacy__plane4<IS_ALIGNED>(f, p);
-            v[k].y = damacy__plane4<IS_ALIGNED>(f, p + n);
-            v[k].z = damacy__plane4<IS_ALIGNED>(f, p + 2 * n);
-            v[k].w = damacy__plane4<IS_ALIGNED>(f, p + 3 * n);
+            v[k].x = damacy__plane4<IS_ALIGNED>(f, 0, first, k * step);
+            v[k].y = damacy__plane4<IS_ALIGNED>(f, 1, first, k * step);
+            v[k].z = damacy__plane4<IS_ALIGNED>(f, 2, first, k * step);
+            v[k].w = damacy__plane4<IS_ALIGNED>(f, 3, first, k * step);
         }
 #pragma unroll
         for (uint32_t k = 0; k < AHEAD; k++)
@@ -109,26 +151,25 @@ DAMACY__INLINE uint32_t damacy__unshuffle4_some(const damacy__filtered* f, uint3
     }
     return first;
 }
-template <uint32_t AHEAD, bool IS_ALIGNED>
-DAMACY__INLINE void damacy__unshuffle4(const damacy__filtered* f, uint32_t begin, uint32_t end)
+template <uint32_t AHEAD, bool IS_ALIGNED, class F>
+DAMACY__INLINE void damacy__unshuffle4(const F* f, uint32_t begin, uint32_t end)
 {
     const uint32_t first = begin + 4 * threadIdx.x, whole = end & ~3u;
     damacy__unshuffle4_some<1, IS_ALIGNED>(
         f, damacy__unshuffle4_some<AHEAD, IS_ALIGNED>(f, first, whole), whole);
 }
 
-DAMACY__INLINE void damacy__unshuffle8(const damacy__filtered* f, uint32_t begin, uint32_t end)
+template <bool IS_ALIGNED, class F>
+DAMACY__INLINE void damacy__unshuffle8(const F* f, uint32_t begin, uint32_t end)
 {
 #pragma unroll 2
     for (uint32_t i = begin + 4 * threadIdx.x; i < (end & ~3u); i += 4 * blockDim.x) {
-        const uint8_t* p = f->src + i;
-        const uint64_t n = f->n;
-        const damacy__u32x4 a =
-            damacy__transpose4(damacy__plane4(f, p), damacy__plane4(f, p + n),
-                               damacy__plane4(f, p + 2 * n), damacy__plane4(f, p + 3 * n));
-        const damacy__u32x4 b =
-            damacy__transpose4(damacy__plane4(f, p + 4 * n), damacy__plane4(f, p + 5 * n),
-                               damacy__plane4(f, p + 6 * n), damacy__plane4(f, p + 7 * n));
+        const damacy__u32x4 a = damacy__transpose4(
+            damacy__plane4<IS_ALIGNED>(f, 0, i, 0), damacy__plane4<IS_ALIGNED>(f, 1, i, 0),
+            damacy__plane4<IS_ALIGNED>(f, 2, i, 0), damacy__plane4<IS_ALIGNED>(f, 3, i, 0));
+        const damacy__u32x4 b = damacy__transpose4(
+            damacy__plane4<IS_ALIGNED>(f, 4, i, 0), damacy__plane4<IS_ALIGNED>(f, 5, i, 0),
+            damacy__plane4<IS_ALIGNED>(f, 6, i, 0), damacy__plane4<IS_ALIGNED>(f, 7, i, 0));
         damacy__u32x4 v;
         v.x = a.x;
         v.y = b.x;
@@ -239,69 +280,116 @@ template <uint32_t N> DAMACY__INLINE void damacy__swap_pieces(damacy__u32x4* v)
     }
 }
 
-// The 32 elements from i on: 2 * WIDTH pieces of 16 bytes.
-template <uint32_t WIDTH>
-DAMACY__INLINE void damacy__unbitshuffle_some(const damacy__filtered* f, uint32_t i,
+// Four bytes at p, by the words that hold them.
+template <bool IS_ALIGNED> DAMACY__INLINE uint32_t damacy__row4(const uint8_t* p)
+{
+    const uint32_t skew = IS_ALIGNED ? 0 : (uint32_t)(uintptr_t)p & 3;
+    const uint32_t* const words = (const uint32_t*)(const void*)(p - skew);
+    return IS_ALIGNED ? words[0] : damacy__funnel_right(words[0], words[1], 8 * skew);
+}
+
+// Bytes [byte, byte + N) of the 32 elements from i on, N 1 or 2, side by side: 2 * N pieces of 16
+// bytes.
+template <uint32_t N, bool IS_ALIGNED>
+DAMACY__INLINE void damacy__unbitshuffle_some(const damacy__filtered* f, uint32_t i, uint32_t byte,
                                               damacy__u32x4* out)
 {
-    const uint32_t row = f->n / 8;
-    uint32_t v[WIDTH][8];
+    const uint64_t row = f->n / 8;
+    uint32_t v[N][8];
 #pragma unroll
-    for (uint32_t b = 0; b < WIDTH; b++) {
+    for (uint32_t b = 0; b < N; b++) {
         uint32_t rows[8];
 #pragma unroll
         for (uint32_t k = 0; k < 8; k++)
-            rows[k] = *(const uint32_t*)(f->src + (uint64_t)(8 * b + k) * row + i / 8);
+            rows[k] = damacy__row4<IS_ALIGNED>(f->src + (8 * (byte + b) + k) * row + i / 8);
         damacy__gather_bits(rows, v[b]);
     }
 #pragma unroll
-    for (uint32_t m = 0; m < 8; m += 4 / WIDTH) { // four words of output
-        damacy__u32x4& o = out[m / (4 / WIDTH)];
-        if constexpr (WIDTH == 1) {
+    for (uint32_t m = 0; m < 8; m += 4 / N) { // four words of output
+        damacy__u32x4& o = out[m / (4 / N)];
+        if constexpr (N == 1) {
             o.x = v[0][m];
             o.y = v[0][m + 1];
             o.z = v[0][m + 2];
             o.w = v[0][m + 3];
-        } else if constexpr (WIDTH == 2) {
-            const damacy__u32x2 a = damacy__zip(v[0][m], v[WIDTH / 2][m]);
-            const damacy__u32x2 b = damacy__zip(v[0][m + 1], v[WIDTH / 2][m + 1]);
+        } else {
+            const damacy__u32x2 a = damacy__zip(v[0][m], v[N - 1][m]);
+            const damacy__u32x2 b = damacy__zip(v[0][m + 1], v[N - 1][m + 1]);
             o.x = a.x;
             o.y = a.y;
             o.z = b.x;
             o.w = b.y;
-        } else {
-            o = damacy__transpose4(v[0][m], v[WIDTH / 4][m], v[WIDTH / 2][m], v[WIDTH - 1][m]);
         }
     }
 }
 
-// Elements [begin, end), multiples of 32; rows are 4-byte aligned and dst 16-byte aligned. Lanes
-// exchange what they have made, so that neighbours write neighbouring bytes; of elements of 4 bytes
-// each has whole sectors anyway. Whole warps call this.
-template <uint32_t WIDTH>
+// Halfwords of a and b side by side: eight words.
+DAMACY__INLINE void damacy__zip_halves(damacy__u32x4 a, damacy__u32x4 b, damacy__u32x4* low,
+                                       damacy__u32x4* high)
+{
+    low->x = damacy__bytes(a.x, b.x, 0x5410);
+    low->y = damacy__bytes(a.x, b.x, 0x7632);
+    low->z = damacy__bytes(a.y, b.y, 0x5410);
+    low->w = damacy__bytes(a.y, b.y, 0x7632);
+    high->x = damacy__bytes(a.z, b.z, 0x5410);
+    high->y = damacy__bytes(a.z, b.z, 0x7632);
+    high->z = damacy__bytes(a.w, b.w, 0x5410);
+    high->w = damacy__bytes(a.w, b.w, 0x7632);
+}
+
+// WIDTH / 2 neighbouring lanes have two bytes each of the same 32 elements, in order, and each gets
+// 64 / WIDTH whole elements: four pieces of 16 bytes either way.
+template <uint32_t WIDTH> DAMACY__INLINE void damacy__join_halves(damacy__u32x4* v)
+{
+    if constexpr (WIDTH == 4) {
+        damacy__u32x4 a[2] = {v[0], v[2]}, b[2] = {v[1], v[3]};
+        damacy__swap_pieces<2>(a);
+        damacy__swap_pieces<2>(b);
+        damacy__zip_halves(a[0], a[1], &v[0], &v[1]);
+        damacy__zip_halves(b[0], b[1], &v[2], &v[3]);
+    } else if constexpr (WIDTH == 8) {
+        damacy__u32x4 low[2], high[2];
+        damacy__swap_pieces<4>(v);
+        damacy__zip_halves(v[0], v[1], &low[0], &low[1]);
+        damacy__zip_halves(v[2], v[3], &high[0], &high[1]);
+#pragma unroll
+        for (uint32_t k = 0; k < 2; k++) {
+            const damacy__u32x4 a = low[k], b = high[k];
+            v[2 * k].x = a.x;
+            v[2 * k].y = b.x;
+            v[2 * k].z = a.y;
+            v[2 * k].w = b.y;
+            v[2 * k + 1].x = a.z;
+            v[2 * k + 1].y = b.z;
+            v[2 * k + 1].z = a.w;
+            v[2 * k + 1].w = b.w;
+        }
+    }
+}
+
+// Elements [begin, end), multiples of 32; dst is 16-byte aligned. Lanes exchange what they have
+// made, so that neighbours write neighbouring bytes. Whole warps call this.
+template <uint32_t WIDTH, bool IS_ALIGNED>
 DAMACY__INLINE void damacy__unbitshuffle(const damacy__filtered* f, uint32_t begin, uint32_t end)
 {
-    constexpr uint32_t N = WIDTH == 1 ? 2 : 4; // pieces of a lane
+    constexpr uint32_t N = WIDTH == 1 ? 2 : 4;        // pieces of a lane
+    constexpr uint32_t G = WIDTH > 2 ? WIDTH / 2 : 1; // lanes that share 32 elements
+    constexpr uint32_t E = 32 / G;                    // elements of a lane
     const uint32_t lane = damacy__lane(), k = lane & (N - 1);
 
-    for (uint32_t first = begin + 32 * (threadIdx.x - lane); first < end;
-         first += 32 * blockDim.x) {
-        const uint32_t i = first + 32 * lane;
-        if constexpr (WIDTH == 4) {
-            if (i < end)
-                damacy__unbitshuffle_some<WIDTH>(f, i,
-                                                 (damacy__u32x4*)(f->dst + (uint64_t)WIDTH * i));
-        } else {
-            damacy__u32x4 out[N] = {};
-            if (i < end)
-                damacy__unbitshuffle_some<WIDTH>(f, i, out);
-            damacy__swap_pieces<N>(out);
+    for (uint32_t first = begin + E * (threadIdx.x - lane); first < end; first += E * blockDim.x) {
+        const uint32_t i = first + E * lane;
+        damacy__u32x4 out[N] = {};
+        if (i < end)
+            damacy__unbitshuffle_some<(WIDTH == 1 ? 1 : 2), IS_ALIGNED>(f, i & ~31u,
+                                                                        2 * (lane & (G - 1)), out);
+        damacy__join_halves<WIDTH>(out);
+        damacy__swap_pieces<N>(out);
 #pragma unroll
-            for (uint32_t m = 0; m < N; m++) { // of the lane m of the group
-                const uint32_t from = i + 32 * m - 32 * k;
-                if (from < end)
-                    *((damacy__u32x4*)(f->dst + (uint64_t)WIDTH * from) + k) = out[m];
-            }
+        for (uint32_t m = 0; m < N; m++) { // of the lane m of the group
+            const uint32_t from = i + E * m - E * k;
+            if (from < end)
+                *((damacy__u32x4*)(f->dst + (uint64_t)WIDTH * from) + k) = out[m];
         }
     }
 }
@@ -348,25 +436,42 @@ DAMACY__INLINE void damacy__unshuffle_piece(const damacy__filtered* f, uint32_t 
         damacy__unshuffle4<AHEAD, false>(f, begin, end);
         done = end & ~3u;
     } else if (aligned && f->width == 8) {
-        damacy__unshuffle8(f, begin, end);
+        damacy__unshuffle8<false>(f, begin, end);
         done = end & ~3u;
     }
     if (done < end)
         damacy__unshuffle_any(f, done * f->width, end * f->width);
 }
 
+// Of bits; `begin` is a multiple of 32. Returns up to where it came. Words at other than 4-byte
+// boundaries are read with some of the bytes behind them, which the block's last ones lack.
+template <bool IS_ALIGNED>
+DAMACY__INLINE uint32_t damacy__unbitshuffle_words(const damacy__filtered* f, uint32_t begin,
+                                                   uint32_t end)
+{
+    const uint32_t whole = (IS_ALIGNED || end < f->n ? end : end - 1) & ~31u;
+    if (f->width == 1)
+        damacy__unbitshuffle<1, IS_ALIGNED>(f, begin, whole);
+    else if (f->width == 2)
+        damacy__unbitshuffle<2, IS_ALIGNED>(f, begin, whole);
+    else if (f->width == 4)
+        damacy__unbitshuffle<4, IS_ALIGNED>(f, begin, whole);
+    else if (f->width == 8)
+        damacy__unbitshuffle<8, IS_ALIGNED>(f, begin, whole);
+    else
+        return begin;
+    return whole;
+}
 DAMACY__INLINE void damacy__unbitshuffle_piece(const damacy__filtered* f, uint32_t begin,
                                                uint32_t end)
 {
-    const bool aligned = (((uintptr_t)f->dst & 15) | ((uintptr_t)f->src & 3) | (f->n / 8 & 3)) == 0;
-    if (aligned && f->width == 1)
-        damacy__unbitshuffle<1>(f, begin, end);
-    else if (aligned && f->width == 2)
-        damacy__unbitshuffle<2>(f, begin, end);
-    else if (aligned && f->width == 4)
-        damacy__unbitshuffle<4>(f, begin, end);
-    else
-        damacy__unbitshuffle_any(f, begin, end);
+    const bool is_aligned = (((uintptr_t)f->src & 3) | (f->n / 8 & 3)) == 0;
+    uint32_t done = begin;
+    if (((uintptr_t)f->dst & 15) == 0)
+        done = is_aligned ? damacy__unbitshuffle_words<true>(f, begin, end)
+                          : damacy__unbitshuffle_words<false>(f, begin, end);
+    if (done < end)
+        damacy__unbitshuffle_any(f, done, end);
 }
 
 // Undoes the filter of `piece` elements from `begin` on. The block's rest, and all of one whose
@@ -396,13 +501,34 @@ DAMACY__INLINE void damacy__unfilter_piece(const damacy__filtered* f, bool is_bi
 // Undoes the byte shuffle of a whole block if it is one of the usual ones; else false.
 DAMACY__INLINE bool damacy__unshuffle_simple(const damacy__filtered* f)
 {
-    if ((((uintptr_t)f->dst | (uintptr_t)f->src | f->n) & 15) || f->size != f->n * f->width)
+    if (((uintptr_t)f->dst | (uintptr_t)f->src) & 15 || f->n & 7 || f->size != f->n * f->width)
         return false;
     if (f->width == 2)
         damacy__unshuffle2<8, true>(f, 0, f->n);
     else if (f->width == 4)
         damacy__unshuffle4<4, true>(f, 0, f->n);
+    else if (f->width == 8)
+        damacy__unshuffle8<true>(f, 0, f->n);
     else
         return false;
     return true;
+}
+
+// Undoes the byte shuffle of elements [begin, end), multiples of 8, of a block whose `width`
+// planes, 2, 4 or 8, lie apart. The block's last eight go byte by byte: behind them nothing may be
+// read.
+template <uint32_t AHEAD>
+DAMACY__INLINE void damacy__unshuffle_apart(const damacy__apart* f, uint32_t width, uint32_t begin,
+                                            uint32_t end)
+{
+    const uint32_t to = end == f->n ? end - 8 : end;
+    if (width == 2)
+        damacy__unshuffle2<AHEAD, false>(f, begin, to);
+    else if (width == 4)
+        damacy__unshuffle4<AHEAD, false>(f, begin, to);
+    else
+        damacy__unshuffle8<false>(f, begin, to);
+    if (to != end && threadIdx.x < 8 * width)
+        f->dst[(uint64_t)to * width + threadIdx.x] =
+            damacy__plane_at(f, threadIdx.x % width)[to + threadIdx.x / width];
 }

@@ -14,7 +14,7 @@
 #define DAMACY__LINE_INFO false
 #endif
 
-enum { DAMACY__COMPILE_SOURCES = 64, DAMACY__COMPILE_DEFINES = 24 };
+enum { DAMACY__COMPILE_SOURCES = 80, DAMACY__COMPILE_DEFINES = 24 };
 
 /* A file that the compiler sees. */
 typedef struct damacy__source {

@@ -13,6 +13,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/blosc.cu", damacy__source_blosc_cu},
     {"kernels/blosc_abi.h", damacy__source_blosc_abi_h},
     {"kernels/blosc_finish.cuh", damacy__source_blosc_finish_cuh},
+    {"kernels/blosc_planes.cuh", damacy__source_blosc_planes_cuh},
     {"kernels/bytes.cuh", damacy__source_bytes_cuh},
     {"kernels/cast.cuh", damacy__source_cast_cuh},
     {"kernels/codec.cu", damacy__source_codec_cu},
@@ -23,6 +24,7 @@ static const damacy__source damacy__sources[] = {
     {"kernels/lz4_abi.h", damacy__source_lz4_abi_h},
     {"kernels/lz4_decode.cuh", damacy__source_lz4_decode_cuh},
     {"kernels/lz4_long.cuh", damacy__source_lz4_long_cuh},
+    {"kernels/lz4_planes.cuh", damacy__source_lz4_planes_cuh},
     {"kernels/lz4_shrunk.cuh", damacy__source_lz4_shrunk_cuh},
     {"kernels/lz4_sparse.cuh", damacy__source_lz4_sparse_cuh},
     {"kernels/lz4_team.cuh", damacy__source_lz4_team_cuh},
@@ -69,3 +71,5 @@ static const damacy__source damacy__sources[] = {
     {"kernels/zstd_tables.cuh", damacy__source_zstd_tables_cuh},
     {"kernels/zstd_trees.cuh", damacy__source_zstd_trees_cuh},
 };
+static_assert(sizeof damacy__sources / sizeof damacy__sources[0] <= DAMACY__COMPILE_SOURCES,
+              "there is room for all texts");

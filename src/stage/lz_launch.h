@@ -356,6 +356,7 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
                                 damacy__div_up(w.max_jobs, 32), 1024, 0, parameters, err));
     parameters[0] = &lz4;
+    lz4.chunks = w.chunks;
     lz4.n_multiprocessors = (uint32_t)device->n_multiprocessors;
     lz4.team_most = DAMACY__LZ4_TEAM_BLOSC_PER * lz4.n_multiprocessors;
     lz4.team_some = DAMACY__LZ4_TEAM_BLOSC_SOME_PER * lz4.n_multiprocessors;

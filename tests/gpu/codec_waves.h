@@ -3,20 +3,27 @@
 #pragma once
 
 // `rare` decides how dense the chunks are: high bytes are those `row` voxels before but for one in
-// so many; low bytes are noise.
+// so many; the lowest bytes are noise.
 struct codec_wave {
     unsigned n, n_voxels, row, rare;
     unsigned bits;         // shuffled by bits is one chunk in so many; 0: none
     unsigned n_blocks = 1; // of a chunk, a frame each
+    const char* codec = "zstd";
+    unsigned width = 2; // bytes of a voxel
+    unsigned step = 1;  // voxels that one chunk has more than the one before
+    bool is_measured = false; // limits of this very wave, whose streams are smaller than is usual
 };
 
 static codec_bytes codec_voxels(const codec_wave& wave, size_t n, uint64_t* seed)
 {
-    codec_bytes v(2 * n);
+    const size_t w = wave.width;
+    codec_bytes v(w * n);
     for (size_t i = 0; i < n; i++) {
         const bool is_new = i < wave.row || (test_random(seed) >> 33) % wave.rare == 0;
-        v[2 * i] = (uint8_t)(test_random(seed) >> 56);
-        v[2 * i + 1] = is_new ? (uint8_t)(test_random(seed) >> 56) : v[2 * (i - wave.row) + 1];
+        for (size_t k = 0; k < w; k++) {
+            v[w * i + k] =
+                k == 0 || is_new ? (uint8_t)(test_random(seed) >> 56) : v[w * (i - wave.row) + k];
+        }
     }
     return v;
 }
@@ -30,11 +37,11 @@ static void check_codec_wave(codec_machine& m, const codec_wave& wave, uint64_t*
 
     for (unsigned i = 0; i < n_kinds; i++) {
         const bool is_bits = wave.bits && i % wave.bits == wave.bits - 1;
-        raw.push_back(codec_voxels(wave, wave.n_voxels + i, seed));
+        raw.push_back(codec_voxels(wave, wave.n_voxels + wave.step * i, seed));
         packed.push_back(codec_bytes(raw[i].size() + 4096));
         packed[i].resize((size_t)blosc_compress_ctx(
-            5, is_bits ? 2 : 1, 2, raw[i].size(), raw[i].data(), packed[i].data(), packed[i].size(),
-            "zstd", raw[i].size() / wave.n_blocks, 1));
+            5, is_bits ? 2 : 1, wave.width, raw[i].size(), raw[i].data(), packed[i].data(),
+            packed[i].size(), wave.codec, raw[i].size() / wave.n_blocks, 1));
     }
     for (unsigned i = 0; i < wave.n; i++) {
         codec_frame& f = frames[i];
@@ -45,7 +52,9 @@ static void check_codec_wave(codec_machine& m, const codec_wave& wave, uint64_t*
                 (uint8_t)(1 << (test_random(seed) >> 61));
         }
     }
-    m.must(m.run(frames, codec_options()));
+    codec_options options;
+    options.is_measured = wave.is_measured;
+    m.must(m.run(frames, options));
     for (unsigned i = 0; i < wave.n; i++) {
         const codec_frame& f = frames[i];
         codec_bytes expected = raw[i % n_kinds];

@@ -46,6 +46,13 @@ struct limits {
     uint32_t jobs = 4096, moves = 4096;
     uint64_t scratch = ~0ull; // as much as is documented to be enough
     uint32_t parts = 3;
+    uint32_t way = 4; // of LZ4, one of the first four; 4: by the number of streams
+};
+
+// What is there once streams have been decoded, before what is left is unfiltered.
+struct findings {
+    uint32_t n_moves = 0;
+    std::vector<damacy__blosc_chunk> records;
 };
 
 static uint32_t zstd_status(const damacy__job& job)
@@ -72,7 +79,8 @@ static void make_moves(const damacy__blosc_wave& wave)
 }
 
 // Runs the chunks as one wave. Checks that nothing outside their outputs was written.
-static void run(std::vector<chunk>& chunks, unsigned skew = 0, limits limit = limits())
+static void run(std::vector<chunk>& chunks, unsigned skew = 0, limits limit = limits(),
+                findings* found = nullptr)
 {
     const uint32_t n = (uint32_t)chunks.size();
     std::vector<damacy__job> jobs(n), lz4_jobs(limit.jobs), zstd_jobs(limit.jobs);
@@ -132,7 +140,12 @@ static void run(std::vector<chunk>& chunks, unsigned skew = 0, limits limit = li
     simt::launch(dim3((n + 31) / 32), dim3(1024), [&] { damacy_blosc_parse(wave); });
     CHECK(n_lz4 <= limit.jobs && n_zstd <= limit.jobs && counters.n_moves <= limit.moves);
     if (n_lz4)
-        lz4_run(lz4_jobs.data(), lz4_results.data(), &n_lz4, n_lz4, lz4_ways[n_lz4 % 4]);
+        lz4_run(lz4_jobs.data(), lz4_results.data(), &n_lz4, n_lz4,
+                lz4_ways[limit.way < 4 ? limit.way : n_lz4 % 4], records.data());
+    if (found) {
+        found->n_moves = counters.n_moves;
+        found->records = records;
+    }
     for (uint32_t i = 0; i < n_zstd; i++) {
         memset(&zstd_results[i], 0, sizeof zstd_results[i]);
         zstd_results[i].status = zstd_status(zstd_jobs[i]);
@@ -341,10 +354,81 @@ TEST(large_pieces_go_through_every_fast_path)
         std::vector<chunk> chunks;
         std::vector<bytes> raw;
         for (unsigned width : {1u, 2u, 4u, 8u}) {
+            const size_t odd = 24008 * width; // bits of 3,001 bytes a row
             raw.push_back(sample(70000, width, 0, &seed));
             chunks.push_back(chunk_of(pack(raw.back(), "lz4", 5, shuffle, width, 65536), 70000));
+            raw.push_back(sample(odd, width, 0, &seed));
+            chunks.push_back(chunk_of(pack(raw.back(), "lz4", 5, shuffle, width, odd), odd));
         }
         check_wave(chunks, raw, 16);
+    }
+}
+
+// Counts in elements of `width` bytes: the low byte is noise, which blosc stores, the next is not.
+static bytes noisy(size_t n, unsigned width, uint64_t* seed)
+{
+    bytes raw(n * width);
+    for (size_t i = 0; i < n; i++) {
+        raw[i * width] = (uint8_t)test_random(seed);
+        raw[i * width + 1] = (uint8_t)(i / 3 % 7);
+    }
+    return raw;
+}
+
+TEST(blocks_of_planes_are_unshuffled_by_teams_without_moves)
+{
+    uint64_t seed = test_seed();
+    for (unsigned width : {2u, 4u, 8u})
+        for (uint32_t way = 0; way < 4; way++) {
+            std::vector<chunk> chunks;
+            std::vector<bytes> raw;
+            limits limit;
+            findings found;
+            for (size_t n : {2048u, 5000u, 4104u}) { // whole blocks alone; and with a rest
+                raw.push_back(noisy(n, width, &seed));
+                chunks.push_back(
+                    chunk_of(write(raw.back(), width, 1024 * width, true, false), n * width));
+            }
+            limit.way = way;
+            run(chunks, 0, limit, &found);
+            CHECK(found.n_moves <= 2); // rests alone
+            for (size_t i = 0; i < chunks.size(); i++) {
+                const damacy__blosc_chunk& c = found.records[i];
+                CHECK(c.filter == DAMACY__BLOSC_FILTER_PLANES && c.n_jobs >= 2);
+                CHECK(c.n_apart == c.size / c.block_size); // the low bytes
+                CHECK(c.n_filtered == (way ? c.size / c.block_size : 0));
+                CHECK(chunks[i].result.status == DAMACY__JOB_OK && chunks[i].out == raw[i]);
+            }
+        }
+}
+
+TEST(a_block_with_a_wrong_plane_is_refused_and_others_are_not)
+{
+    uint64_t seed = test_seed();
+    for (uint32_t way = 0; way < 3; way++) {
+        std::vector<chunk> chunks;
+        std::vector<bytes> raw;
+        limits limit;
+        findings found;
+        for (size_t i = 0; i < 3; i++) {
+            raw.push_back(noisy(4096, 4, &seed));
+            chunks.push_back(chunk_of(write(raw.back(), 4, 8192, true, false), 4096 * 4));
+        }
+        bytes& src = chunks[1].src; // a match of the last plane from beyond what is there
+        uint32_t at = damacy__load_u32(&src[DAMACY__BLOSC_START]) + 4;
+        for (uint32_t k = 0; k < 3; k++)
+            at += damacy__load_u32(&src[at - 4]) + 4;
+        const uint32_t n_literals = src[at] >> 4;
+        CHECK(n_literals < 15);
+        src[at + 1 + n_literals] = src[at + 2 + n_literals] = 255;
+        limit.way = way;
+        run(chunks, 0, limit, &found);
+        for (size_t i = 0; i < 3; i++) {
+            CHECK(found.records[i].filter == DAMACY__BLOSC_FILTER_PLANES);
+            CHECK(found.records[i].n_filtered == (way == 0 ? 0 : i == 1 ? 1 : 2));
+            CHECK(i == 1 ? chunks[1].result.status == DAMACY__JOB_BAD_OFFSET
+                         : chunks[i].result.status == DAMACY__JOB_OK && chunks[i].out == raw[i]);
+        }
     }
 }
 
@@ -514,7 +598,7 @@ TEST(what_does_not_fit_a_table_gets_need_scratch_and_the_rest_decodes)
             chunks.push_back(chunk_of(write(raw[i], 2, 512, true, false), raw[i].size()));
         }
         unsigned n_failed = 0;
-        run(chunks, 0, limit);
+        run(chunks, turn % 3 == 1, limit); // unaligned outputs have no planes without moves
         for (unsigned i = 0; i < 9; i++) {
             n_failed += chunks[i].result.status == DAMACY__JOB_NEED_SCRATCH;
             if (chunks[i].result.status != DAMACY__JOB_NEED_SCRATCH) {

@@ -220,8 +220,12 @@ static void run_wave(uint64_t seed, bool corrupt, uint32_t execute)
              DAMACY_OK);
 
     const auto chunks = get<damacy__blosc_chunk>(on_device.chunks, n_chunks);
-    for (uint32_t i = 0; i < n_chunks; i++) // by execution, where that has whole blocks
-        CHECK_EQ(chunks[i].n_filtered, i == 1 && !corrupt ? chunks[i].n_jobs : 0);
+    // by execution, where that has whole blocks, and by teams, of streams that are planes
+    for (uint32_t i = 0; i < n_chunks; i++)
+        CHECK_EQ(chunks[i].n_filtered,
+                 chunks[i].filter == DAMACY__BLOSC_FILTER_PLANES || (i == 1 && !corrupt)
+                     ? chunk_size / chunks[i].block_size
+                     : 0);
     const auto results = get<damacy__job_result>(call.results, n_chunks);
     const auto plain_results = get<damacy__job_result>(plain_results_at, n_plain);
     const auto decoded = get<uint8_t>(dst, chunk_size * (n_chunks + n_plain));
