@@ -448,12 +448,14 @@ DAMACY__INLINE void damacy__lz4_run(damacy__lz4_state* s, uint32_t memory, uint3
 #endif
 
 // Whether teams are faster at a wave of n than a warp a block, by 32 of its jobs: if blocks shrink,
-// but not to a few long sequences, or if there are a few blocks more than warps are held.
+// but not to a few long sequences, or if there are a few blocks more than warps are held. Streams
+// of up to 8 planes take turns in a table, and so do those that are looked at.
 DAMACY__INLINE bool damacy__lz4_is_team_kind(const damacy__lz4_wave* wave, uint32_t n)
 {
     const uint32_t held = DAMACY__LZ4_WARPS * wave->n_multiprocessors;
-    const uint64_t index = (uint64_t)n * damacy__lane() / 32;
-    const damacy__job* const job = (const damacy__job*)(uintptr_t)wave->jobs + index;
+    const uint32_t lane = damacy__lane(), first = (uint32_t)((uint64_t)n * lane / 32);
+    const damacy__job* const job =
+        (const damacy__job*)(uintptr_t)wave->jobs + damacy__min((first & ~7u) | (lane & 7), n - 1);
     const uint64_t most = DAMACY__JOB_SIZE_MAX;
     const uint64_t room = job->dst_capacity < most ? job->dst_capacity : most;
     const uint64_t size = job->src_size < most ? job->src_size : most;

@@ -286,6 +286,30 @@ TEST(teams_have_waves_that_shrink_as_they_like_it)
     }
 }
 
+// Streams of a blosc block are neighbours, a plane each, of which one shrinks and the others do not.
+TEST(a_wave_of_planes_is_not_taken_for_one_of_them)
+{
+    lz4_shrunk_times = 24;
+    for (const uint32_t width : {2u, 4u, 8u}) {
+        for (uint32_t shrinks = 0; shrinks < width; shrinks++) {
+            std::vector<damacy__job> jobs(1024);
+            damacy__lz4_wave wave = {};
+            for (size_t i = 0; i < jobs.size(); i++) {
+                jobs[i].dst_capacity = 64 * 1600;
+                jobs[i].src_size = i % width == shrinks ? 64 * 100 : 64 * 1600;
+            }
+            wave.jobs = (uint64_t)(uintptr_t)jobs.data();
+            wave.team_some = 1024;
+            wave.team_shrink = 2;
+            wave.team_size = DAMACY__LZ4_TEAM_NEVER;
+            uint32_t found[32];
+            simt::launch(dim3(1), dim3(32), 0,
+                         [&] { found[threadIdx.x] = damacy__lz4_team_room(&wave, 1024); });
+            CHECK_EQ(found[0], DAMACY__LZ4_TEAM_NEVER);
+        }
+    }
+}
+
 // A block whose sources all lie before their own step, so that no links are followed.
 static bytes far_block(size_t* size, uint64_t* seed)
 {
