@@ -32,7 +32,7 @@ static void lz4_run_team(const damacy__lz4_wave& wave, uint32_t team)
 
 static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const uint32_t* n_jobs,
                     uint32_t max_jobs, lz4_way way = {true, 0, false, 0, 0},
-                    damacy__blosc_chunk* chunks = nullptr)
+                    damacy__blosc_chunk* chunks = nullptr, uint32_t n_multiprocessors = 0)
 {
     damacy__lz4_wave wave;
 
@@ -42,6 +42,7 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
     wave.results = (uint64_t)(uintptr_t)results;
     wave.max_jobs = max_jobs;
     wave.chunks = (uint64_t)(uintptr_t)chunks;
+    wave.n_multiprocessors = n_multiprocessors;
     wave.team_most = way.team && way.team_size == 0 && way.team_shrink == 0 ? max_jobs : 0;
     wave.team_some = way.team_shrink ? max_jobs : 0;
     wave.team_shrink = way.team_shrink;

@@ -47,6 +47,7 @@ struct limits {
     uint64_t scratch = ~0ull; // as much as is documented to be enough
     uint32_t parts = 3;
     uint32_t way = 4; // of LZ4, one of the first four; 4: by the number of streams
+    uint32_t n_multiprocessors = 0;
 };
 
 // What is there once streams have been decoded, before what is left is unfiltered.
@@ -141,7 +142,8 @@ static void run(std::vector<chunk>& chunks, unsigned skew = 0, limits limit = li
     CHECK(n_lz4 <= limit.jobs && n_zstd <= limit.jobs && counters.n_moves <= limit.moves);
     if (n_lz4)
         lz4_run(lz4_jobs.data(), lz4_results.data(), &n_lz4, n_lz4,
-                lz4_ways[limit.way < 4 ? limit.way : n_lz4 % 4], records.data());
+                lz4_ways[limit.way < 4 ? limit.way : n_lz4 % 4], records.data(),
+                limit.n_multiprocessors);
     if (found) {
         found->n_moves = counters.n_moves;
         found->records = records;
@@ -379,7 +381,8 @@ TEST(blocks_of_planes_are_unshuffled_by_teams_without_moves)
 {
     uint64_t seed = test_seed();
     for (unsigned width : {2u, 4u, 8u})
-        for (uint32_t way = 0; way < 4; way++) {
+        for (uint32_t turn = 0; turn < 5; turn++) {
+            const uint32_t way = turn % 4;
             std::vector<chunk> chunks;
             std::vector<bytes> raw;
             limits limit;
@@ -389,7 +392,8 @@ TEST(blocks_of_planes_are_unshuffled_by_teams_without_moves)
                 chunks.push_back(
                     chunk_of(write(raw.back(), width, 1024 * width, true, false), n * width));
             }
-            limit.way = way;
+            limit.way = turn == 4 ? 1 : way;
+            limit.n_multiprocessors = turn == 4 ? 1000 : 0; // more than streams: not by teams
             run(chunks, 0, limit, &found);
             CHECK(found.n_moves <= 2); // rests alone
             for (size_t i = 0; i < chunks.size(); i++) {
