@@ -210,12 +210,14 @@ static bool write_array(const char* folder, int i, const char* codec, zarr_spec 
 
 int main(int argc, char** argv)
 {
-    zarr_spec spec = {NULL,         {512, 512, 512},
-                      {32, 64, 64}, {256, 256, 512},
-                      "uint16",     2,
-                      false,        3,
-                      131072,       NULL,
-                      fill,         NULL};
+    zarr_spec spec = {.shape = {512, 512, 512},
+                      .chunk = {32, 64, 64},
+                      .shard = {256, 256, 512},
+                      .dtype = "uint16",
+                      .item_size = 2,
+                      .level = 3,
+                      .blosc_block = 131072,
+                      .fill = fill};
     dataset d = {"half-random", 2, 0};
     const char* folder = NULL;
     const char* codec = "zstd";

@@ -68,19 +68,15 @@ DAMACY__INLINE void damacy__blosc_finish(const damacy__blosc_wave* wave, uint32_
     result->status = status;
 }
 
-// Where the planes of a block are.
-typedef struct damacy__blosc_addresses {
-    uint64_t of[8];
-} damacy__blosc_addresses;
-
 // How many blocks of a chunk, the first ones, have been unshuffled already: all, all but a last one
 // that is not whole, or none.
 DAMACY__INLINE uint32_t damacy__blosc_done(const damacy__blosc_chunk* chunk, uint32_t n_blocks)
 {
     const uint32_t n_whole = chunk->size / chunk->block_size;
-    return chunk->n_filtered == n_blocks                                                  ? n_blocks
-           : chunk->filter == DAMACY__BLOSC_FILTER_PLANES && chunk->n_filtered == n_whole ? n_whole
-                                                                                          : 0;
+    if (chunk->n_filtered == n_blocks)
+        return n_blocks;
+    return chunk->filter == DAMACY__BLOSC_FILTER_PLANES && chunk->n_filtered == n_whole ? n_whole
+                                                                                        : 0;
 }
 
 // Elements [begin, begin + piece) of block `b`. `planes`: shared memory for addresses.

@@ -5,6 +5,11 @@
 #include "kernels/blosc_abi.h"
 #include "kernels/shuffle.cuh"
 
+// Where the planes of a block are, as shared memory has it.
+typedef struct damacy__blosc_addresses {
+    uint64_t of[8];
+} damacy__blosc_addresses;
+
 // Where plane i of a whole block is: in the source if it is stored there, else in the image. What
 // parse has accepted is not checked again, but nothing outside the source is read whatever it says.
 DAMACY__INLINE const uint8_t* damacy__blosc_plane(const damacy__blosc_chunk* chunk, uint32_t block,
@@ -24,7 +29,7 @@ DAMACY__INLINE const uint8_t* damacy__blosc_plane(const damacy__blosc_chunk* chu
                      (uint64_t)i * n;
 }
 
-// Writes the addresses of a block's planes to shared memory at `planes`. The first threads; a
+// Writes damacy__blosc_addresses of a block to shared memory at `planes`. The first threads; a
 // barrier follows.
 DAMACY__INLINE void damacy__blosc_find_planes(const damacy__blosc_chunk* chunk, uint32_t block,
                                               uint32_t planes)

@@ -22,8 +22,8 @@ DAMACY__INLINE bool damacy__lz4_is_last_plane(damacy__job* job)
     return damacy__shfl(is_last, 0) != 0;
 }
 
-// A job that a whole team has decoded, as the result says. Shared memory at `base`, 80 bytes of it,
-// may be used.
+// A job that a whole team has decoded, as the result says. Shared memory at `base` may be used for
+// damacy__blosc_addresses and a word.
 DAMACY__INLINE void damacy__lz4_plane(const damacy__lz4_wave* wave, uint32_t base, uint32_t index)
 {
     damacy__job* const job = (damacy__job*)(uintptr_t)wave->jobs + index;
@@ -32,16 +32,17 @@ DAMACY__INLINE void damacy__lz4_plane(const damacy__lz4_wave* wave, uint32_t bas
         return;
     damacy__blosc_chunk* const chunk = (damacy__blosc_chunk*)(uintptr_t)wave->chunks + job->tag;
     const uint32_t block = (uint32_t)((job->dst - chunk->image) / chunk->block_size);
+    const uint32_t answer = base + (uint32_t)sizeof(damacy__blosc_addresses);
     damacy__sync_block(); // the team has stored all, and the result
     if (threadIdx.x < 32) {
         const bool is_last = damacy__lz4_is_last_plane(job);
         if (is_last)
             damacy__blosc_find_planes(chunk, block, base);
         if (threadIdx.x == 0)
-            damacy__sts32(base + 64, is_last);
+            damacy__sts32(answer, is_last);
     }
     damacy__sync_block();
-    if (!damacy__lds32(base + 64))
+    if (!damacy__lds32(answer))
         return;
     const damacy__apart f = damacy__blosc_apart(chunk, block, base);
     damacy__unshuffle_apart<4>(&f, chunk->type_size, 0, f.n);

@@ -14,7 +14,7 @@ typedef struct damacy__filtered {
     uint32_t n;         // elements
 } damacy__filtered;
 
-// A block whose planes, a byte of all elements each, lie apart; WIDTH of them, as callers know.
+// A block whose planes, a byte of all elements each, lie apart; callers know how many.
 typedef struct damacy__apart {
     uint32_t planes; // shared memory: their addresses, 64 bits each
     uint8_t* dst;    // the block as it should be, 16-byte aligned

@@ -24,7 +24,7 @@ typedef struct zarr_spec {
     const char* dtype; /* of Zarr, such as "uint16" */
     size_t item_size;
     bool is_blosc;
-    int level;          /* of zstd; blosc level n stands for zstd level 2 n - 1 */
+    int level;          /* of zstd, blosc's n stands for 2 n - 1; of libblosc where that packs */
     size_t blosc_block; /* bytes; 0: libblosc chooses */
     /* A codec of libblosc, such as "lz4", for what is_blosc packs; NULL: zstd, by this file. */
     const char* libblosc;

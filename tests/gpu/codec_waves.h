@@ -70,3 +70,18 @@ static void check_codec_wave(codec_machine& m, const codec_wave& wave, uint64_t*
         CHECK(f.out == expected);
     }
 }
+
+// Waves like this one whose streams are planes, by LZ4, with a rest that is no whole block, and
+// whole; of an odd number of voxels more there are no planes. The lowest bytes are stored.
+static void check_waves_of_planes(codec_machine& m, codec_wave wave, uint64_t* seed)
+{
+    wave.codec = "lz4";
+    wave.is_measured = true;
+    for (const unsigned width : {2u, 4u, 8u}) {
+        for (const unsigned step : {32u, 8u, 1u}) {
+            wave.width = width;
+            wave.step = step;
+            check_codec_wave(m, wave, seed);
+        }
+    }
+}

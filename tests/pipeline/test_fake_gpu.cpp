@@ -83,7 +83,6 @@ TEST(every_voxel_is_right_through_the_kernels)
     check_no_leftovers(s);
 }
 
-// Whichever codec it is.
 // Leaves the samples of one array.
 static void keep_array(scene& s, const char* uri)
 {
@@ -95,6 +94,7 @@ static void keep_array(scene& s, const char* uri)
     }
 }
 
+// Whichever codec it is.
 TEST(statistics_count_the_bytes_that_waves_have_decoded)
 {
     for (const char* uri : {"zstd.zarr", "lz4.zarr", "blosc_lz4.zarr"}) {
