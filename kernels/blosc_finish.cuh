@@ -91,8 +91,8 @@ DAMACY__INLINE void damacy__blosc_unfilter_piece(const damacy__blosc_chunk* chun
         damacy__blosc_find_planes(chunk, b, planes);
         damacy__sync_block();
         const damacy__apart apart = damacy__blosc_apart(chunk, b, planes);
-        damacy__unshuffle_apart<2>(&apart, chunk->type_size, begin,
-                                   damacy__min(apart.n, begin + piece));
+        damacy__unshuffle_apart<2, 8>(&apart, chunk->type_size, begin,
+                                      damacy__min(apart.n, begin + piece));
         return;
     }
     f.src = (const uint8_t*)(uintptr_t)chunk->image + start;

@@ -22,15 +22,23 @@ DAMACY__INLINE bool damacy__lz4_is_last_plane(damacy__job* job)
     return damacy__shfl(is_last, 0) != 0;
 }
 
+// Elements of at most as many bytes are unshuffled by teams: of 8 their kernel behind is faster.
+#define DAMACY__LZ4_PLANES_MOST 4u
+
 // A job that a whole team has decoded, as the result says. Shared memory at `base` may be used for
 // damacy__blosc_addresses and a word.
 DAMACY__INLINE void damacy__lz4_plane(const damacy__lz4_wave* wave, uint32_t base, uint32_t index)
 {
     damacy__job* const job = (damacy__job*)(uintptr_t)wave->jobs + index;
-    if (!(job->flags & DAMACY__LZ4_PLANE) ||
-        *(const uint32_t*)(uintptr_t)wave->n_jobs < wave->n_multiprocessors) // each waits for one
+    if (!(job->flags & DAMACY__LZ4_PLANE))
         return;
     damacy__blosc_chunk* const chunk = (damacy__blosc_chunk*)(uintptr_t)wave->chunks + job->tag;
+    const uint32_t width = chunk->type_size;
+    const uint32_t each = width == 2 ? 1 : job->flags >> DAMACY__LZ4_PLANE_OF & 15;
+    // Where blocks are few, each would wait for one team.
+    if (width > DAMACY__LZ4_PLANES_MOST ||
+        *(const uint32_t*)(uintptr_t)wave->n_jobs < each * wave->n_multiprocessors)
+        return;
     const uint32_t block = (uint32_t)((job->dst - chunk->image) / chunk->block_size);
     const uint32_t answer = base + (uint32_t)sizeof(damacy__blosc_addresses);
     damacy__sync_block(); // the team has stored all, and the result
@@ -45,7 +53,7 @@ DAMACY__INLINE void damacy__lz4_plane(const damacy__lz4_wave* wave, uint32_t bas
     if (!damacy__lds32(answer))
         return;
     const damacy__apart f = damacy__blosc_apart(chunk, block, base);
-    damacy__unshuffle_apart<4>(&f, chunk->type_size, 0, f.n);
+    damacy__unshuffle_apart<2, DAMACY__LZ4_PLANES_MOST>(&f, width, 0, f.n);
     if (threadIdx.x == 0)
         (void)damacy__atomic_add(&chunk->n_filtered, 1);
 }

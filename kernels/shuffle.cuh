@@ -159,28 +159,72 @@ DAMACY__INLINE void damacy__unshuffle4(const F* f, uint32_t begin, uint32_t end)
         f, damacy__unshuffle4_some<AHEAD, IS_ALIGNED>(f, first, whole), whole);
 }
 
+// Of N pieces of each of N neighbouring lanes (N: 2 or 4), lane k gets piece k of each of them.
+template <uint32_t N> DAMACY__INLINE void damacy__swap_pieces(damacy__u32x4* v)
+{
+#pragma unroll
+    for (uint32_t d = 1; d < N; d *= 2) {
+        const bool upper = damacy__lane() & d;
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) {
+            if (i & d)
+                continue;
+            damacy__u32x4 x = upper ? v[i] : v[i + d];
+            x.x = damacy__shfl_xor(x.x, d);
+            x.y = damacy__shfl_xor(x.y, d);
+            x.z = damacy__shfl_xor(x.z, d);
+            x.w = damacy__shfl_xor(x.w, d);
+            v[i] = upper ? x : v[i];
+            v[i + d] = upper ? v[i + d] : x;
+        }
+    }
+}
+
+// What a lane has of elements [i, i + E) of `WIDTH` bytes, N pieces of 16 bytes, goes to dst as far
+// as it is before `end`, of N neighbours at a time, so that neighbours write neighbouring bytes.
+// Whole warps call it; lane 0's i is a multiple of N * E.
+template <uint32_t N, uint32_t E, uint32_t WIDTH>
+DAMACY__INLINE void damacy__store_pieces(uint8_t* dst, uint32_t i, uint32_t end, damacy__u32x4* v)
+{
+    const uint32_t k = damacy__lane() & (N - 1);
+    damacy__swap_pieces<N>(v);
+#pragma unroll
+    for (uint32_t m = 0; m < N; m++) { // of the lane m of the group
+        const uint32_t from = i + E * m - E * k;
+        if (from < end)
+            *((damacy__u32x4*)(dst + (uint64_t)WIDTH * from) + k) = v[m];
+    }
+}
+
+// Bytes b of elements i ... i + 3, w[b], to these.
+DAMACY__INLINE void damacy__join8(const uint32_t* w, damacy__u32x4* v)
+{
+    const damacy__u32x4 a = damacy__transpose4(w[0], w[1], w[2], w[3]);
+    const damacy__u32x4 b = damacy__transpose4(w[4], w[5], w[6], w[7]);
+    v[0].x = a.x;
+    v[0].y = b.x;
+    v[0].z = a.y;
+    v[0].w = b.y;
+    v[1].x = a.z;
+    v[1].y = b.z;
+    v[1].z = a.w;
+    v[1].w = b.w;
+}
+
+// Whole warps call this.
 template <bool IS_ALIGNED, class F>
 DAMACY__INLINE void damacy__unshuffle8(const F* f, uint32_t begin, uint32_t end)
 {
-#pragma unroll 2
-    for (uint32_t i = begin + 4 * threadIdx.x; i < (end & ~3u); i += 4 * blockDim.x) {
-        const damacy__u32x4 a = damacy__transpose4(
-            damacy__plane4<IS_ALIGNED>(f, 0, i, 0), damacy__plane4<IS_ALIGNED>(f, 1, i, 0),
-            damacy__plane4<IS_ALIGNED>(f, 2, i, 0), damacy__plane4<IS_ALIGNED>(f, 3, i, 0));
-        const damacy__u32x4 b = damacy__transpose4(
-            damacy__plane4<IS_ALIGNED>(f, 4, i, 0), damacy__plane4<IS_ALIGNED>(f, 5, i, 0),
-            damacy__plane4<IS_ALIGNED>(f, 6, i, 0), damacy__plane4<IS_ALIGNED>(f, 7, i, 0));
-        damacy__u32x4 v;
-        v.x = a.x;
-        v.y = b.x;
-        v.z = a.y;
-        v.w = b.y;
-        *(damacy__u32x4*)(f->dst + 8 * (uint64_t)i) = v;
-        v.x = a.z;
-        v.y = b.z;
-        v.z = a.w;
-        v.w = b.w;
-        *(damacy__u32x4*)(f->dst + 8 * (uint64_t)i + 16) = v;
+    const uint32_t lane = damacy__lane(), whole = end & ~3u;
+    for (uint32_t i = begin + 4 * threadIdx.x; i - 4 * lane < whole; i += 4 * blockDim.x) {
+        const uint32_t at = damacy__min(i, whole - 4); // without a branch
+        uint32_t w[8];
+        damacy__u32x4 v[2];
+#pragma unroll
+        for (uint32_t b = 0; b < 8; b++)
+            w[b] = damacy__plane4<IS_ALIGNED>(f, b, at, 0);
+        damacy__join8(w, v);
+        damacy__store_pieces<2, 4, 8>(f->dst, i, whole, v);
     }
 }
 
@@ -257,27 +301,6 @@ DAMACY__INLINE void damacy__gather_bits(const uint32_t* rows, uint32_t* out)
     out[5] = high.z;
     out[6] = low.w;
     out[7] = high.w;
-}
-
-// Of N pieces of each of N neighbouring lanes (N: 2 or 4), lane k gets piece k of each of them.
-template <uint32_t N> DAMACY__INLINE void damacy__swap_pieces(damacy__u32x4* v)
-{
-#pragma unroll
-    for (uint32_t d = 1; d < N; d *= 2) {
-        const bool upper = damacy__lane() & d;
-#pragma unroll
-        for (uint32_t i = 0; i < N; i++) {
-            if (i & d)
-                continue;
-            damacy__u32x4 x = upper ? v[i] : v[i + d];
-            x.x = damacy__shfl_xor(x.x, d);
-            x.y = damacy__shfl_xor(x.y, d);
-            x.z = damacy__shfl_xor(x.z, d);
-            x.w = damacy__shfl_xor(x.w, d);
-            v[i] = upper ? x : v[i];
-            v[i + d] = upper ? v[i + d] : x;
-        }
-    }
 }
 
 // Four bytes at p, by the words that hold them.
@@ -375,7 +398,7 @@ DAMACY__INLINE void damacy__unbitshuffle(const damacy__filtered* f, uint32_t beg
     constexpr uint32_t N = WIDTH == 1 ? 2 : 4;        // pieces of a lane
     constexpr uint32_t G = WIDTH > 2 ? WIDTH / 2 : 1; // lanes that share 32 elements
     constexpr uint32_t E = 32 / G;                    // elements of a lane
-    const uint32_t lane = damacy__lane(), k = lane & (N - 1);
+    const uint32_t lane = damacy__lane();
 
     for (uint32_t first = begin + E * (threadIdx.x - lane); first < end; first += E * blockDim.x) {
         const uint32_t i = first + E * lane;
@@ -384,13 +407,7 @@ DAMACY__INLINE void damacy__unbitshuffle(const damacy__filtered* f, uint32_t beg
             damacy__unbitshuffle_some<(WIDTH == 1 ? 1 : 2), IS_ALIGNED>(f, i & ~31u,
                                                                         2 * (lane & (G - 1)), out);
         damacy__join_halves<WIDTH>(out);
-        damacy__swap_pieces<N>(out);
-#pragma unroll
-        for (uint32_t m = 0; m < N; m++) { // of the lane m of the group
-            const uint32_t from = i + E * m - E * k;
-            if (from < end)
-                *((damacy__u32x4*)(f->dst + (uint64_t)WIDTH * from) + k) = out[m];
-        }
+        damacy__store_pieces<N, E, WIDTH>(f->dst, i, end, out);
     }
 }
 
@@ -515,9 +532,9 @@ DAMACY__INLINE bool damacy__unshuffle_simple(const damacy__filtered* f)
 }
 
 // Undoes the byte shuffle of elements [begin, end), multiples of 8, of a block whose `width`
-// planes, 2, 4 or 8, lie apart. The block's last eight go byte by byte: behind them nothing may be
-// read.
-template <uint32_t AHEAD>
+// planes, 2, 4 or 8 and at most MOST, lie apart. The block's last eight go byte by byte: behind
+// them nothing may be read.
+template <uint32_t AHEAD, uint32_t MOST>
 DAMACY__INLINE void damacy__unshuffle_apart(const damacy__apart* f, uint32_t width, uint32_t begin,
                                             uint32_t end)
 {
@@ -526,7 +543,7 @@ DAMACY__INLINE void damacy__unshuffle_apart(const damacy__apart* f, uint32_t wid
         damacy__unshuffle2<AHEAD, false>(f, begin, to);
     else if (width == 4)
         damacy__unshuffle4<AHEAD, false>(f, begin, to);
-    else
+    else if constexpr (MOST >= 8)
         damacy__unshuffle8<false>(f, begin, to);
     if (to != end && threadIdx.x < 8 * width)
         f->dst[(uint64_t)to * width + threadIdx.x] =

@@ -52,8 +52,10 @@ cases() {
         done
         echo "codec lz4 decodes_lz4_and_blosc"
         echo "codec blosc decodes_lz4_and_blosc"
+        echo "codec lz4 blosc_of_lz4" # planes by teams
+        echo "codec blosc blosc_of_lz4"
         for kernels in zstd_blosc_64 zstd_blosc_128x2 zstd_blosc_256x2 zstd_blosc_1024 zstd_blosc_fse_few; do
-            echo "codec $kernels waves_of_shuffled_blosc"
+            echo "codec $kernels blosc_of_every_density"
         done
         echo "pipeline assemble the_gpu_gives"
         return
@@ -62,11 +64,12 @@ cases() {
     echo "zstd - separate_allocations"
     echo "zstd - much_larger"
     echo "codec - decodes_lz4_and_blosc"
+    echo "codec - blosc_of_lz4"
     echo "copies - have_arrived mapped_file"
     if [ "$1" = memcheck ]; then # the hostile frames, too
         echo "zstd - refuses_hostile"
         echo "codec - refuses_hostile_lz4"
-        echo "codec - waves_of_shuffled_blosc"
+        echo "codec - blosc_of_every_density"
     fi
 }
 

@@ -381,8 +381,9 @@ TEST(blocks_of_planes_are_unshuffled_by_teams_without_moves)
 {
     uint64_t seed = test_seed();
     for (unsigned width : {2u, 4u, 8u})
-        for (uint32_t turn = 0; turn < 5; turn++) {
-            const bool is_few = turn == 4; // fewer streams than multiprocessors
+        for (uint32_t turn = 0; turn < 6; turn++) {
+            const bool is_few = turn == 5; // streams, for the multiprocessors
+            const bool by_teams = !is_few && turn > 0 && width < 8;
             std::vector<chunk> chunks;
             std::vector<bytes> raw;
             limits limit;
@@ -392,15 +393,23 @@ TEST(blocks_of_planes_are_unshuffled_by_teams_without_moves)
                 chunks.push_back(
                     chunk_of(write(raw.back(), width, 1024 * width, true, false), n * width));
             }
-            limit.way = is_few ? 1 : turn;
-            limit.n_multiprocessors = is_few ? 1000 : 0;
+            limit.way = turn < 4 ? turn : 1;
+            if (turn >= 4) { // as many streams as it takes, and too few for one more
+                uint32_t n_jobs = 0;
+                limit.n_multiprocessors = 1000;
+                run(chunks, 0, limit, &found);
+                for (const damacy__blosc_chunk& c : found.records)
+                    n_jobs += c.n_jobs;
+                limit.n_multiprocessors = n_jobs / (width - 1) + is_few;
+                found = findings();
+            }
             run(chunks, 0, limit, &found);
             CHECK(found.n_moves <= 2); // rests alone
             for (size_t i = 0; i < chunks.size(); i++) {
                 const damacy__blosc_chunk& c = found.records[i];
                 CHECK(c.filter == DAMACY__BLOSC_FILTER_PLANES && c.n_jobs >= 2);
                 CHECK(c.n_apart == c.size / c.block_size); // the low bytes
-                CHECK(c.n_filtered == (limit.way && !is_few ? c.size / c.block_size : 0));
+                CHECK(c.n_filtered == (by_teams ? c.size / c.block_size : 0));
                 CHECK(chunks[i].result.status == DAMACY__JOB_OK && chunks[i].out == raw[i]);
             }
         }
