@@ -22,7 +22,7 @@ DAMACY__INLINE bool damacy__lz4_is_last_plane(damacy__job* job)
     return damacy__shfl(is_last, 0) != 0;
 }
 
-// Elements of at most as many bytes are unshuffled by teams: of 8 their kernel behind is faster.
+// Elements of at most as many bytes are unshuffled by teams: of 8 the kernel behind is faster.
 #define DAMACY__LZ4_PLANES_MOST 4u
 
 // A job that a whole team has decoded, as the result says. Shared memory at `base` may be used for
@@ -35,7 +35,7 @@ DAMACY__INLINE void damacy__lz4_plane(const damacy__lz4_wave* wave, uint32_t bas
     damacy__blosc_chunk* const chunk = (damacy__blosc_chunk*)(uintptr_t)wave->chunks + job->tag;
     const uint32_t width = chunk->type_size;
     const uint32_t each = width == 2 ? 1 : job->flags >> DAMACY__LZ4_PLANE_OF & 15;
-    // Where blocks are few, each would wait for one team.
+    // Where blocks are fewer than multiprocessors, each would wait for one team.
     if (width > DAMACY__LZ4_PLANES_MOST ||
         *(const uint32_t*)(uintptr_t)wave->n_jobs < each * wave->n_multiprocessors)
         return;

@@ -382,7 +382,7 @@ TEST(blocks_of_planes_are_unshuffled_by_teams_without_moves)
     uint64_t seed = test_seed();
     for (unsigned width : {2u, 4u, 8u})
         for (uint32_t turn = 0; turn < 6; turn++) {
-            const bool is_few = turn == 5; // streams, for the multiprocessors
+            const bool is_few = turn == 5; // for the multiprocessors
             const bool by_teams = !is_few && turn > 0 && width < 8;
             std::vector<chunk> chunks;
             std::vector<bytes> raw;
@@ -394,7 +394,7 @@ TEST(blocks_of_planes_are_unshuffled_by_teams_without_moves)
                     chunk_of(write(raw.back(), width, 1024 * width, true, false), n * width));
             }
             limit.way = turn < 4 ? turn : 1;
-            if (turn >= 4) { // as many streams as it takes, and too few for one more
+            if (turn >= 4) { // as many multiprocessors as they are enough for, and one more
                 uint32_t n_jobs = 0;
                 limit.n_multiprocessors = 1000;
                 run(chunks, 0, limit, &found);
