@@ -91,15 +91,15 @@ DAMACY__INLINE void damacy__blosc_unfilter_piece(const damacy__blosc_chunk* chun
         damacy__blosc_find_planes(chunk, b, planes);
         damacy__sync_block();
         const damacy__apart apart = damacy__blosc_apart(chunk, b, planes);
-        damacy__unshuffle_apart<2, 8>(&apart, chunk->type_size, begin,
-                                      damacy__min(apart.n, begin + piece));
+        damacy__unshuffle_apart<8>(&apart, chunk->type_size, begin,
+                                   damacy__min(apart.n, begin + piece));
         return;
     }
     f.src = (const uint8_t*)(uintptr_t)chunk->image + start;
     f.dst = (uint8_t*)(uintptr_t)chunk->dst + start;
     f.width = chunk->type_size;
     f.n = f.size / f.width;
-    damacy__unfilter_piece<2>(&f, chunk->filter == DAMACY__BLOSC_FILTER_BITS, begin, piece);
+    damacy__unfilter_piece(&f, chunk->filter == DAMACY__BLOSC_FILTER_BITS, begin, piece);
 }
 
 // Parts [first, last) of a chunk, if it has been decoded and there is something left to undo: a

@@ -35,7 +35,7 @@ DAMACY__INLINE void damacy__lz4_plane(const damacy__lz4_wave* wave, uint32_t bas
     damacy__blosc_chunk* const chunk = (damacy__blosc_chunk*)(uintptr_t)wave->chunks + job->tag;
     const uint32_t width = chunk->type_size;
     const uint32_t each = width == 2 ? 1 : job->flags >> DAMACY__LZ4_PLANE_OF & 15;
-    // Where blocks are fewer than multiprocessors, each would wait for one team.
+    // Where blocks (of 2 bytes: streams) are fewer than multiprocessors, each waits for one team.
     if (width > DAMACY__LZ4_PLANES_MOST ||
         *(const uint32_t*)(uintptr_t)wave->n_jobs < each * wave->n_multiprocessors)
         return;
@@ -53,7 +53,7 @@ DAMACY__INLINE void damacy__lz4_plane(const damacy__lz4_wave* wave, uint32_t bas
     if (!damacy__lds32(answer))
         return;
     const damacy__apart f = damacy__blosc_apart(chunk, block, base);
-    damacy__unshuffle_apart<2, DAMACY__LZ4_PLANES_MOST>(&f, width, 0, f.n);
+    damacy__unshuffle_apart<DAMACY__LZ4_PLANES_MOST>(&f, width, 0, f.n);
     if (threadIdx.x == 0)
         (void)damacy__atomic_add(&chunk->n_filtered, 1);
 }

@@ -196,19 +196,18 @@ DAMACY__INLINE void damacy__store_pieces(uint8_t* dst, uint32_t i, uint32_t end,
     }
 }
 
-// Bytes b of elements i ... i + 3, w[b], to these.
-DAMACY__INLINE void damacy__join8(const uint32_t* w, damacy__u32x4* v)
+// Words of a and b side by side: eight of them.
+DAMACY__INLINE void damacy__zip_words(damacy__u32x4 a, damacy__u32x4 b, damacy__u32x4* low,
+                                      damacy__u32x4* high)
 {
-    const damacy__u32x4 a = damacy__transpose4(w[0], w[1], w[2], w[3]);
-    const damacy__u32x4 b = damacy__transpose4(w[4], w[5], w[6], w[7]);
-    v[0].x = a.x;
-    v[0].y = b.x;
-    v[0].z = a.y;
-    v[0].w = b.y;
-    v[1].x = a.z;
-    v[1].y = b.z;
-    v[1].z = a.w;
-    v[1].w = b.w;
+    low->x = a.x;
+    low->y = b.x;
+    low->z = a.y;
+    low->w = b.y;
+    high->x = a.z;
+    high->y = b.z;
+    high->z = a.w;
+    high->w = b.w;
 }
 
 // Whole warps call this.
@@ -223,7 +222,8 @@ DAMACY__INLINE void damacy__unshuffle8(const F* f, uint32_t begin, uint32_t end)
 #pragma unroll
         for (uint32_t b = 0; b < 8; b++)
             w[b] = damacy__plane4<IS_ALIGNED>(f, b, at, 0);
-        damacy__join8(w, v);
+        damacy__zip_words(damacy__transpose4(w[0], w[1], w[2], w[3]),
+                          damacy__transpose4(w[4], w[5], w[6], w[7]), &v[0], &v[1]);
         damacy__store_pieces<2, 4, 8>(f->dst, i, whole, v);
     }
 }
@@ -376,17 +376,8 @@ template <uint32_t WIDTH> DAMACY__INLINE void damacy__join_halves(damacy__u32x4*
         damacy__zip_halves(v[0], v[1], &low[0], &low[1]);
         damacy__zip_halves(v[2], v[3], &high[0], &high[1]);
 #pragma unroll
-        for (uint32_t k = 0; k < 2; k++) {
-            const damacy__u32x4 a = low[k], b = high[k];
-            v[2 * k].x = a.x;
-            v[2 * k].y = b.x;
-            v[2 * k].z = a.y;
-            v[2 * k].w = b.y;
-            v[2 * k + 1].x = a.z;
-            v[2 * k + 1].y = b.z;
-            v[2 * k + 1].z = a.w;
-            v[2 * k + 1].w = b.w;
-        }
+        for (uint32_t k = 0; k < 2; k++)
+            damacy__zip_words(low[k], high[k], &v[2 * k], &v[2 * k + 1]);
     }
 }
 
@@ -441,16 +432,15 @@ DAMACY__INLINE uint32_t damacy__piece_elements(uint32_t width, uint32_t bytes)
 }
 
 // Undoes the byte shuffle of elements [begin, end) of a block.
-template <uint32_t AHEAD>
 DAMACY__INLINE void damacy__unshuffle_piece(const damacy__filtered* f, uint32_t begin, uint32_t end)
 {
     const bool aligned = ((uintptr_t)f->dst & 15) == 0;
     uint32_t done = begin;
     if (aligned && f->width == 2) {
-        damacy__unshuffle2<AHEAD, false>(f, begin, end);
+        damacy__unshuffle2<2, false>(f, begin, end);
         done = end & ~7u;
     } else if (aligned && f->width == 4) {
-        damacy__unshuffle4<AHEAD, false>(f, begin, end);
+        damacy__unshuffle4<2, false>(f, begin, end);
         done = end & ~3u;
     } else if (aligned && f->width == 8) {
         damacy__unshuffle8<false>(f, begin, end);
@@ -493,7 +483,6 @@ DAMACY__INLINE void damacy__unbitshuffle_piece(const damacy__filtered* f, uint32
 
 // Undoes the filter of `piece` elements from `begin` on. The block's rest, and all of one whose
 // bits no filter could shuffle, is copied by whoever reaches it.
-template <uint32_t AHEAD>
 DAMACY__INLINE void damacy__unfilter_piece(const damacy__filtered* f, bool is_bits, uint32_t begin,
                                            uint32_t piece)
 {
@@ -505,7 +494,7 @@ DAMACY__INLINE void damacy__unfilter_piece(const damacy__filtered* f, bool is_bi
         if (is_bits)
             damacy__unbitshuffle_piece(f, begin, end);
         else
-            damacy__unshuffle_piece<AHEAD>(f, begin, end);
+            damacy__unshuffle_piece(f, begin, end);
     }
     const uint32_t from = is_plain ? begin * f->width : end * f->width;
     const uint32_t to = is_plain && f->size - from > piece * f->width ? from + piece * f->width
@@ -534,15 +523,15 @@ DAMACY__INLINE bool damacy__unshuffle_simple(const damacy__filtered* f)
 // Undoes the byte shuffle of elements [begin, end), multiples of 8, of a block whose `width`
 // planes, 2, 4 or 8 and at most MOST, lie apart. The block's last eight go byte by byte: behind
 // them nothing may be read.
-template <uint32_t AHEAD, uint32_t MOST>
+template <uint32_t MOST>
 DAMACY__INLINE void damacy__unshuffle_apart(const damacy__apart* f, uint32_t width, uint32_t begin,
                                             uint32_t end)
 {
     const uint32_t to = end == f->n ? end - 8 : end;
     if (width == 2)
-        damacy__unshuffle2<AHEAD, false>(f, begin, to);
+        damacy__unshuffle2<2, false>(f, begin, to);
     else if (width == 4)
-        damacy__unshuffle4<AHEAD, false>(f, begin, to);
+        damacy__unshuffle4<2, false>(f, begin, to);
     else if constexpr (MOST >= 8)
         damacy__unshuffle8<false>(f, begin, to);
     if (to != end && threadIdx.x < 8 * width)

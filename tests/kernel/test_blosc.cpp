@@ -396,7 +396,6 @@ TEST(blocks_of_planes_are_unshuffled_by_teams_without_moves)
             limit.way = turn < 4 ? turn : 1;
             if (turn >= 4) { // as many multiprocessors as they are enough for, and one more
                 uint32_t n_jobs = 0;
-                limit.n_multiprocessors = 1000;
                 run(chunks, 0, limit, &found);
                 for (const damacy__blosc_chunk& c : found.records)
                     n_jobs += c.n_jobs;
