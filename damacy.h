@@ -9964,7 +9964,7 @@ static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
 /* Shapes that there are for records of sequences, too: those for blosc. */
 #define DAMACY__ZSTD_EXECUTE_SEQUENCES                                                          \
     (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | \
-     DAMACY__ZSTD_EXECUTE_SERIAL)
+     DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE | DAMACY__ZSTD_EXECUTE_SERIAL)
 /* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than
  * 200. */
 #define DAMACY__ZSTD_SERIAL_FRAMES 1200u
@@ -10044,6 +10044,8 @@ static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
 /* EXECUTE_WIDE, one a multiprocessor: the same tiles. */
 #define DAMACY__ZSTD_WIDE_THREADS  1024
 #define DAMACY__ZSTD_WIDE_SEGMENTS 3
+/* What blocks of blosc chunks have on average that are of `size` but for the last, or more. */
+#define DAMACY__ZSTD_RELAY_LEAST(size) (3 * ((size) / 4))
 
 /* Dynamic shared memory of fse_few, 8 blocks a multiprocessor; where there is less, all. */
 #define DAMACY__ZSTD_FSE_LATENCY_SHARED 182272u
@@ -17120,7 +17122,7 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* Shapes that there are for records of sequences, too: those for blosc. */\n"
     "#define DAMACY__ZSTD_EXECUTE_SEQUENCES                                                          \\\n"
     "    (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | \\\n"
-    "     DAMACY__ZSTD_EXECUTE_SERIAL)\n"
+    "     DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE | DAMACY__ZSTD_EXECUTE_SERIAL)\n"
     "/* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than\n"
     " * 200. */\n"
     "#define DAMACY__ZSTD_SERIAL_FRAMES 1200u\n"
@@ -17200,6 +17202,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "/* EXECUTE_WIDE, one a multiprocessor: the same tiles. */\n"
     "#define DAMACY__ZSTD_WIDE_THREADS  1024\n"
     "#define DAMACY__ZSTD_WIDE_SEGMENTS 3\n"
+    "/* What blocks of blosc chunks have on average that are of `size` but for the last, or more. */\n"
+    "#define DAMACY__ZSTD_RELAY_LEAST(size) (3 * ((size) / 4))\n"
     "\n"
     "/* Dynamic shared memory of fse_few, 8 blocks a multiprocessor; where there is less, all. */\n"
     "#define DAMACY__ZSTD_FSE_LATENCY_SHARED 182272u\n"
@@ -18798,14 +18802,33 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "}\n"
     "\n"
     "// Whether EXECUTE_WIDE takes what EXECUTE_RELAY does if that runs alone: all of the wave's frames,\n"
-    "// if tiles of the largest wait for each other much.\n"
+    "// if tiles of the largest wait for each other much; of blosc chunks, up to 44 frames.\n"
     "DAMACY__INLINE bool damacy__exec_is_wide(const damacy__zstd_wave& w)\n"
     "{\n"
     "    const uint32_t both = DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;\n"
     "    const uint32_t first = ((const uint32_t*)(uintptr_t)w.execute_list)[0];\n"
     "\n"
-    "    return (w.flags & both) == both ? damacy__exec_density(damacy__zstd_frames(w)[first]) > 200\n"
-    "                                    : (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;\n"
+    "    if ((w.flags & both) != both)\n"
+    "        return (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;\n"
+    "    return w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE\n"
+    "               ? damacy__zstd_counts(w)->n_execute <= 44\n"
+    "               : damacy__exec_density(damacy__zstd_frames(w)[first]) > 200;\n"
+    "}\n"
+    "\n"
+    "// Whether relays are best for the blocks of blosc chunks: large ones, if they are few. Up to 132 a\n"
+    "// large CTA each is as good, unless they are very large, and so are, from there on, small CTAs for\n"
+    "// those of few long sequences. Measured on an H200 (132 multiprocessors).\n"
+    "DAMACY__INLINE bool damacy__exec_blosc_relays(const damacy__zstd_counters* counts)\n"
+    "{\n"
+    "    const bool is_sparse = counts->density <= 20;\n"
+    "    const uint32_t n = counts->n_execute;\n"
+    "    uint32_t least = 2 * DAMACY__ZSTD_RELAY_SIZE;\n"
+    "\n"
+    "    if (n <= 79)\n"
+    "        least = DAMACY__ZSTD_RELAY_LEAST(DAMACY__ZSTD_RELAY_SIZE / 4);\n"
+    "    else if (n > 132 && !is_sparse)\n"
+    "        least = DAMACY__ZSTD_RELAY_LEAST(DAMACY__ZSTD_RELAY_SIZE);\n"
+    "    return counts->mean_size >= least && n <= (is_sparse ? 200 : 264);\n"
     "}\n"
     "\n"
     "// The variant for the blocks of blosc chunks by the density of the wave: a tile's own matches are\n"
@@ -18819,9 +18842,11 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    const bool hundreds = launched & DAMACY__ZSTD_EXECUTE_256X4;\n"
     "    const bool by_warp = whole <= 95; // of sequences\n"
     "\n"
+    "    if (launched & DAMACY__ZSTD_EXECUTE_RELAY && damacy__exec_blosc_relays(counts))\n"
+    "        return DAMACY__ZSTD_EXECUTE_RELAY;\n"
     "    if (few && n <= (by_warp ? 132 : 200))\n"
     "        return DAMACY__ZSTD_EXECUTE_1024X3;\n"
-    "    if (n > DAMACY__ZSTD_SERIAL_FRAMES && !few)\n"
+    "    if (n > DAMACY__ZSTD_SERIAL_FRAMES && launched & DAMACY__ZSTD_EXECUTE_64X4_SERIAL)\n"
     "        return by_warp ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;\n"
     "    if (by_warp)\n"
     "        return hundreds ? DAMACY__ZSTD_EXECUTE_256X2_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;\n"
@@ -18889,7 +18914,7 @@ __extension__ static const char damacy__source_zstd_exec_copy_cuh[] =
     "    const uint32_t launched = damacy__exec_launched(w);\n"
     "    uint32_t best = 0;\n"
     "\n"
-    "    if (w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE && launched & DAMACY__ZSTD_EXECUTE_SERIAL)\n"
+    "    if (w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE)\n"
     "        best = damacy__exec_blosc_variant(counts, launched);\n"
     "    else if (damacy__exec_is_shrunk(counts, launched))\n"
     "        best = damacy__exec_among(launched & DAMACY__ZSTD_EXECUTE_SERIAL,\n"
@@ -19919,6 +19944,16 @@ __extension__ static const char damacy__source_zstd_exec_take_cuh[] =
     "        damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);\n"
     "}\n"
     "\n"
+    "// RELAY: of a match whose source is not in the output yet.\n"
+    "template <class S>\n"
+    "DAMACY__INLINE void damacy__exec_put_off(uint32_t shared, int32_t to, int32_t n, uint32_t offset)\n"
+    "{\n"
+    "    const uint32_t i =\n"
+    "        damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);\n"
+    "\n"
+    "    damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);\n"
+    "}\n"
+    "\n"
     "// Clips and checks a record, `skip` after the thread's first, and issues the loads of its first 8\n"
     "// bytes. A match that reads the tile is set aside.\n"
     "template <class S>\n"
@@ -19955,11 +19990,8 @@ __extension__ static const char damacy__source_zstd_exec_take_cuh[] =
     "    if (late)\n"
     "        damacy__exec_set_aside<S>(shared, (uint32_t)skip + threadIdx.x, to, n, offset,\n"
     "                                  source >= position);\n"
-    "    if (early) {\n"
-    "        const uint32_t i =\n"
-    "            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);\n"
-    "        damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);\n"
-    "    }\n"
+    "    if (early)\n"
+    "        damacy__exec_put_off<S>(shared, to, n, offset);\n"
     "    s->skew = (uint32_t)from * 8;\n"
     "    s->to = to;\n"
     "}\n"
@@ -20055,9 +20087,8 @@ __extension__ static const char damacy__source_zstd_exec_sequence_cuh[] =
     "                                            const damacy__exec_sequence* q, uint32_t slot,\n"
     "                                            const damacy__exec_view* v)\n"
     "{\n"
-    "    static_assert(!S::IS_RELAY, \"that has segments alone\");\n"
-    "    const uint32_t offset =\n"
-    "        IS_FIRST && threadIdx.x == 0 ? damacy__exec_back(q->offset, v->t0 - q->match) : q->offset;\n"
+    "    const bool repeats = IS_FIRST && threadIdx.x == 0 && !S::IS_RELAY;\n"
+    "    const uint32_t offset = repeats ? damacy__exec_back(q->offset, v->t0 - q->match) : q->offset;\n"
     "    const int32_t to = q->match > v->t0 ? q->match : v->t0;\n"
     "    const int32_t n = (q->end < v->t1 ? q->end : v->t1) - to;\n"
     "    const bool here = n > 0;\n"
@@ -20065,16 +20096,19 @@ __extension__ static const char damacy__source_zstd_exec_sequence_cuh[] =
     "    const uint64_t from = v->frame + source;\n"
     "    // An offset of 0, one that leads before the frame, or a source that is not in the output yet.\n"
     "    const bool late = here && (source >= position || to + n > (int32_t)offset);\n"
+    "    const bool early = S::IS_RELAY && here && !late && source + (uint32_t)n > v->done;\n"
     "\n"
     "    s->source = source;\n"
     "    s->skew = (uint32_t)from * 8;\n"
     "    s->to = to;\n"
-    "    s->n = here && !late ? n : 0;\n"
+    "    s->n = here && !late && !early ? n : 0;\n"
     "    s->words = damacy__exec_gather(from, s->n);\n"
     "    if (S::IS_SERIAL)\n"
     "        damacy__exec_owned<S>(shared, (int32_t)slot, late);\n"
     "    if (late)\n"
     "        damacy__exec_set_aside<S>(shared, slot + threadIdx.x, to, n, offset, source >= position);\n"
+    "    if (early)\n"
+    "        damacy__exec_put_off<S>(shared, to, n, offset);\n"
     "}\n"
     "\n"
     "// The records of a tile. Of a thread's literals and matches one is loaded while the one before is\n"
@@ -20307,6 +20341,7 @@ __extension__ static const char damacy__source_zstd_blosc_cu[] =
     "// sequences, and execution undoes the byte shuffle. A program of their own, as they would slow\n"
     "// others down.\n"
     "#include \"kernels/zstd_exec.cuh\"\n"
+    "#include \"kernels/zstd_exec_relay.cuh\"\n"
     "#include \"kernels/zstd_fse.cuh\"\n"
     "\n"
     "extern \"C\" __global__ __launch_bounds__(256, 1) void damacy_zstd_blosc_fse(damacy__zstd_wave w)\n"
@@ -20325,7 +20360,27 @@ __extension__ static const char damacy__source_zstd_blosc_cu[] =
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_128x4_3k, 128X4_3K, 8, false, true)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_128x2_serial, 128X2_SERIAL, 8, true, true)\n"
     "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_64x4_serial, 64X4_SERIAL, 16, true, true)\n"
-    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_256x2_serial, 256X2_SERIAL, 4, true, true)\n";
+    "DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_256x2_serial, 256X2_SERIAL, 4, true, true)\n"
+    "\n"
+    "// Large ones that all blocks of threads share, as in zstd_sequences.cu; their shuffle is left to\n"
+    "// damacy_blosc_unfilter.\n"
+    "extern \"C\" __global__ __launch_bounds__(1024) void damacy_zstd_blosc_cut(damacy__zstd_wave w)\n"
+    "{\n"
+    "    damacy__zstd_cut<damacy__relay_blosc>(w);\n"
+    "}\n"
+    "extern \"C\" __global__\n"
+    "__launch_bounds__(DAMACY__ZSTD_RELAY_THREADS,\n"
+    "                  DAMACY__ZSTD_RELAY_PER) void damacy_zstd_blosc_relay(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(shared);\n"
+    "    damacy__zstd_relay<damacy__relay_blosc>(w, shared);\n"
+    "}\n"
+    "extern \"C\" __global__ __launch_bounds__(DAMACY__ZSTD_WIDE_THREADS,\n"
+    "                                        1) void damacy_zstd_blosc_relay_wide(damacy__zstd_wave w)\n"
+    "{\n"
+    "    DAMACY__DYNAMIC_SHARED(shared);\n"
+    "    damacy__zstd_relay<damacy__relay_blosc_wide>(w, shared);\n"
+    "}\n";
 
 /* ==== kernels/zstd_exec_cut.cuh ==== */
 __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
@@ -20339,9 +20394,10 @@ __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
     "\n"
     "#define DAMACY__RELAY_WORDS 40u // that the tiles of a block have\n"
     "\n"
-    "template <int THREADS_, int SEGMENTS_, int TILE_>\n"
-    "struct damacy__relay_shape : damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> {\n"
-    "    typedef damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> base;\n"
+    "template <int THREADS_, int SEGMENTS_, int TILE_, bool BY_SEQUENCE_ = false>\n"
+    "struct damacy__relay_shape\n"
+    "    : damacy__exec_shape<THREADS_, SEGMENTS_, TILE_, 8, false, BY_SEQUENCE_> {\n"
+    "    typedef damacy__exec_shape<THREADS_, SEGMENTS_, TILE_, 8, false, BY_SEQUENCE_> base;\n"
     "    static constexpr bool HAS_PAIRS = true, IS_RELAY = true,\n"
     "                          IS_WIDE = THREADS_ == DAMACY__ZSTD_WIDE_THREADS;\n"
     "    // The last warp looks after the next tile and the one before, while the others work on.\n"
@@ -20353,7 +20409,9 @@ __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
     "    // Two mailboxes: the tile at hand and the next.\n"
     "    static constexpr uint32_t MAIL = (base::SIZE + 127) / 128 * 128, RELAY_SIZE = MAIL + 128;\n"
     "    static_assert(DAMACY__ZSTD_BLOCK_MAX / (TILE_ - 15) +\n"
-    "                          (2 * DAMACY__ZSTD_SEQUENCES_MAX + 1) / (base::RECORDS - 3) + 1 <\n"
+    "                          ((BY_SEQUENCE_ ? 1 : 2) * DAMACY__ZSTD_SEQUENCES_MAX + 1) /\n"
+    "                              (base::RECORDS - 3) +\n"
+    "                          1 <\n"
     "                      DAMACY__RELAY_WORDS,\n"
     "                  \"the tiles of a block have room\");\n"
     "    static_assert(RELAY_SIZE == DAMACY__ZSTD_RELAY_SHARED(THREADS_, SEGMENTS_, TILE_), \"host\");\n"
@@ -20365,7 +20423,16 @@ __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
     "typedef damacy__relay_shape<DAMACY__ZSTD_WIDE_THREADS, DAMACY__ZSTD_WIDE_SEGMENTS,\n"
     "                            DAMACY__ZSTD_RELAY_TILE>\n"
     "    damacy__relay_wide;\n"
-    "static_assert(damacy__relay_best::RECORDS == damacy__relay_wide::RECORDS, \"one cut for both\");\n"
+    "// The same for records of sequences.\n"
+    "typedef damacy__relay_shape<DAMACY__ZSTD_RELAY_THREADS, DAMACY__ZSTD_RELAY_SEGMENTS,\n"
+    "                            DAMACY__ZSTD_RELAY_TILE, true>\n"
+    "    damacy__relay_blosc;\n"
+    "typedef damacy__relay_shape<DAMACY__ZSTD_WIDE_THREADS, DAMACY__ZSTD_WIDE_SEGMENTS,\n"
+    "                            DAMACY__ZSTD_RELAY_TILE, true>\n"
+    "    damacy__relay_blosc_wide;\n"
+    "static_assert(damacy__relay_best::RECORDS == damacy__relay_wide::RECORDS &&\n"
+    "                  damacy__relay_blosc::RECORDS == damacy__relay_blosc_wide::RECORDS,\n"
+    "              \"one cut for both\");\n"
     "\n"
     "// Tiles of a block lie in the place of its tree, which nothing needs any more: a word each, first\n"
     "// byte | first record / 4 << 17, both relative to the block (up to three records from that one on\n"
@@ -20499,6 +20566,9 @@ __extension__ static const char damacy__source_zstd_exec_cut_cuh[] =
     "    const uint32_t n = damacy__relay_listed(w), n_warps = blockDim.x / 32;\n"
     "    const uint32_t whole = damacy__exec_wave_variant(w);\n"
     "\n"
+    "    if (!(w.flags & DAMACY__ZSTD_FLAG_APART) &&\n"
+    "        damacy__exec_is_idle(whole, DAMACY__ZSTD_EXECUTE_RELAY))\n"
+    "        return; // then ticket[2] says that there is no tile\n"
     "    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {\n"
     "        const uint32_t frame = damacy__relay_list(w)[i];\n"
     "        damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];\n"
@@ -20565,7 +20635,9 @@ __extension__ static const char damacy__source_zstd_exec_relay_cuh[] =
     "    DAMACY__RELAY_LEFT = 40,     // records of the block from there on\n"
     "    DAMACY__RELAY_PLACE = 44,    // of the block, coordinate\n"
     "    DAMACY__RELAY_T0 = 48,       // coordinate\n"
-    "    DAMACY__RELAY_T1 = 52\n"
+    "    DAMACY__RELAY_T1 = 52,\n"
+    "    DAMACY__RELAY_SIZE = 56,      // of the block, bytes\n"
+    "    DAMACY__RELAY_N_LITERALS = 60 // likewise\n"
     "};\n"
     "\n"
     "// Tiles and bytes of a frame that are in the output: tiles << 32 | end of the last.\n"
@@ -20667,6 +20739,7 @@ __extension__ static const char damacy__source_zstd_exec_relay_cuh[] =
     "        damacy__sts32(mail + DAMACY__RELAY_PLACE, place);\n"
     "        damacy__sts32(mail + DAMACY__RELAY_T0, place + (begin & 0x1ffff));\n"
     "        damacy__sts32(mail + DAMACY__RELAY_T1, place + (i + 1 < n_tiles ? end & 0x1ffff : b.size));\n"
+    "        damacy__sts64(mail + DAMACY__RELAY_SIZE, b.size, b.n_literals);\n"
     "    }\n"
     "}\n"
     "\n"
@@ -20736,6 +20809,9 @@ __extension__ static const char damacy__source_zstd_exec_relay_cuh[] =
     "    b.records = damacy__relay_address(mail + DAMACY__RELAY_RECORDS);\n"
     "    b.n_records = damacy__lds32(mail + DAMACY__RELAY_LEFT);\n"
     "    b.next = 0;\n"
+    "    b.begin = 0;\n"
+    "    b.end = damacy__lds32(mail + DAMACY__RELAY_SIZE);\n"
+    "    b.n_literals = damacy__lds32(mail + DAMACY__RELAY_N_LITERALS);\n"
     "    damacy__exec_load<S>(r, &b);\n"
     "}\n"
     "\n"
@@ -35423,13 +35499,16 @@ enum { /* of the program back */
        DAMACY__ZSTD_JUMP = 4,
        DAMACY__ZSTD_CUT = 5,
        DAMACY__ZSTD_RELAY = 6,
-       DAMACY__ZSTD_RELAY_WIDE = 7,
-       DAMACY__ZSTD_TILE = 8 /* shapes, in the order of damacy__zstd_tile_of */
+       DAMACY__ZSTD_RELAY_WIDE = 7, /* behind that */
+       DAMACY__ZSTD_TILE = 8        /* shapes, in the order of damacy__zstd_tile_of */
 };
 enum { /* of the program kernels/zstd_blosc.cu */
        DAMACY__ZSTD_BLOSC_FSE = 0,
        DAMACY__ZSTD_BLOSC_FSE_FEW = 1,
-       DAMACY__ZSTD_BLOSC_TILE = 2 /* shapes, from DAMACY__ZSTD_TILE_BLOSC on */
+       DAMACY__ZSTD_BLOSC_CUT = 2,
+       DAMACY__ZSTD_BLOSC_RELAY = 3,
+       DAMACY__ZSTD_BLOSC_RELAY_WIDE = 4,
+       DAMACY__ZSTD_BLOSC_TILE = 5 /* shapes, from DAMACY__ZSTD_TILE_BLOSC on */
 };
 enum { /* of shapes: PLAIN in the program back, from BLOSC on in that for blosc */
        DAMACY__ZSTD_TILE_BLOSC = 2,
@@ -35558,6 +35637,19 @@ static damacy_status damacy__zstd_allow_back(damacy__kernel* fse, damacy__kernel
     return DAMACY_OK;
 }
 
+/* Shared memory of relays and behind them wide ones, where the device has it. */
+static damacy_status damacy__zstd_allow_relays(damacy__kernel* relays, damacy__device* device,
+                                               damacy_error* err)
+{
+    const uint32_t shared = damacy__zstd_relay_shared();
+
+    if (!damacy__zstd_relay_fits(device)) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__kernel_allow_shared(&relays[0], device, shared, err));
+    return damacy__kernel_allow_shared(&relays[1], device, shared, err);
+}
+
 /* Begins to compile. On failure there is nothing to deinit. */
 static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 const damacy__device* device,
@@ -35635,11 +35727,8 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES_PLAIN; i++) {
         kernels->tiles |= damacy__zstd_tile_fits(device, i) ? damacy__zstd_tile_of(i).flag : 0;
     }
+    DAMACY__TRY(damacy__zstd_allow_relays(&back[DAMACY__ZSTD_RELAY], device, err));
     if (damacy__zstd_relay_fits(device)) {
-        DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY], device,
-                                                damacy__zstd_relay_shared(), err));
-        DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY_WIDE], device,
-                                                damacy__zstd_relay_shared(), err));
         kernels->tiles |= DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
     }
     for (uint32_t i = 0; i < DAMACY__COUNT(kernels->side); i++) {
@@ -35777,13 +35866,41 @@ static uint32_t damacy__zstd_choose_fse(const damacy__zstd_pass* run)
                : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
 }
 
-/* Up to 200 blosc chunks may be more than 200 frames, a block each, which the device alone knows:
- * two more shapes for it to choose from. Fewer than 50 are not worth what idle launches take. */
-static uint32_t damacy__zstd_choose_blocks(const damacy__zstd_pass* run)
+/* Relays for blosc chunks, of whose blocks all multiprocessors share those that are large, if the
+ * wave is alone. Blocks are at least as many as chunks, and no larger. */
+static uint32_t damacy__zstd_choose_blosc_relays(const damacy__zstd_pass* run)
 {
-    return run->call->blosc && run->n_jobs >= 50
-               ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
-               : 0;
+    const uint32_t n_mp = run->device->n_multiprocessors;
+    const uint64_t n_chunks = run->n_jobs * run->size_each / DAMACY__MAX(run->size_most, 1);
+    const bool are_few = 5 * run->n_jobs <= 3 * n_mp;
+    const uint64_t least = are_few ? DAMACY__ZSTD_RELAY_SIZE / 4 : DAMACY__ZSTD_RELAY_SIZE;
+
+    if (run->size_most < DAMACY__ZSTD_RELAY_LEAST(least) || n_chunks > 2 * n_mp ||
+        damacy__zstd_has_company(run)) {
+        return 0;
+    }
+    return run->kernels->tiles & ((3 * n_chunks <= n_mp ? DAMACY__ZSTD_EXECUTE_WIDE : 0u) |
+                                  (3 * run->n_jobs > n_mp ? DAMACY__ZSTD_EXECUTE_RELAY : 0u));
+}
+
+/* Execution of blosc chunks. How many frames they are, a block each, the device alone knows: so it
+ * has more shapes to choose from, as what does not run costs little beside what the wrong one
+ * takes. Fewer than 50 are not worth what idle launches take. */
+static uint32_t damacy__zstd_choose_blosc(const damacy__zstd_pass* run)
+{
+    const uint32_t n = run->n_jobs, relays = damacy__zstd_choose_blosc_relays(run);
+    const uint32_t few = n <= 200 || relays ? DAMACY__ZSTD_EXECUTE_1024X3 : 0;
+    const uint32_t hundreds = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL;
+
+    if (relays == DAMACY__ZSTD_EXECUTE_WIDE) {
+        return relays;
+    }
+    if (n <= 200) {
+        return relays | few | (n >= 50 ? hundreds : 0);
+    }
+    return relays | few | DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
+           (n <= 600 ? hundreds
+                     : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
 }
 
 /* Execution of few frames, which all multiprocessors share if they are large, but not beside other
@@ -35796,15 +35913,14 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
     const uint32_t n = run->device->n_multiprocessors;
     const bool are_few = 5 * run->n_jobs <= 3 * n;
     const bool has_other = run->kernels->tiles & DAMACY__ZSTD_EXECUTE_1024X3; /* for dense frames */
-    const uint32_t serial =
-        are_few || run->call->blosc || !has_other ? 0 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+    const uint32_t serial = are_few || !has_other ? 0 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
     const uint32_t least = are_few            ? DAMACY__ZSTD_RELAY_SIZE / 4
                            : run->n_jobs <= n ? 2 * DAMACY__ZSTD_RELAY_SIZE
                                               : DAMACY__ZSTD_RELAY_SIZE;
 
     if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY) ||
         damacy__zstd_has_company(run)) {
-        return serial | DAMACY__ZSTD_EXECUTE_1024X3 | damacy__zstd_choose_blocks(run);
+        return serial | DAMACY__ZSTD_EXECUTE_1024X3;
     }
     if (3 * run->n_jobs <= n) {
         return DAMACY__ZSTD_EXECUTE_WIDE;
@@ -35826,9 +35942,6 @@ static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
     const bool are_large = run->size_each >= DAMACY__ZSTD_RELAY_SIZE;
     const bool can_share = are_large && run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY;
 
-    if (run->call->blosc) {
-        return run->n_jobs > 200;
-    }
     if (damacy__zstd_has_company(run)) {
         const uint64_t all = (uint64_t)run->n_jobs * run->call->n_concurrent;
         return are_large ? run->n_jobs > 150 : all > 300;
@@ -35849,9 +35962,7 @@ static bool damacy__zstd_is_mixed(const damacy__zstd_pass* run)
 }
 
 /* Execution of many frames, by a shape of two where the device finds that they shrink to little,
- * and of those with many short segments by one for thousands, but if they are large. Of blosc
- * chunks it alone knows how many frames they are, so it has more shapes to choose from, also in a
- * wave that is alone: what does not run costs little beside what the wrong one takes. */
+ * and of those with many short segments by one for thousands, but if they are large. */
 static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->n_jobs;
@@ -35861,11 +35972,6 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
                                 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL
                                 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
 
-    if (run->call->blosc) {
-        return DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
-               (n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
-                         : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
-    }
     if (n <= 300 && has_company) {
         return serial | DAMACY__ZSTD_EXECUTE_256X4;
     }
@@ -35936,8 +36042,9 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     }
     if (o->execute == 0) {
         o->apart = damacy__zstd_is_mixed(run) ? DAMACY__ZSTD_FLAG_APART : 0;
-        o->execute = o->apart || damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
-                                                            : damacy__zstd_choose_few(run);
+        o->execute = run->call->blosc                         ? damacy__zstd_choose_blosc(run)
+                     : o->apart || damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
+                                                              : damacy__zstd_choose_few(run);
         if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
         }
@@ -36345,7 +36452,10 @@ static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, damacy__zst
 {
     const uint32_t bounded = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL |
                              DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
-    const uint64_t most = tile.flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES : UINT64_MAX;
+    const uint64_t most = tile.flag & DAMACY__ZSTD_EXECUTE_1024X3
+                              ? 2ull * run->device->n_multiprocessors
+                          : tile.flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES
+                                                : UINT64_MAX;
     const uint64_t n = run->n_jobs, at_once = damacy__zstd_turns(run, tile);
 
     if (run->options.turns) {
@@ -36376,11 +36486,13 @@ static damacy_status damacy__zstd_launch_apart(damacy__zstd_pass* run, damacy_er
 static damacy_status damacy__zstd_launch_relays(damacy__zstd_pass* run, bool takes_all,
                                                 damacy_error* err)
 {
-    const damacy__kernel* back = run->kernels->back.kernels;
+    const damacy__kernel* kernels = run->wave.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE
+                                        ? &run->call->blosc_kernels[DAMACY__ZSTD_BLOSC_RELAY]
+                                        : &run->kernels->back.kernels[DAMACY__ZSTD_RELAY];
 
     run->division = 0;
     for (uint32_t i = 0; i < 2; i++) {
-        const damacy__kernel* kernel = &back[i ? DAMACY__ZSTD_RELAY_WIDE : DAMACY__ZSTD_RELAY];
+        const damacy__kernel* kernel = &kernels[i]; /* the wide one behind the other */
         const uint64_t grid = (i ? 1 : DAMACY__ZSTD_RELAY_PER) * run->device->n_multiprocessors;
         const uint32_t threads = i ? DAMACY__ZSTD_WIDE_THREADS : DAMACY__ZSTD_RELAY_THREADS;
         const uint32_t shared = damacy__zstd_relay_shared();
@@ -36418,7 +36530,9 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_JUMP], most, 256, 0, err));
     }
     if (run->options.execute & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) {
-        DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_CUT], run->n_jobs, 1024, 0, err));
+        DAMACY__TRY(damacy__zstd_step(
+            run, by_sequence ? &blosc[DAMACY__ZSTD_BLOSC_CUT] : &back[DAMACY__ZSTD_CUT],
+            DAMACY__MIN(run->n_jobs, 2 * run->device->n_multiprocessors), 1024, 0, err));
     }
     if (run->options.apart) {
         DAMACY__TRY(damacy__zstd_launch_apart(run, err));
@@ -36714,10 +36828,12 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_unfilter"};
     static const char* const zstd[] = {
-        "damacy_zstd_blosc_fse",         "damacy_zstd_blosc_fse_few",
-        "damacy_zstd_blosc_1024x3",      "damacy_zstd_blosc_256x4",
-        "damacy_zstd_blosc_128x4_3k",    "damacy_zstd_blosc_128x2_serial",
-        "damacy_zstd_blosc_64x4_serial", "damacy_zstd_blosc_256x2_serial"};
+        "damacy_zstd_blosc_fse",          "damacy_zstd_blosc_fse_few",
+        "damacy_zstd_blosc_cut",          "damacy_zstd_blosc_relay",
+        "damacy_zstd_blosc_relay_wide",   "damacy_zstd_blosc_1024x3",
+        "damacy_zstd_blosc_256x4",        "damacy_zstd_blosc_128x4_3k",
+        "damacy_zstd_blosc_128x2_serial", "damacy_zstd_blosc_64x4_serial",
+        "damacy_zstd_blosc_256x2_serial"};
     static const char* const copy[] = {"damacy_clear_failed", "damacy_gather"};
     static const char* const crc32c[] = {"damacy_crc32c"};
     const damacy__program_spec specs[5] = {
@@ -36756,6 +36872,7 @@ static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, dama
     DAMACY__TRY(damacy__zstd_allow_back(&zstd[DAMACY__ZSTD_BLOSC_FSE],
                                         &zstd[DAMACY__ZSTD_BLOSC_TILE], DAMACY__ZSTD_TILE_BLOSC,
                                         DAMACY__ZSTD_TILES - DAMACY__ZSTD_TILE_BLOSC, device, err));
+    DAMACY__TRY(damacy__zstd_allow_relays(&zstd[DAMACY__ZSTD_BLOSC_RELAY], device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->copy, device, err));
     return damacy__program_finish(&kernels->crc32c, device, err);
 }

@@ -262,7 +262,7 @@ static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
 /* Shapes that there are for records of sequences, too: those for blosc. */
 #define DAMACY__ZSTD_EXECUTE_SEQUENCES                                                          \
     (DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_128X4_3K | \
-     DAMACY__ZSTD_EXECUTE_SERIAL)
+     DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE | DAMACY__ZSTD_EXECUTE_SERIAL)
 /* Most frames of blosc chunks for which the first two are taken, and 256X4, if chunks are more than
  * 200. */
 #define DAMACY__ZSTD_SERIAL_FRAMES 1200u
@@ -342,6 +342,8 @@ static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
 /* EXECUTE_WIDE, one a multiprocessor: the same tiles. */
 #define DAMACY__ZSTD_WIDE_THREADS  1024
 #define DAMACY__ZSTD_WIDE_SEGMENTS 3
+/* What blocks of blosc chunks have on average that are of `size` but for the last, or more. */
+#define DAMACY__ZSTD_RELAY_LEAST(size) (3 * ((size) / 4))
 
 /* Dynamic shared memory of fse_few, 8 blocks a multiprocessor; where there is less, all. */
 #define DAMACY__ZSTD_FSE_LATENCY_SHARED 182272u

@@ -2,6 +2,7 @@
 // sequences, and execution undoes the byte shuffle. A program of their own, as they would slow
 // others down.
 #include "kernels/zstd_exec.cuh"
+#include "kernels/zstd_exec_relay.cuh"
 #include "kernels/zstd_fse.cuh"
 
 extern "C" __global__ __launch_bounds__(256, 1) void damacy_zstd_blosc_fse(damacy__zstd_wave w)
@@ -21,3 +22,23 @@ DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_128x4_3k, 128X4_3K, 8, false, true)
 DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_128x2_serial, 128X2_SERIAL, 8, true, true)
 DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_64x4_serial, 64X4_SERIAL, 16, true, true)
 DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_256x2_serial, 256X2_SERIAL, 4, true, true)
+
+// Large ones that all blocks of threads share, as in zstd_sequences.cu; their shuffle is left to
+// damacy_blosc_unfilter.
+extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_blosc_cut(damacy__zstd_wave w)
+{
+    damacy__zstd_cut<damacy__relay_blosc>(w);
+}
+extern "C" __global__
+__launch_bounds__(DAMACY__ZSTD_RELAY_THREADS,
+                  DAMACY__ZSTD_RELAY_PER) void damacy_zstd_blosc_relay(damacy__zstd_wave w)
+{
+    DAMACY__DYNAMIC_SHARED(shared);
+    damacy__zstd_relay<damacy__relay_blosc>(w, shared);
+}
+extern "C" __global__ __launch_bounds__(DAMACY__ZSTD_WIDE_THREADS,
+                                        1) void damacy_zstd_blosc_relay_wide(damacy__zstd_wave w)
+{
+    DAMACY__DYNAMIC_SHARED(shared);
+    damacy__zstd_relay<damacy__relay_blosc_wide>(w, shared);
+}

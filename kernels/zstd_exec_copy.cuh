@@ -217,14 +217,33 @@ DAMACY__INLINE uint32_t damacy__exec_density(const damacy__zstd_frame& f)
 }
 
 // Whether EXECUTE_WIDE takes what EXECUTE_RELAY does if that runs alone: all of the wave's frames,
-// if tiles of the largest wait for each other much.
+// if tiles of the largest wait for each other much; of blosc chunks, up to 44 frames.
 DAMACY__INLINE bool damacy__exec_is_wide(const damacy__zstd_wave& w)
 {
     const uint32_t both = DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
     const uint32_t first = ((const uint32_t*)(uintptr_t)w.execute_list)[0];
 
-    return (w.flags & both) == both ? damacy__exec_density(damacy__zstd_frames(w)[first]) > 200
-                                    : (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;
+    if ((w.flags & both) != both)
+        return (w.flags & both) == DAMACY__ZSTD_EXECUTE_WIDE;
+    return w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE
+               ? damacy__zstd_counts(w)->n_execute <= 44
+               : damacy__exec_density(damacy__zstd_frames(w)[first]) > 200;
+}
+
+// Whether relays are best for the blocks of blosc chunks: large ones, if they are few. Up to 132 a
+// large CTA each is as good, unless they are very large, and so are, from there on, small CTAs for
+// those of few long sequences. Measured on an H200 (132 multiprocessors).
+DAMACY__INLINE bool damacy__exec_blosc_relays(const damacy__zstd_counters* counts)
+{
+    const bool is_sparse = counts->density <= 20;
+    const uint32_t n = counts->n_execute;
+    uint32_t least = 2 * DAMACY__ZSTD_RELAY_SIZE;
+
+    if (n <= 79)
+        least = DAMACY__ZSTD_RELAY_LEAST(DAMACY__ZSTD_RELAY_SIZE / 4);
+    else if (n > 132 && !is_sparse)
+        least = DAMACY__ZSTD_RELAY_LEAST(DAMACY__ZSTD_RELAY_SIZE);
+    return counts->mean_size >= least && n <= (is_sparse ? 200 : 264);
 }
 
 // The variant for the blocks of blosc chunks by the density of the wave: a tile's own matches are
@@ -238,9 +257,11 @@ DAMACY__INLINE uint32_t damacy__exec_blosc_variant(const damacy__zstd_counters* 
     const bool hundreds = launched & DAMACY__ZSTD_EXECUTE_256X4;
     const bool by_warp = whole <= 95; // of sequences
 
+    if (launched & DAMACY__ZSTD_EXECUTE_RELAY && damacy__exec_blosc_relays(counts))
+        return DAMACY__ZSTD_EXECUTE_RELAY;
     if (few && n <= (by_warp ? 132 : 200))
         return DAMACY__ZSTD_EXECUTE_1024X3;
-    if (n > DAMACY__ZSTD_SERIAL_FRAMES && !few)
+    if (n > DAMACY__ZSTD_SERIAL_FRAMES && launched & DAMACY__ZSTD_EXECUTE_64X4_SERIAL)
         return by_warp ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL : DAMACY__ZSTD_EXECUTE_128X4_3K;
     if (by_warp)
         return hundreds ? DAMACY__ZSTD_EXECUTE_256X2_SERIAL : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
@@ -308,7 +329,7 @@ DAMACY__INLINE uint32_t damacy__exec_wave_variant(const damacy__zstd_wave& w)
     const uint32_t launched = damacy__exec_launched(w);
     uint32_t best = 0;
 
-    if (w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE && launched & DAMACY__ZSTD_EXECUTE_SERIAL)
+    if (w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE)
         best = damacy__exec_blosc_variant(counts, launched);
     else if (damacy__exec_is_shrunk(counts, launched))
         best = damacy__exec_among(launched & DAMACY__ZSTD_EXECUTE_SERIAL,

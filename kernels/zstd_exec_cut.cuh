@@ -8,9 +8,10 @@
 
 #define DAMACY__RELAY_WORDS 40u // that the tiles of a block have
 
-template <int THREADS_, int SEGMENTS_, int TILE_>
-struct damacy__relay_shape : damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> {
-    typedef damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> base;
+template <int THREADS_, int SEGMENTS_, int TILE_, bool BY_SEQUENCE_ = false>
+struct damacy__relay_shape
+    : damacy__exec_shape<THREADS_, SEGMENTS_, TILE_, 8, false, BY_SEQUENCE_> {
+    typedef damacy__exec_shape<THREADS_, SEGMENTS_, TILE_, 8, false, BY_SEQUENCE_> base;
     static constexpr bool HAS_PAIRS = true, IS_RELAY = true,
                           IS_WIDE = THREADS_ == DAMACY__ZSTD_WIDE_THREADS;
     // The last warp looks after the next tile and the one before, while the others work on.
@@ -22,7 +23,9 @@ struct damacy__relay_shape : damacy__exec_shape<THREADS_, SEGMENTS_, TILE_> {
     // Two mailboxes: the tile at hand and the next.
     static constexpr uint32_t MAIL = (base::SIZE + 127) / 128 * 128, RELAY_SIZE = MAIL + 128;
     static_assert(DAMACY__ZSTD_BLOCK_MAX / (TILE_ - 15) +
-                          (2 * DAMACY__ZSTD_SEQUENCES_MAX + 1) / (base::RECORDS - 3) + 1 <
+                          ((BY_SEQUENCE_ ? 1 : 2) * DAMACY__ZSTD_SEQUENCES_MAX + 1) /
+                              (base::RECORDS - 3) +
+                          1 <
                       DAMACY__RELAY_WORDS,
                   "the tiles of a block have room");
     static_assert(RELAY_SIZE == DAMACY__ZSTD_RELAY_SHARED(THREADS_, SEGMENTS_, TILE_), "host");
@@ -34,7 +37,16 @@ typedef damacy__relay_shape<DAMACY__ZSTD_RELAY_THREADS, DAMACY__ZSTD_RELAY_SEGME
 typedef damacy__relay_shape<DAMACY__ZSTD_WIDE_THREADS, DAMACY__ZSTD_WIDE_SEGMENTS,
                             DAMACY__ZSTD_RELAY_TILE>
     damacy__relay_wide;
-static_assert(damacy__relay_best::RECORDS == damacy__relay_wide::RECORDS, "one cut for both");
+// The same for records of sequences.
+typedef damacy__relay_shape<DAMACY__ZSTD_RELAY_THREADS, DAMACY__ZSTD_RELAY_SEGMENTS,
+                            DAMACY__ZSTD_RELAY_TILE, true>
+    damacy__relay_blosc;
+typedef damacy__relay_shape<DAMACY__ZSTD_WIDE_THREADS, DAMACY__ZSTD_WIDE_SEGMENTS,
+                            DAMACY__ZSTD_RELAY_TILE, true>
+    damacy__relay_blosc_wide;
+static_assert(damacy__relay_best::RECORDS == damacy__relay_wide::RECORDS &&
+                  damacy__relay_blosc::RECORDS == damacy__relay_blosc_wide::RECORDS,
+              "one cut for both");
 
 // Tiles of a block lie in the place of its tree, which nothing needs any more: a word each, first
 // byte | first record / 4 << 17, both relative to the block (up to three records from that one on
@@ -168,6 +180,9 @@ template <class S> static __device__ void damacy__zstd_cut(const damacy__zstd_wa
     const uint32_t n = damacy__relay_listed(w), n_warps = blockDim.x / 32;
     const uint32_t whole = damacy__exec_wave_variant(w);
 
+    if (!(w.flags & DAMACY__ZSTD_FLAG_APART) &&
+        damacy__exec_is_idle(whole, DAMACY__ZSTD_EXECUTE_RELAY))
+        return; // then ticket[2] says that there is no tile
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         const uint32_t frame = damacy__relay_list(w)[i];
         damacy__zstd_frame& f = damacy__zstd_frames(w)[frame];

@@ -36,7 +36,9 @@ enum {                       // words of a mailbox
     DAMACY__RELAY_LEFT = 40,     // records of the block from there on
     DAMACY__RELAY_PLACE = 44,    // of the block, coordinate
     DAMACY__RELAY_T0 = 48,       // coordinate
-    DAMACY__RELAY_T1 = 52
+    DAMACY__RELAY_T1 = 52,
+    DAMACY__RELAY_SIZE = 56,      // of the block, bytes
+    DAMACY__RELAY_N_LITERALS = 60 // likewise
 };
 
 // Tiles and bytes of a frame that are in the output: tiles << 32 | end of the last.
@@ -138,6 +140,7 @@ DAMACY__INLINE void damacy__relay_mail(const damacy__zstd_wave& w, uint32_t mail
         damacy__sts32(mail + DAMACY__RELAY_PLACE, place);
         damacy__sts32(mail + DAMACY__RELAY_T0, place + (begin & 0x1ffff));
         damacy__sts32(mail + DAMACY__RELAY_T1, place + (i + 1 < n_tiles ? end & 0x1ffff : b.size));
+        damacy__sts64(mail + DAMACY__RELAY_SIZE, b.size, b.n_literals);
     }
 }
 
@@ -207,6 +210,9 @@ template <class S> DAMACY__INLINE void damacy__relay_load(damacy__exec_records<S
     b.records = damacy__relay_address(mail + DAMACY__RELAY_RECORDS);
     b.n_records = damacy__lds32(mail + DAMACY__RELAY_LEFT);
     b.next = 0;
+    b.begin = 0;
+    b.end = damacy__lds32(mail + DAMACY__RELAY_SIZE);
+    b.n_literals = damacy__lds32(mail + DAMACY__RELAY_N_LITERALS);
     damacy__exec_load<S>(r, &b);
 }
 

@@ -64,9 +64,8 @@ DAMACY__INLINE void damacy__exec_take_match(damacy__exec_segment* s, uint32_t sh
                                             const damacy__exec_sequence* q, uint32_t slot,
                                             const damacy__exec_view* v)
 {
-    static_assert(!S::IS_RELAY, "that has segments alone");
-    const uint32_t offset =
-        IS_FIRST && threadIdx.x == 0 ? damacy__exec_back(q->offset, v->t0 - q->match) : q->offset;
+    const bool repeats = IS_FIRST && threadIdx.x == 0 && !S::IS_RELAY;
+    const uint32_t offset = repeats ? damacy__exec_back(q->offset, v->t0 - q->match) : q->offset;
     const int32_t to = q->match > v->t0 ? q->match : v->t0;
     const int32_t n = (q->end < v->t1 ? q->end : v->t1) - to;
     const bool here = n > 0;
@@ -74,16 +73,19 @@ DAMACY__INLINE void damacy__exec_take_match(damacy__exec_segment* s, uint32_t sh
     const uint64_t from = v->frame + source;
     // An offset of 0, one that leads before the frame, or a source that is not in the output yet.
     const bool late = here && (source >= position || to + n > (int32_t)offset);
+    const bool early = S::IS_RELAY && here && !late && source + (uint32_t)n > v->done;
 
     s->source = source;
     s->skew = (uint32_t)from * 8;
     s->to = to;
-    s->n = here && !late ? n : 0;
+    s->n = here && !late && !early ? n : 0;
     s->words = damacy__exec_gather(from, s->n);
     if (S::IS_SERIAL)
         damacy__exec_owned<S>(shared, (int32_t)slot, late);
     if (late)
         damacy__exec_set_aside<S>(shared, slot + threadIdx.x, to, n, offset, source >= position);
+    if (early)
+        damacy__exec_put_off<S>(shared, to, n, offset);
 }
 
 // The records of a tile. Of a thread's literals and matches one is loaded while the one before is

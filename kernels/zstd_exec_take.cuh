@@ -148,6 +148,16 @@ DAMACY__INLINE void damacy__exec_set_aside(uint32_t shared, uint32_t slot, int32
         damacy__sts32(shared + S::CONTROL + DAMACY__EXEC_BAD, 1);
 }
 
+// RELAY: of a match whose source is not in the output yet.
+template <class S>
+DAMACY__INLINE void damacy__exec_put_off(uint32_t shared, int32_t to, int32_t n, uint32_t offset)
+{
+    const uint32_t i =
+        damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);
+
+    damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);
+}
+
 // Clips and checks a record, `skip` after the thread's first, and issues the loads of its first 8
 // bytes. A match that reads the tile is set aside.
 template <class S>
@@ -184,11 +194,8 @@ DAMACY__INLINE void damacy__exec_take(damacy__exec_segment* s, uint32_t shared,
     if (late)
         damacy__exec_set_aside<S>(shared, (uint32_t)skip + threadIdx.x, to, n, offset,
                                   source >= position);
-    if (early) {
-        const uint32_t i =
-            damacy__exec_count(shared + S::CONTROL + DAMACY__EXEC_EARLY, 1, (uint32_t)to >> 16);
-        damacy__sts64(shared + S::OWN + 8 * (S::RECORDS - 1 - i), (uint32_t)(to | n << 16), offset);
-    }
+    if (early)
+        damacy__exec_put_off<S>(shared, to, n, offset);
     s->skew = (uint32_t)from * 8;
     s->to = to;
 }

@@ -152,10 +152,12 @@ static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_unfilter"};
     static const char* const zstd[] = {
-        "damacy_zstd_blosc_fse",         "damacy_zstd_blosc_fse_few",
-        "damacy_zstd_blosc_1024x3",      "damacy_zstd_blosc_256x4",
-        "damacy_zstd_blosc_128x4_3k",    "damacy_zstd_blosc_128x2_serial",
-        "damacy_zstd_blosc_64x4_serial", "damacy_zstd_blosc_256x2_serial"};
+        "damacy_zstd_blosc_fse",          "damacy_zstd_blosc_fse_few",
+        "damacy_zstd_blosc_cut",          "damacy_zstd_blosc_relay",
+        "damacy_zstd_blosc_relay_wide",   "damacy_zstd_blosc_1024x3",
+        "damacy_zstd_blosc_256x4",        "damacy_zstd_blosc_128x4_3k",
+        "damacy_zstd_blosc_128x2_serial", "damacy_zstd_blosc_64x4_serial",
+        "damacy_zstd_blosc_256x2_serial"};
     static const char* const copy[] = {"damacy_clear_failed", "damacy_gather"};
     static const char* const crc32c[] = {"damacy_crc32c"};
     const damacy__program_spec specs[5] = {
@@ -194,6 +196,7 @@ static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, dama
     DAMACY__TRY(damacy__zstd_allow_back(&zstd[DAMACY__ZSTD_BLOSC_FSE],
                                         &zstd[DAMACY__ZSTD_BLOSC_TILE], DAMACY__ZSTD_TILE_BLOSC,
                                         DAMACY__ZSTD_TILES - DAMACY__ZSTD_TILE_BLOSC, device, err));
+    DAMACY__TRY(damacy__zstd_allow_relays(&zstd[DAMACY__ZSTD_BLOSC_RELAY], device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->copy, device, err));
     return damacy__program_finish(&kernels->crc32c, device, err);
 }

@@ -114,13 +114,41 @@ static uint32_t damacy__zstd_choose_fse(const damacy__zstd_pass* run)
                : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT;
 }
 
-/* Up to 200 blosc chunks may be more than 200 frames, a block each, which the device alone knows:
- * two more shapes for it to choose from. Fewer than 50 are not worth what idle launches take. */
-static uint32_t damacy__zstd_choose_blocks(const damacy__zstd_pass* run)
+/* Relays for blosc chunks, of whose blocks all multiprocessors share those that are large, if the
+ * wave is alone. Blocks are at least as many as chunks, and no larger. */
+static uint32_t damacy__zstd_choose_blosc_relays(const damacy__zstd_pass* run)
 {
-    return run->call->blosc && run->n_jobs >= 50
-               ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
-               : 0;
+    const uint32_t n_mp = run->device->n_multiprocessors;
+    const uint64_t n_chunks = run->n_jobs * run->size_each / DAMACY__MAX(run->size_most, 1);
+    const bool are_few = 5 * run->n_jobs <= 3 * n_mp;
+    const uint64_t least = are_few ? DAMACY__ZSTD_RELAY_SIZE / 4 : DAMACY__ZSTD_RELAY_SIZE;
+
+    if (run->size_most < DAMACY__ZSTD_RELAY_LEAST(least) || n_chunks > 2 * n_mp ||
+        damacy__zstd_has_company(run)) {
+        return 0;
+    }
+    return run->kernels->tiles & ((3 * n_chunks <= n_mp ? DAMACY__ZSTD_EXECUTE_WIDE : 0u) |
+                                  (3 * run->n_jobs > n_mp ? DAMACY__ZSTD_EXECUTE_RELAY : 0u));
+}
+
+/* Execution of blosc chunks. How many frames they are, a block each, the device alone knows: so it
+ * has more shapes to choose from, as what does not run costs little beside what the wrong one
+ * takes. Fewer than 50 are not worth what idle launches take. */
+static uint32_t damacy__zstd_choose_blosc(const damacy__zstd_pass* run)
+{
+    const uint32_t n = run->n_jobs, relays = damacy__zstd_choose_blosc_relays(run);
+    const uint32_t few = n <= 200 || relays ? DAMACY__ZSTD_EXECUTE_1024X3 : 0;
+    const uint32_t hundreds = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL;
+
+    if (relays == DAMACY__ZSTD_EXECUTE_WIDE) {
+        return relays;
+    }
+    if (n <= 200) {
+        return relays | few | (n >= 50 ? hundreds : 0);
+    }
+    return relays | few | DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
+           (n <= 600 ? hundreds
+                     : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
 }
 
 /* Execution of few frames, which all multiprocessors share if they are large, but not beside other
@@ -133,15 +161,14 @@ static uint32_t damacy__zstd_choose_few(const damacy__zstd_pass* run)
     const uint32_t n = run->device->n_multiprocessors;
     const bool are_few = 5 * run->n_jobs <= 3 * n;
     const bool has_other = run->kernels->tiles & DAMACY__ZSTD_EXECUTE_1024X3; /* for dense frames */
-    const uint32_t serial =
-        are_few || run->call->blosc || !has_other ? 0 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
+    const uint32_t serial = are_few || !has_other ? 0 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
     const uint32_t least = are_few            ? DAMACY__ZSTD_RELAY_SIZE / 4
                            : run->n_jobs <= n ? 2 * DAMACY__ZSTD_RELAY_SIZE
                                               : DAMACY__ZSTD_RELAY_SIZE;
 
     if (run->size_each < least || !(run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY) ||
         damacy__zstd_has_company(run)) {
-        return serial | DAMACY__ZSTD_EXECUTE_1024X3 | damacy__zstd_choose_blocks(run);
+        return serial | DAMACY__ZSTD_EXECUTE_1024X3;
     }
     if (3 * run->n_jobs <= n) {
         return DAMACY__ZSTD_EXECUTE_WIDE;
@@ -163,9 +190,6 @@ static bool damacy__zstd_are_many(const damacy__zstd_pass* run)
     const bool are_large = run->size_each >= DAMACY__ZSTD_RELAY_SIZE;
     const bool can_share = are_large && run->kernels->tiles & DAMACY__ZSTD_EXECUTE_RELAY;
 
-    if (run->call->blosc) {
-        return run->n_jobs > 200;
-    }
     if (damacy__zstd_has_company(run)) {
         const uint64_t all = (uint64_t)run->n_jobs * run->call->n_concurrent;
         return are_large ? run->n_jobs > 150 : all > 300;
@@ -186,9 +210,7 @@ static bool damacy__zstd_is_mixed(const damacy__zstd_pass* run)
 }
 
 /* Execution of many frames, by a shape of two where the device finds that they shrink to little,
- * and of those with many short segments by one for thousands, but if they are large. Of blosc
- * chunks it alone knows how many frames they are, so it has more shapes to choose from, also in a
- * wave that is alone: what does not run costs little beside what the wrong one takes. */
+ * and of those with many short segments by one for thousands, but if they are large. */
 static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
 {
     const uint32_t n = run->n_jobs;
@@ -198,11 +220,6 @@ static uint32_t damacy__zstd_choose_many(const damacy__zstd_pass* run)
                                 ? DAMACY__ZSTD_EXECUTE_64X4_SERIAL
                                 : DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
 
-    if (run->call->blosc) {
-        return DAMACY__ZSTD_EXECUTE_64X4_SERIAL |
-               (n <= 600 ? DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL
-                         : DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_128X2_SERIAL);
-    }
     if (n <= 300 && has_company) {
         return serial | DAMACY__ZSTD_EXECUTE_256X4;
     }
@@ -273,8 +290,9 @@ static void damacy__zstd_choose(damacy__zstd_pass* run)
     }
     if (o->execute == 0) {
         o->apart = damacy__zstd_is_mixed(run) ? DAMACY__ZSTD_FLAG_APART : 0;
-        o->execute = o->apart || damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
-                                                            : damacy__zstd_choose_few(run);
+        o->execute = run->call->blosc                         ? damacy__zstd_choose_blosc(run)
+                     : o->apart || damacy__zstd_are_many(run) ? damacy__zstd_choose_many(run)
+                                                              : damacy__zstd_choose_few(run);
         if (run->n_jobs <= 8 && has_links) {
             o->execute |= DAMACY__ZSTD_EXECUTE_LINKS;
         }

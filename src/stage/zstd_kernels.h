@@ -49,13 +49,16 @@ enum { /* of the program back */
        DAMACY__ZSTD_JUMP = 4,
        DAMACY__ZSTD_CUT = 5,
        DAMACY__ZSTD_RELAY = 6,
-       DAMACY__ZSTD_RELAY_WIDE = 7,
-       DAMACY__ZSTD_TILE = 8 /* shapes, in the order of damacy__zstd_tile_of */
+       DAMACY__ZSTD_RELAY_WIDE = 7, /* behind that */
+       DAMACY__ZSTD_TILE = 8        /* shapes, in the order of damacy__zstd_tile_of */
 };
 enum { /* of the program kernels/zstd_blosc.cu */
        DAMACY__ZSTD_BLOSC_FSE = 0,
        DAMACY__ZSTD_BLOSC_FSE_FEW = 1,
-       DAMACY__ZSTD_BLOSC_TILE = 2 /* shapes, from DAMACY__ZSTD_TILE_BLOSC on */
+       DAMACY__ZSTD_BLOSC_CUT = 2,
+       DAMACY__ZSTD_BLOSC_RELAY = 3,
+       DAMACY__ZSTD_BLOSC_RELAY_WIDE = 4,
+       DAMACY__ZSTD_BLOSC_TILE = 5 /* shapes, from DAMACY__ZSTD_TILE_BLOSC on */
 };
 enum { /* of shapes: PLAIN in the program back, from BLOSC on in that for blosc */
        DAMACY__ZSTD_TILE_BLOSC = 2,
@@ -184,6 +187,19 @@ static damacy_status damacy__zstd_allow_back(damacy__kernel* fse, damacy__kernel
     return DAMACY_OK;
 }
 
+/* Shared memory of relays and behind them wide ones, where the device has it. */
+static damacy_status damacy__zstd_allow_relays(damacy__kernel* relays, damacy__device* device,
+                                               damacy_error* err)
+{
+    const uint32_t shared = damacy__zstd_relay_shared();
+
+    if (!damacy__zstd_relay_fits(device)) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__kernel_allow_shared(&relays[0], device, shared, err));
+    return damacy__kernel_allow_shared(&relays[1], device, shared, err);
+}
+
 /* Begins to compile. On failure there is nothing to deinit. */
 static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 const damacy__device* device,
@@ -261,11 +277,8 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
     for (uint32_t i = 0; i < DAMACY__ZSTD_TILES_PLAIN; i++) {
         kernels->tiles |= damacy__zstd_tile_fits(device, i) ? damacy__zstd_tile_of(i).flag : 0;
     }
+    DAMACY__TRY(damacy__zstd_allow_relays(&back[DAMACY__ZSTD_RELAY], device, err));
     if (damacy__zstd_relay_fits(device)) {
-        DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY], device,
-                                                damacy__zstd_relay_shared(), err));
-        DAMACY__TRY(damacy__kernel_allow_shared(&back[DAMACY__ZSTD_RELAY_WIDE], device,
-                                                damacy__zstd_relay_shared(), err));
         kernels->tiles |= DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE;
     }
     for (uint32_t i = 0; i < DAMACY__COUNT(kernels->side); i++) {

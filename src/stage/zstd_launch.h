@@ -351,7 +351,10 @@ static uint64_t damacy__zstd_tile_grid(const damacy__zstd_pass* run, damacy__zst
 {
     const uint32_t bounded = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_256X2_SERIAL |
                              DAMACY__ZSTD_EXECUTE_128X2_SERIAL;
-    const uint64_t most = tile.flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES : UINT64_MAX;
+    const uint64_t most = tile.flag & DAMACY__ZSTD_EXECUTE_1024X3
+                              ? 2ull * run->device->n_multiprocessors
+                          : tile.flag & bounded ? DAMACY__ZSTD_SERIAL_FRAMES
+                                                : UINT64_MAX;
     const uint64_t n = run->n_jobs, at_once = damacy__zstd_turns(run, tile);
 
     if (run->options.turns) {
@@ -382,11 +385,13 @@ static damacy_status damacy__zstd_launch_apart(damacy__zstd_pass* run, damacy_er
 static damacy_status damacy__zstd_launch_relays(damacy__zstd_pass* run, bool takes_all,
                                                 damacy_error* err)
 {
-    const damacy__kernel* back = run->kernels->back.kernels;
+    const damacy__kernel* kernels = run->wave.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE
+                                        ? &run->call->blosc_kernels[DAMACY__ZSTD_BLOSC_RELAY]
+                                        : &run->kernels->back.kernels[DAMACY__ZSTD_RELAY];
 
     run->division = 0;
     for (uint32_t i = 0; i < 2; i++) {
-        const damacy__kernel* kernel = &back[i ? DAMACY__ZSTD_RELAY_WIDE : DAMACY__ZSTD_RELAY];
+        const damacy__kernel* kernel = &kernels[i]; /* the wide one behind the other */
         const uint64_t grid = (i ? 1 : DAMACY__ZSTD_RELAY_PER) * run->device->n_multiprocessors;
         const uint32_t threads = i ? DAMACY__ZSTD_WIDE_THREADS : DAMACY__ZSTD_RELAY_THREADS;
         const uint32_t shared = damacy__zstd_relay_shared();
@@ -424,7 +429,9 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
         DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_JUMP], most, 256, 0, err));
     }
     if (run->options.execute & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) {
-        DAMACY__TRY(damacy__zstd_step(run, &back[DAMACY__ZSTD_CUT], run->n_jobs, 1024, 0, err));
+        DAMACY__TRY(damacy__zstd_step(
+            run, by_sequence ? &blosc[DAMACY__ZSTD_BLOSC_CUT] : &back[DAMACY__ZSTD_CUT],
+            DAMACY__MIN(run->n_jobs, 2 * run->device->n_multiprocessors), 1024, 0, err));
     }
     if (run->options.apart) {
         DAMACY__TRY(damacy__zstd_launch_apart(run, err));

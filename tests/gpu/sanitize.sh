@@ -57,6 +57,9 @@ cases() {
         for kernels in zstd_blosc_64 zstd_blosc_128x2 zstd_blosc_256x2 zstd_blosc_1024 zstd_blosc_fse_few; do
             echo "codec $kernels blosc_of_every_density"
         done
+        for kernels in zstd_blosc_cut zstd_blosc_relay; do
+            echo "codec $kernels large_chunks"
+        done
         echo "pipeline assemble the_gpu_gives"
         return
     fi

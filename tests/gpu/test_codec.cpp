@@ -340,13 +340,26 @@ TEST(codec_gpu_decodes_waves_of_shuffled_blosc_of_lz4)
     }
 }
 
-// Large ones, which all multiprocessors share: records of segments, whose shapes undo no shuffle.
+// Large ones, which all multiprocessors share, by two shapes, or of which each has a block of
+// threads, by how many they are and how dense; the last of all by records of segments.
 TEST(codec_gpu_decodes_large_chunks_of_shuffled_blosc)
 {
     NEED(DAMACY_CODEC_BLOSC)
+    const bool is_small = getenv("DAMACY_TEST_SMALL") != nullptr; // under a sanitizer
+    const codec_wave large[] = {{240, 1u << 19, 1024, 10, 0},   {240, 1u << 19, 1024, 200, 0},
+                                {150, 1u << 20, 1024, 200, 0},  {100, 1u << 20, 1024, 10, 3},
+                                {100, 1u << 19, 1024, 10, 0},   {60, 1u << 20, 1024, 10, 0},
+                                {60, 1u << 20, 1024, 10, 0, 4}, {40, 1u << 20, 1024, 10, 0},
+                                {5, 1u << 20, 1024, 10, 2},     {1, 1u << 20, 1024, 10, 0}};
+    const codec_wave small[] = {{60, 1u << 17, 1024, 100, 0}, {12, 1u << 17, 1024, 100, 2}};
     uint64_t seed = 6;
-    for (const unsigned n : {150u, 100u, 60u, 5u, 1u}) {
-        const codec_wave wave = {n, 1u << 20, 1024, 10, n == 5 ? 2u : 0u};
+
+    for (const codec_wave& wave : large) {
+        if (!is_small) {
+            check_codec_wave(*gpu(DAMACY_CODEC_BLOSC), wave, &seed);
+        }
+    }
+    for (const codec_wave& wave : small) {
         check_codec_wave(*gpu(DAMACY_CODEC_BLOSC), wave, &seed);
     }
 }

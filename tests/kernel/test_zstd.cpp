@@ -126,11 +126,12 @@ TEST(zstd_decodes_the_generated_frames)
     valid_set("D_smallblk_s2001", 300, true, o, full ? 1 : 5);
     valid_set("C_cs14_s1001", 300, false, o, full ? 1 : 9);
     valid_set("A_big_s1", 21, false, o, full ? 1 : 10);
-    for (uint32_t i = 0; i < 6; i++) { // as for blosc
+    for (uint32_t i = 0; i < 8; i++) { // as for blosc
         static const uint32_t shapes[] = {
             DAMACY__ZSTD_EXECUTE_128X2_SERIAL, DAMACY__ZSTD_EXECUTE_64X4_SERIAL,
             DAMACY__ZSTD_EXECUTE_256X2_SERIAL, DAMACY__ZSTD_EXECUTE_128X4_3K,
-            DAMACY__ZSTD_EXECUTE_256X4,        DAMACY__ZSTD_EXECUTE_1024X3};
+            DAMACY__ZSTD_EXECUTE_256X4,        DAMACY__ZSTD_EXECUTE_1024X3,
+            DAMACY__ZSTD_EXECUTE_RELAY,        DAMACY__ZSTD_EXECUTE_WIDE};
         o.literals = (int)(i % 3);
         o.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | shapes[i] |
                   (i % 2 ? DAMACY__ZSTD_FLAG_FSE_LATENCY : DAMACY__ZSTD_FLAG_FSE_THROUGHPUT);
@@ -801,8 +802,9 @@ static void check_broken(std::vector<wave_job>& jobs, const bytes& original, uin
     wave_options o;
     o.seed = seed;
     o.literals = (int)(seed % 3);
-    o.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE |
-              (seed % 2 ? DAMACY__ZSTD_EXECUTE_128X2_SERIAL : DAMACY__ZSTD_EXECUTE_256X4);
+    o.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | (seed % 3 == 0   ? DAMACY__ZSTD_EXECUTE_RELAY
+                                               : seed % 3 == 1 ? DAMACY__ZSTD_EXECUTE_128X2_SERIAL
+                                                               : DAMACY__ZSTD_EXECUTE_256X4);
     CHECK(wave_run(again, o).empty());
     o.flags = seed % 2 ? DAMACY__ZSTD_EXECUTE_128X4_3K : DAMACY__ZSTD_EXECUTE_RELAY;
     CHECK(wave_run(jobs, o).empty());

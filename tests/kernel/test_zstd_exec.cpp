@@ -173,6 +173,7 @@ static void run_relay_of(const damacy__zstd_wave& wave, unsigned n, unsigned n_r
 {
     damacy__zstd_wave w = wave;
     w.flags = (w.flags & DAMACY__ZSTD_FLAG_APART) |
+              (shape::BY_SEQUENCE ? DAMACY__ZSTD_FLAG_BY_SEQUENCE : 0) |
               (shape::IS_WIDE ? DAMACY__ZSTD_EXECUTE_WIDE : DAMACY__ZSTD_EXECUTE_RELAY);
     const unsigned n_warps = 1 + (unsigned)(simt::random() % 4);
     simt::launch(dim3(1 + (unsigned)(simt::random() % 4)), dim3(32 * n_warps),
@@ -182,19 +183,27 @@ static void run_relay_of(const damacy__zstd_wave& wave, unsigned n, unsigned n_r
         damacy__zstd_relay<shape>(w, shared);
     });
 }
-static void run_relay(const damacy__zstd_wave& w)
+template <class shape> static void run_relay(const damacy__zstd_wave& w)
 {
     const unsigned n = 1 + (unsigned)(simt::random() % 6);
-    run_relay_of<damacy__relay_best>(w, n, 1 + (unsigned)(simt::random() % n));
+    run_relay_of<shape>(w, n, 1 + (unsigned)(simt::random() % n));
 }
-static void run_wide(const damacy__zstd_wave& w)
+template <class shape> static void run_relay_crowd(const damacy__zstd_wave& w)
 {
-    const unsigned n = 1 + (unsigned)(simt::random() % 6);
-    run_relay_of<damacy__relay_wide>(w, n, 1 + (unsigned)(simt::random() % n));
+    run_relay_of<shape>(w, simt::random() % 2 ? 7 : 13, 5);
 }
-static void run_relay_crowd(const damacy__zstd_wave& w)
+// Both, of which one has frames at most.
+template <class best, class wide> static void run_relays(const damacy__zstd_wave& w)
 {
-    run_relay_of<damacy__relay_best>(w, simt::random() % 2 ? 7 : 13, 5);
+    simt::launch(dim3(2), dim3(1024), [&] { damacy__zstd_cut<best>(w); });
+    const auto relay = [&](auto t) {
+        simt::launch(dim3(2), dim3(decltype(t)::THREADS), decltype(t)::RELAY_SIZE, [&] {
+            DAMACY__DYNAMIC_SHARED(shared);
+            damacy__zstd_relay<decltype(t)>(w, shared);
+        });
+    };
+    relay(best());
+    relay(wide());
 }
 // As a launcher does: all of them, one after another.
 static void run_all(const damacy__zstd_wave& wave)
@@ -218,31 +227,27 @@ static void run_all(const damacy__zstd_wave& wave)
     run_shape<serial_128x2>(w, DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 2);
     run_shape<serial_64x4>(w, DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 2);
     run_shape<tile_1024x3>(w, DAMACY__ZSTD_EXECUTE_1024X3, 2);
-    simt::launch(dim3(2), dim3(1024), [&] { damacy__zstd_cut<damacy__relay_best>(w); });
-    const auto relay = [&](auto t) {
-        simt::launch(dim3(2), dim3(decltype(t)::THREADS), decltype(t)::RELAY_SIZE, [&] {
-            DAMACY__DYNAMIC_SHARED(shared);
-            damacy__zstd_relay<decltype(t)>(w, shared);
-        });
-    };
-    relay(damacy__relay_best());
-    relay(damacy__relay_wide());
+    run_relays<damacy__relay_best, damacy__relay_wide>(w);
 }
 // The same of blosc chunks.
 static void run_blosc_all(const damacy__zstd_wave& wave)
 {
     static const uint32_t flags[] = {DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
                                          DAMACY__ZSTD_EXECUTE_256X2_SERIAL,
+                                     DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_RELAY |
+                                         DAMACY__ZSTD_EXECUTE_WIDE |
+                                         DAMACY__ZSTD_EXECUTE_128X2_SERIAL,
                                      DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_SERIAL,
                                      DAMACY__ZSTD_EXECUTE_128X4_3K | DAMACY__ZSTD_EXECUTE_SERIAL};
     damacy__zstd_wave w = wave;
-    w.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | flags[simt::random() % 3];
+    w.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | flags[simt::random() % 4];
     run_shape<blosc_1024x3>(w, DAMACY__ZSTD_EXECUTE_1024X3, 2);
     run_shape<blosc_256x4>(w, DAMACY__ZSTD_EXECUTE_256X4, 2);
     run_shape<blosc_128x4_3k>(w, DAMACY__ZSTD_EXECUTE_128X4_3K, 2);
     run_shape<blosc_128x2>(w, DAMACY__ZSTD_EXECUTE_128X2_SERIAL, 2);
     run_shape<blosc_64x4>(w, DAMACY__ZSTD_EXECUTE_64X4_SERIAL, 2);
     run_shape<blosc_256x2>(w, DAMACY__ZSTD_EXECUTE_256X2_SERIAL, 2);
+    run_relays<damacy__relay_blosc, damacy__relay_blosc_wide>(w);
 }
 struct variant {
     void (*run)(const damacy__zstd_wave& w);
@@ -254,6 +259,10 @@ template <class shape, uint32_t VARIANT> static variant alone()
 {
     return {run_alone<shape, VARIANT>, shape::BY_SEQUENCE, shape::TILE, run_turns<shape, VARIANT>};
 }
+template <class shape> static variant relayed()
+{
+    return {run_relay<shape>, shape::BY_SEQUENCE, shape::TILE};
+}
 static const variant everything = {run_all, false, 4096},
                      all_of_blosc = {run_blosc_all, true, 6144};
 static const variant variants[] = {alone<tile_256x4, DAMACY__ZSTD_EXECUTE_256X4>(),
@@ -262,8 +271,10 @@ static const variant variants[] = {alone<tile_256x4, DAMACY__ZSTD_EXECUTE_256X4>
                                    alone<tile_1024x3, DAMACY__ZSTD_EXECUTE_1024X3>(),
                                    {run_links, false, 3072},
                                    everything,
-                                   {run_relay, false, damacy__relay_best::TILE},
-                                   {run_wide, false, damacy__relay_wide::TILE},
+                                   relayed<damacy__relay_best>(),
+                                   relayed<damacy__relay_wide>(),
+                                   relayed<damacy__relay_blosc>(),
+                                   relayed<damacy__relay_blosc_wide>(),
                                    alone<tile_128x2, DAMACY__ZSTD_EXECUTE_128X2>(),
                                    alone<serial_128x2, DAMACY__ZSTD_EXECUTE_128X2_SERIAL>(),
                                    alone<serial_64x4, DAMACY__ZSTD_EXECUTE_64X4_SERIAL>(),
@@ -783,9 +794,14 @@ TEST(frames_of_blosc_chunks_go_by_one_shape)
     static const uint32_t least = DAMACY__ZSTD_EXECUTE_1024X3 | DAMACY__ZSTD_EXECUTE_256X4 |
                                   DAMACY__ZSTD_EXECUTE_256X2_SERIAL;
     static const uint32_t none = DAMACY__ZSTD_EXECUTE_256X4 | DAMACY__ZSTD_EXECUTE_64X4_SERIAL;
+    static const uint32_t large = few | DAMACY__ZSTD_EXECUTE_1024X3;
     static const struct {
         uint32_t flags, n, density, variant;
-    } cases[] = {{all, 1, 95, DAMACY__ZSTD_EXECUTE_128X2_SERIAL},
+    } cases[] = {{large, 132, 95, DAMACY__ZSTD_EXECUTE_1024X3},
+                 {large, 133, 95, DAMACY__ZSTD_EXECUTE_256X2_SERIAL},
+                 {large, 1201, 95, DAMACY__ZSTD_EXECUTE_64X4_SERIAL},
+                 {DAMACY__ZSTD_EXECUTE_1024X3, 500, 20, DAMACY__ZSTD_EXECUTE_1024X3},
+                 {all, 1, 95, DAMACY__ZSTD_EXECUTE_128X2_SERIAL},
                  {all, 1, 96, DAMACY__ZSTD_EXECUTE_128X4_3K},
                  {all, 1200, 0, DAMACY__ZSTD_EXECUTE_128X2_SERIAL},
                  {all, 1200, 96, DAMACY__ZSTD_EXECUTE_128X4_3K},
@@ -806,6 +822,47 @@ TEST(frames_of_blosc_chunks_go_by_one_shape)
 
     for (const auto& c : cases)
         check_variant(DAMACY__ZSTD_FLAG_BY_SEQUENCE | c.flags, c.n, c.density, 0, 0, c.variant);
+}
+
+// Of these large ones by relays, which are one of two kernels if both are launched.
+TEST(large_frames_of_blosc_chunks_go_by_relays)
+{
+    static const uint32_t relay = DAMACY__ZSTD_EXECUTE_RELAY, mib = 1 << 20;
+    static const uint32_t few = DAMACY__ZSTD_EXECUTE_1024X3;
+    static const uint32_t many = DAMACY__ZSTD_EXECUTE_256X2_SERIAL;
+    static const uint32_t all = relay | few | many | DAMACY__ZSTD_EXECUTE_256X4;
+    static const uint32_t wide = DAMACY__ZSTD_EXECUTE_WIDE;
+    static const struct {
+        uint32_t n, mean_size, density, variant;
+    } cases[] = {{1, mib / 16 * 3, 5, relay},      {79, mib / 16 * 3, 200, relay},
+                 {79, mib / 16 * 3 - 1, 200, few}, {80, 2 * mib - 1, 40, few},
+                 {80, 2 * mib, 40, relay},         {132, 2 * mib, 20, relay},
+                 {133, mib / 4 * 3, 21, relay},    {264, mib / 4 * 3, 21, relay},
+                 {133, mib / 4 * 3 - 1, 21, many}, {265, 16 * mib, 21, many},
+                 {133, 2 * mib - 1, 20, many},     {200, 2 * mib, 20, relay},
+                 {201, 2 * mib, 20, many}};
+
+    for (const auto& c : cases) {
+        const uint32_t flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | all;
+        check_variant(flags, c.n, c.density, 0, 0, c.variant, c.mean_size);
+        check_variant(flags ^ relay ^ wide, c.n, c.density, 0, 0, c.variant, c.mean_size);
+        check_variant(DAMACY__ZSTD_FLAG_BY_SEQUENCE | wide, c.n, c.density, 0, 0, relay,
+                      c.mean_size);
+    }
+    for (const uint32_t n : {1u, 44u, 45u, 264u}) {
+        damacy__zstd_counters counters;
+        damacy__zstd_wave w;
+        const uint32_t list = 0;
+        memset(&counters, 0, sizeof counters);
+        memset(&w, 0, sizeof w);
+        counters.n_execute = n;
+        w.counters = (uint64_t)(uintptr_t)&counters;
+        w.execute_list = (uint64_t)(uintptr_t)&list;
+        for (const uint32_t kernels : {relay, wide, relay | wide}) {
+            w.flags = DAMACY__ZSTD_FLAG_BY_SEQUENCE | kernels;
+            CHECK_EQ(damacy__exec_is_wide(w), kernels == wide || (kernels != relay && n <= 44));
+        }
+    }
 }
 
 TEST(waves_of_many_frames_of_all_kinds_execute)
@@ -1081,7 +1138,7 @@ static void run_apart(const damacy__zstd_wave& wave)
     });
     simt::launch(dim3(1), dim3(32), [&] { damacy__zstd_place_density(w); });
     n_apart_frames = damacy__zstd_counts(w)->n_apart;
-    run_wide(w);
+    run_relay<damacy__relay_wide>(w);
     run_shape<tile_256x4>(w, DAMACY__ZSTD_EXECUTE_256X4, 2);
 }
 
@@ -1145,7 +1202,9 @@ TEST(tiles_of_a_frame_that_many_share_execute_in_any_order)
             frames[0].literals(noise(&seed, 20000));
         }
         simt::g.seed = seed;
-        check_frames(frames, {run_relay_crowd, false, 16384}, round);
+        check_frames(frames, {run_relay_crowd<damacy__relay_best>, false, 16384}, round);
+        simt::g.seed = seed;
+        check_frames(frames, {run_relay_crowd<damacy__relay_blosc>, true, 16384}, round);
     }
 }
 

@@ -245,7 +245,7 @@ static uint32_t shapes_of(uint32_t n, uint64_t size, bool has_company,
 
 // Whatever number of jobs: shapes that undo a filter are there to be had, but the jobs are frames,
 // for hundreds of which there is one by one warp. Records are of sequences where all shapes can
-// read them, which those of large frames cannot.
+// read them, which links cannot.
 TEST(zstd_launch_takes_shapes_and_records_of_blosc_for_blosc_alone)
 {
     const damacy__blosc_wave blosc = {};
@@ -260,9 +260,38 @@ TEST(zstd_launch_takes_shapes_and_records_of_blosc_for_blosc_alone)
         CHECK_EQ((shapes_of(n, 0, false, &blosc) & DAMACY__ZSTD_EXECUTE_SERIAL) != 0, n >= 50);
         CHECK_EQ(chosen_for(n, 0, 1, nullptr) & by_sequence, 0);
         CHECK_EQ(chosen_for(n, 0, 1, &blosc) & by_sequence, by_sequence);
-        const uint32_t large = chosen_for(n, 9 << 20, 1, &blosc);
-        CHECK_EQ(large & by_sequence, n > 200 ? by_sequence : 0);
-        CHECK_EQ((large & (DAMACY__ZSTD_EXECUTE_RELAY | DAMACY__ZSTD_EXECUTE_WIDE)) != 0, n <= 200);
+        CHECK_EQ(chosen_for(n, 9 << 20, 1, &blosc) & by_sequence, by_sequence);
+    }
+}
+
+// If these are of few large blocks, and alone. Streams are guessed, of 256 KiB, so 132 are of 33
+// MiB; there is one kernel where the other could have nothing to do.
+TEST(zstd_launch_shares_large_chunks_of_blosc_among_multiprocessors)
+{
+    const damacy__blosc_wave blosc = {};
+    const uint64_t k = 1024, m = k * k;
+    const uint32_t relay = DAMACY__ZSTD_EXECUTE_RELAY, wide = DAMACY__ZSTD_EXECUTE_WIDE;
+    const struct {
+        uint32_t n; // streams
+        uint64_t most;
+        uint32_t relays;
+    } cases[] = {{1, 192 * k - 1, 0},    {1, 192 * k, wide},
+                 {44, 256 * k, wide},    {45, 256 * k, relay},
+                 {45, m, relay | wide},  {79, 192 * k, relay},
+                 {80, 768 * k - 1, 0},   {80, 768 * k, relay | wide},
+                 {179, m, relay | wide}, {180, m, relay},
+                 {1056, m, relay},       {1059, m, relay},
+                 {1060, m, 0},           {8000, 64 * m, relay | wide}};
+
+    for (const auto& c : cases) {
+        const uint64_t size = DAMACY__MIN(c.most, 256 * k);
+        const uint32_t all = all_chosen_for(c.n, size, 1, &blosc, 0, c.most).flags;
+        CHECK_EQ(all & (relay | wide), c.relays);
+        CHECK((all & DAMACY__ZSTD_EXECUTE_1024X3) || c.n > 200 || c.relays == wide);
+        CHECK(!(all & DAMACY__ZSTD_EXECUTE_1024X3) || c.n <= 200 || c.relays);
+        CHECK_EQ(all & (DAMACY__ZSTD_EXECUTE_128X4 | DAMACY__ZSTD_EXECUTE_LINKS), 0);
+        CHECK(!(all_chosen_for(c.n, size, 2, &blosc, 0, c.most).flags & (relay | wide)));
+        CHECK(!(all_chosen_for(c.n, size, 1, &blosc, relay | wide, c.most).flags & (relay | wide)));
     }
 }
 
@@ -466,8 +495,9 @@ TEST(zstd_launch_gives_turns_to_somewhat_more_frames_than_run_at_once)
                  {1057, DAMACY__ZSTD_EXECUTE_128X4_3K, 1056, 1056},
                  {1583, DAMACY__ZSTD_EXECUTE_128X4, 1056, 1056},
                  {1584, DAMACY__ZSTD_EXECUTE_128X4, 1584, 6336},
-                 {200, DAMACY__ZSTD_EXECUTE_1024X3, 200, 800},
-                 {201, DAMACY__ZSTD_EXECUTE_1024X3, 201, 804}};
+                 {60, DAMACY__ZSTD_EXECUTE_1024X3, 60, 240},
+                 {200, DAMACY__ZSTD_EXECUTE_1024X3, 200, 264},
+                 {201, DAMACY__ZSTD_EXECUTE_1024X3, 201, 264}};
     const damacy__blosc_wave blosc = {};
     damacy__zstd_call call = {};
     damacy__zstd_pass run = {};

@@ -285,13 +285,15 @@ static inline void wave_execute(const damacy__zstd_wave& w)
     if (w.flags & relays) { // blocks of threads that pass on tiles, by turns
         const unsigned n = 1 + (unsigned)(simt::random() % 4);
         const unsigned n_resident = 1 + (unsigned)(simt::random() % n);
-        simt::launch(wave_grid(3), dim3(1024), 0, [&] { damacy_zstd_cut(w); });
+        const bool by_sequence = w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE;
+        const auto cut = by_sequence ? damacy_zstd_blosc_cut : damacy_zstd_cut;
+        const auto relay = by_sequence ? damacy_zstd_blosc_relay : damacy_zstd_relay;
+        const auto wide = by_sequence ? damacy_zstd_blosc_relay_wide : damacy_zstd_relay_wide;
+        simt::launch(wave_grid(3), dim3(1024), 0, [&] { cut(w); });
         simt::launch_together(dim3(n), dim3(damacy__relay_best::THREADS),
-                              damacy__relay_best::RELAY_SIZE, n_resident,
-                              [&] { damacy_zstd_relay(w); });
+                              damacy__relay_best::RELAY_SIZE, n_resident, [&] { relay(w); });
         simt::launch_together(dim3(n), dim3(damacy__relay_wide::THREADS),
-                              damacy__relay_wide::RELAY_SIZE, n_resident,
-                              [&] { damacy_zstd_relay_wide(w); });
+                              damacy__relay_wide::RELAY_SIZE, n_resident, [&] { wide(w); });
     }
     if (w.flags & DAMACY__ZSTD_FLAG_APART) {
         damacy__zstd_wave apart = w;

@@ -39,6 +39,9 @@ void enroll_kernels()
     KERNEL(damacy_zstd_blosc_64x4_serial);
     KERNEL(damacy_zstd_blosc_fse);
     KERNEL(damacy_zstd_blosc_fse_few);
+    KERNEL(damacy_zstd_blosc_cut);
+    KERNEL(damacy_zstd_blosc_relay);
+    KERNEL(damacy_zstd_blosc_relay_wide);
     KERNEL(damacy_zstd_count);
     KERNEL(damacy_zstd_cut);
     KERNEL(damacy_zstd_execute_1024x3);
