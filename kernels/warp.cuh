@@ -433,6 +433,13 @@ DAMACY__INLINE void damacy__shared_or(uint32_t a, uint32_t v)
 {
     asm volatile("red.shared.or.b32 [%0],%1;" ::"r"(a), "r"(v));
 }
+// Returns what was there.
+DAMACY__INLINE uint32_t damacy__shared_add(uint32_t a, uint32_t n)
+{
+    uint32_t v;
+    asm volatile("atom.relaxed.cta.shared.add.u32 %0,[%1],%2;" : "=r"(v) : "r"(a), "r"(n));
+    return v;
+}
 // Keeps the compiler from moving ordinary accesses of shared memory across: use it where such
 // accesses and the ones by address touch the same bytes without a barrier between.
 DAMACY__INLINE void damacy__shared_fence(void)
@@ -490,6 +497,13 @@ DAMACY__INLINE void damacy__sts128(uint32_t a, damacy__u32x4 v)
 DAMACY__INLINE void damacy__shared_or(uint32_t a, uint32_t v)
 {
     *(uint32_t*)simt::shared_at(a, 4, true, true) |= v;
+}
+DAMACY__INLINE uint32_t damacy__shared_add(uint32_t a, uint32_t n)
+{
+    uint32_t* const at = (uint32_t*)simt::shared_at(a, 4, true, true);
+    const uint32_t v = *at;
+    *at = v + n;
+    return v;
 }
 DAMACY__INLINE void damacy__shared_fence(void) {}
 #endif

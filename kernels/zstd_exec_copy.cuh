@@ -70,17 +70,7 @@ DAMACY__INLINE void damacy__exec_link_store(uint32_t at, uint32_t v)
 // longer than their turns.
 DAMACY__INLINE uint32_t damacy__exec_count(uint32_t at, uint32_t n, uint32_t nothing)
 {
-#ifdef __CUDACC__
-    uint32_t v;
-    asm volatile("atom.relaxed.cta.shared.add.u32 %0,[%1],%2;"
-                 : "=r"(v)
-                 : "r"(at + nothing), "r"(n));
-    return v;
-#else
-    const uint32_t v = damacy__lds32(at + nothing);
-    damacy__sts32(at + nothing, v + n);
-    return v;
-#endif
+    return damacy__shared_add(at + nothing, n);
 }
 
 // The lowest n bits, all if n is 32 or more.

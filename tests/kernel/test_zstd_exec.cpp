@@ -188,6 +188,10 @@ template <class shape> static void run_relay(const damacy__zstd_wave& w)
     const unsigned n = 1 + (unsigned)(simt::random() % 6);
     run_relay_of<shape>(w, n, 1 + (unsigned)(simt::random() % n));
 }
+template <class shape> static void run_relay_one(const damacy__zstd_wave& w)
+{
+    run_relay_of<shape>(w, 1, 1);
+}
 template <class shape> static void run_relay_crowd(const damacy__zstd_wave& w)
 {
     run_relay_of<shape>(w, simt::random() % 2 ? 7 : 13, 5);
@@ -1206,6 +1210,37 @@ TEST(tiles_of_a_frame_that_many_share_execute_in_any_order)
         simt::g.seed = seed;
         check_frames(frames, {run_relay_crowd<damacy__relay_blosc>, true, 16384}, round);
     }
+}
+
+// Of matches that do not read their tile, as links are shortened by several lanes at once; some of
+// their sources are not there yet when they are taken.
+template <class shape> static void check_relay_barriers(uint64_t* seed)
+{
+    simt::races races(simt::SHARED_MAX);
+    std::vector<frame> frames(2);
+    for (frame& f : frames) {
+        f.begin();
+        f.literals(noise(seed, 40000));
+        while (f.room() > 200) {
+            f.literals(noise(seed, test_random(seed) % 50));
+            f.match(17000 + (uint32_t)(test_random(seed) % 20000),
+                    3 + (uint32_t)(test_random(seed) % 90));
+        }
+    }
+    simt::g.seed = *seed;
+    simt::g.watch = &races;
+    check_frames(frames, {run_relay_one<shape>, shape::BY_SEQUENCE, shape::TILE}, 5);
+    simt::g.watch = nullptr;
+    if (races.found)
+        fprintf(stderr, "# %s\n", races.first.c_str());
+    CHECK_EQ(races.found, 0);
+    CHECK(races.accesses > 100000);
+}
+TEST(barriers_order_what_warps_of_relays_hand_over_in_shared_memory)
+{
+    uint64_t seed = test_seed();
+    check_relay_barriers<damacy__relay_best>(&seed);
+    check_relay_barriers<damacy__relay_blosc>(&seed);
 }
 
 TEST_MAIN
