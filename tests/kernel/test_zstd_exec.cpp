@@ -188,10 +188,6 @@ template <class shape> static void run_relay(const damacy__zstd_wave& w)
     const unsigned n = 1 + (unsigned)(simt::random() % 6);
     run_relay_of<shape>(w, n, 1 + (unsigned)(simt::random() % n));
 }
-template <class shape> static void run_relay_one(const damacy__zstd_wave& w)
-{
-    run_relay_of<shape>(w, 1, 1);
-}
 template <class shape> static void run_relay_crowd(const damacy__zstd_wave& w)
 {
     run_relay_of<shape>(w, simt::random() % 2 ? 7 : 13, 5);
@@ -1212,35 +1208,78 @@ TEST(tiles_of_a_frame_that_many_share_execute_in_any_order)
     }
 }
 
-// Of matches that do not read their tile, as links are shortened by several lanes at once; some of
-// their sources are not there yet when they are taken.
-template <class shape> static void check_relay_barriers(uint64_t* seed)
+// A frame of matches that do not read their tile; sources of some are in the tile before.
+static frame far_frame(uint64_t* seed)
+{
+    frame f;
+    f.begin();
+    f.literals(noise(seed, 40000));
+    while (f.room() > 200) {
+        f.literals(noise(seed, test_random(seed) % 50));
+        f.match(17000 + (uint32_t)(test_random(seed) % 20000),
+                3 + (uint32_t)(test_random(seed) % 90));
+    }
+    return f;
+}
+static void check_barriers(const std::vector<frame>& frames, const variant& v, uint64_t seed)
 {
     simt::races races(simt::SHARED_MAX);
-    std::vector<frame> frames(2);
-    for (frame& f : frames) {
-        f.begin();
-        f.literals(noise(seed, 40000));
-        while (f.room() > 200) {
-            f.literals(noise(seed, test_random(seed) % 50));
-            f.match(17000 + (uint32_t)(test_random(seed) % 20000),
-                    3 + (uint32_t)(test_random(seed) % 90));
-        }
-    }
-    simt::g.seed = *seed;
+    simt::g.seed = seed;
     simt::g.watch = &races;
-    check_frames(frames, {run_relay_one<shape>, shape::BY_SEQUENCE, shape::TILE}, 5);
+    check_frames(frames, v, 5);
     simt::g.watch = nullptr;
     if (races.found)
-        fprintf(stderr, "# %s\n", races.first.c_str());
+        fprintf(stderr, "# tiles of %u bytes: %s\n", v.tile, races.first.c_str());
     CHECK_EQ(races.found, 0);
     CHECK(races.accesses > 100000);
 }
-TEST(barriers_order_what_warps_of_relays_hand_over_in_shared_memory)
+template <class shape> static void run_relay_one(const damacy__zstd_wave& w)
 {
+    run_relay_of<shape>(w, 1, 1);
+}
+template <class shape> static variant relay_one()
+{
+    return {run_relay_one<shape>, shape::BY_SEQUENCE, shape::TILE};
+}
+template <class shape, uint32_t VARIANT> static void run_two(const damacy__zstd_wave& wave)
+{
+    damacy__zstd_wave w = wave;
+    w.flags = VARIANT;
+    run_shape<shape>(w, VARIANT, 2);
+}
+template <class shape, uint32_t VARIANT> static variant two()
+{
+    return {run_two<shape, VARIANT>, shape::BY_SEQUENCE, shape::TILE};
+}
+// Links are shortened by several lanes at once, which is meant, so shapes that have them get frames
+// without; a tile's own matches are in order where one warp copies them.
+TEST(barriers_order_what_warps_of_execution_hand_over_in_shared_memory)
+{
+    static const variant with_links[] = {relay_one<damacy__relay_best>(),
+                                         relay_one<damacy__relay_wide>(),
+                                         relay_one<damacy__relay_blosc>(),
+                                         relay_one<damacy__relay_blosc_wide>(),
+                                         two<tile_1024x3, DAMACY__ZSTD_EXECUTE_1024X3>(),
+                                         two<tile_256x4, DAMACY__ZSTD_EXECUTE_256X4>(),
+                                         two<tile_128x4, DAMACY__ZSTD_EXECUTE_128X4>(),
+                                         two<tile_128x2, DAMACY__ZSTD_EXECUTE_128X2>(),
+                                         two<blosc_1024x3, DAMACY__ZSTD_EXECUTE_1024X3>(),
+                                         two<blosc_256x4, DAMACY__ZSTD_EXECUTE_256X4>(),
+                                         two<blosc_128x4_3k, DAMACY__ZSTD_EXECUTE_128X4_3K>()};
+    static const variant serial[] = {two<serial_128x2, DAMACY__ZSTD_EXECUTE_128X2_SERIAL>(),
+                                     two<serial_64x4, DAMACY__ZSTD_EXECUTE_64X4_SERIAL>(),
+                                     two<blosc_128x2, DAMACY__ZSTD_EXECUTE_128X2_SERIAL>(),
+                                     two<blosc_64x4, DAMACY__ZSTD_EXECUTE_64X4_SERIAL>(),
+                                     two<blosc_256x2, DAMACY__ZSTD_EXECUTE_256X2_SERIAL>()};
     uint64_t seed = test_seed();
-    check_relay_barriers<damacy__relay_best>(&seed);
-    check_relay_barriers<damacy__relay_blosc>(&seed);
+    for (const variant& v : with_links)
+        check_barriers({far_frame(&seed), far_frame(&seed)}, v, seed);
+    for (const variant& v : serial) {
+        std::vector<frame> frames(1, far_frame(&seed));
+        for (uint32_t kind = 0; kind < 5; kind++)
+            frames.push_back(random_frame(&seed, kind, 60000));
+        check_barriers(frames, v, seed);
+    }
 }
 
 TEST_MAIN

@@ -20,7 +20,7 @@
 namespace simt {
 class races {
   public:
-    static constexpr unsigned WARPS = 16;
+    static constexpr unsigned WARPS = 32;
 
     uint64_t found = 0, accesses = 0;
     std::string first;  // the first that was found
