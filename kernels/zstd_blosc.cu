@@ -25,20 +25,6 @@ DAMACY__EXECUTE_ENTRY(damacy_zstd_blosc_256x2_serial, 256X2_SERIAL, 4, true, tru
 
 // Large ones that all blocks of threads share, as in zstd_sequences.cu; their shuffle is left to
 // damacy_blosc_unfilter.
-extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_blosc_cut(damacy__zstd_wave w)
-{
-    damacy__zstd_cut<damacy__relay_blosc>(w);
-}
-extern "C" __global__
-__launch_bounds__(DAMACY__ZSTD_RELAY_THREADS,
-                  DAMACY__ZSTD_RELAY_PER) void damacy_zstd_blosc_relay(damacy__zstd_wave w)
-{
-    DAMACY__DYNAMIC_SHARED(shared);
-    damacy__zstd_relay<damacy__relay_blosc>(w, shared);
-}
-extern "C" __global__ __launch_bounds__(DAMACY__ZSTD_WIDE_THREADS,
-                                        1) void damacy_zstd_blosc_relay_wide(damacy__zstd_wave w)
-{
-    DAMACY__DYNAMIC_SHARED(shared);
-    damacy__zstd_relay<damacy__relay_blosc_wide>(w, shared);
-}
+DAMACY__RELAY_CUT_ENTRY(damacy_zstd_blosc_cut, damacy__relay_blosc)
+DAMACY__RELAY_ENTRY(damacy_zstd_blosc_relay, damacy__relay_blosc, DAMACY__ZSTD_RELAY_PER)
+DAMACY__RELAY_ENTRY(damacy_zstd_blosc_relay_wide, damacy__relay_blosc_wide, 1)

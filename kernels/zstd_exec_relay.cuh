@@ -457,3 +457,18 @@ static __device__ void damacy__zstd_relay(const damacy__zstd_wave& w, uint8_t* m
         mail = next;
     }
 }
+
+// Entry points for a shape of relays: the kernel that cuts, and one that executes, of which a
+// multiprocessor is to hold `per` CTAs. Dynamic shared memory of the latter: the shape's
+// RELAY_SIZE.
+#define DAMACY__RELAY_CUT_ENTRY(name, shape)                                     \
+    extern "C" __global__ __launch_bounds__(1024) void name(damacy__zstd_wave w) \
+    {                                                                            \
+        damacy__zstd_cut<shape>(w);                                              \
+    }
+#define DAMACY__RELAY_ENTRY(name, shape, per)                                                   \
+    extern "C" __global__ __launch_bounds__(shape::THREADS, per) void name(damacy__zstd_wave w) \
+    {                                                                                           \
+        DAMACY__DYNAMIC_SHARED(shared);                                                         \
+        damacy__zstd_relay<shape>(w, shared);                                                   \
+    }

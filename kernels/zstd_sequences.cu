@@ -41,23 +41,9 @@ DAMACY__EXECUTE_ENTRY(damacy_zstd_execute_64x4_serial, 64X4_SERIAL, 16, true, fa
 
 // Frames that all blocks of threads share, in two steps; DAMACY__ZSTD_RELAY_SHARED bytes of shared
 // memory for the second, which is one of two kernels.
-extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_cut(damacy__zstd_wave w)
-{
-    damacy__zstd_cut<damacy__relay_best>(w);
-}
-extern "C" __global__
-__launch_bounds__(DAMACY__ZSTD_RELAY_THREADS,
-                  DAMACY__ZSTD_RELAY_PER) void damacy_zstd_relay(damacy__zstd_wave w)
-{
-    DAMACY__DYNAMIC_SHARED(shared);
-    damacy__zstd_relay<damacy__relay_best>(w, shared);
-}
-extern "C" __global__ __launch_bounds__(DAMACY__ZSTD_WIDE_THREADS,
-                                        1) void damacy_zstd_relay_wide(damacy__zstd_wave w)
-{
-    DAMACY__DYNAMIC_SHARED(shared);
-    damacy__zstd_relay<damacy__relay_wide>(w, shared);
-}
+DAMACY__RELAY_CUT_ENTRY(damacy_zstd_cut, damacy__relay_best)
+DAMACY__RELAY_ENTRY(damacy_zstd_relay, damacy__relay_best, DAMACY__ZSTD_RELAY_PER)
+DAMACY__RELAY_ENTRY(damacy_zstd_relay_wide, damacy__relay_wide, 1)
 
 // The blocks of a few large frames at once, in two steps.
 extern "C" __global__ __launch_bounds__(256) void damacy_zstd_link(damacy__zstd_wave w)

@@ -259,9 +259,10 @@ template <class shape, uint32_t VARIANT> static variant alone()
 {
     return {run_alone<shape, VARIANT>, shape::BY_SEQUENCE, shape::TILE, run_turns<shape, VARIANT>};
 }
-template <class shape> static variant relayed()
+template <class shape>
+static variant relayed(void (*run)(const damacy__zstd_wave& w) = run_relay<shape>)
 {
-    return {run_relay<shape>, shape::BY_SEQUENCE, shape::TILE};
+    return {run, shape::BY_SEQUENCE, shape::TILE};
 }
 static const variant everything = {run_all, false, 4096},
                      all_of_blosc = {run_blosc_all, true, 6144};
@@ -1202,9 +1203,11 @@ TEST(tiles_of_a_frame_that_many_share_execute_in_any_order)
             frames[0].literals(noise(&seed, 20000));
         }
         simt::g.seed = seed;
-        check_frames(frames, {run_relay_crowd<damacy__relay_best>, false, 16384}, round);
+        check_frames(frames, relayed<damacy__relay_best>(run_relay_crowd<damacy__relay_best>),
+                     round);
         simt::g.seed = seed;
-        check_frames(frames, {run_relay_crowd<damacy__relay_blosc>, true, 16384}, round);
+        check_frames(frames, relayed<damacy__relay_blosc>(run_relay_crowd<damacy__relay_blosc>),
+                     round);
     }
 }
 
@@ -1239,7 +1242,7 @@ template <class shape> static void run_relay_one(const damacy__zstd_wave& w)
 }
 template <class shape> static variant relay_one()
 {
-    return {run_relay_one<shape>, shape::BY_SEQUENCE, shape::TILE};
+    return relayed<shape>(run_relay_one<shape>);
 }
 template <class shape, uint32_t VARIANT> static void run_two(const damacy__zstd_wave& wave)
 {

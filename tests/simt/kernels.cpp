@@ -37,9 +37,9 @@ void enroll_kernels()
     KERNEL(damacy_zstd_blosc_256x2_serial);
     KERNEL(damacy_zstd_blosc_256x4);
     KERNEL(damacy_zstd_blosc_64x4_serial);
+    KERNEL(damacy_zstd_blosc_cut);
     KERNEL(damacy_zstd_blosc_fse);
     KERNEL(damacy_zstd_blosc_fse_few);
-    KERNEL(damacy_zstd_blosc_cut);
     KERNEL(damacy_zstd_blosc_relay);
     KERNEL(damacy_zstd_blosc_relay_wide);
     KERNEL(damacy_zstd_count);
