@@ -26656,6 +26656,8 @@ typedef void* damacy__stream;
 typedef void* damacy__event;
 typedef void* damacy__module;
 typedef void* damacy__function;
+typedef void* damacy__graph_handle;
+typedef void* damacy__graph_exec;
 typedef void* damacy__compilation; /* nvrtcProgram */
 
 /* Results of the driver (CUresult) that are told apart. */
@@ -26711,6 +26713,7 @@ enum {
 /* Flags and attributes of streams, events, memory, pointers and functions. */
 enum {
     DAMACY__STREAM_NON_BLOCKING = 1,
+    DAMACY__CAPTURE_RELAXED = 2,
     DAMACY__EVENT_BLOCKING_SYNC = 1,
     DAMACY__EVENT_DISABLE_TIMING = 2,
     DAMACY__HOST_ALLOC_PORTABLE = 1,
@@ -26804,7 +26807,21 @@ enum {
 #define DAMACY__CUDA_NEW_FUNCTIONS(X)                                                            \
     X(launch_with, cuLaunchKernelEx,                                                             \
       (const struct damacy__launch_config* config, damacy__function function, void** parameters, \
-       void** extra))
+       void** extra))                                                                            \
+    X(graph_create, cuGraphCreate, (damacy__graph_handle * graph, unsigned flags))               \
+    X(graph_destroy, cuGraphDestroy, (damacy__graph_handle graph))                               \
+    X(graph_add, cuGraphAddKernelNode_v2,                                                        \
+      (void** node, damacy__graph_handle graph, void* const* after, size_t n_after,              \
+       const struct damacy__graph_kernel* kernel))                                               \
+    X(graph_attribute, cuGraphKernelNodeSetAttribute,                                            \
+      (void* node, int attribute, const void* value))                                            \
+    X(graph_instantiate, cuGraphInstantiateWithFlags,                                            \
+      (damacy__graph_exec * executable, damacy__graph_handle graph, unsigned long long flags))   \
+    X(graph_update, cuGraphExecKernelNodeSetParams_v2,                                           \
+      (damacy__graph_exec executable, void* node, const struct damacy__graph_kernel* kernel))    \
+    X(graph_launch, cuGraphLaunch, (damacy__graph_exec executable, damacy__stream stream))       \
+    X(graph_end, cuGraphExecDestroy, (damacy__graph_exec executable))                            \
+    X(capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))
 
 /* Functions of libnvrtc, all returning an nvrtcResult. */
 #define DAMACY__NVRTC_FUNCTIONS(X)                                                          \
@@ -26825,6 +26842,7 @@ enum {
     X(nvrtc_destroy, nvrtcDestroyProgram, (damacy__compilation * program))
 
 struct damacy__launch_config;
+struct damacy__graph_kernel;
 
 /* Zero: nothing loaded. Constant once loaded; any thread may call through it. */
 typedef struct damacy__driver {
@@ -29260,6 +29278,505 @@ static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy_
                                 grid->x, grid->y, grid->z, grid->threads);
 }
 DAMACY__COLD_END
+
+/* ==== src/gpu/graph.h ==== */
+DAMACY__WARM_BEGIN
+/* The kernels of a batch as one launch: a draft, in which they are written down with what waits for
+ * what, becomes a CUDA graph.
+ *
+ * Kernels of a graph follow each other sooner than launches on streams do, and the host makes one
+ * call for all. Where a draft is given, it takes what would be queued on streams. To make a graph
+ * takes longer than to queue its kernels once, so that only what comes again becomes one; it is
+ * kept, and what has the same kernels and edges is launched by it, with other parameters. The
+ * surprising rule: a graph is only a faster way. What the driver refuses is queued kernel by
+ * kernel, and tells then what is wrong. */
+
+enum {
+    DAMACY__GRAPH_NODES = 48, /* kernels of a batch; one that has more is queued kernel by kernel */
+    DAMACY__GRAPH_LANES = 16, /* streams and events of a batch */
+    DAMACY__GRAPH_PARAMETER = 216, /* bytes: of damacy__zstd_wave, the largest */
+    DAMACY__GRAPHS = 24,           /* kept */
+    DAMACY__GRAPH_MEMORY = 32      /* batches that are known again */
+};
+
+/* The driver's CUDA_KERNEL_NODE_PARAMS_v2. */
+typedef struct damacy__graph_kernel {
+    damacy__function function;
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared;
+    void** parameters;
+    void** extra;
+    void* other;             /* a CUkernel, if function is NULL */
+    damacy__context context; /* NULL: the current one */
+} damacy__graph_kernel;
+
+/* A kernel with one parameter. No byte of it is unset: nodes are compared as bytes. */
+typedef struct damacy__graph_node {
+    damacy__function function;
+    damacy__grid grid;
+    uint64_t after; /* a bit for each node that it waits for */
+    uint64_t parameter[DAMACY__GRAPH_PARAMETER / 8];
+} damacy__graph_node;
+
+static_assert(sizeof(damacy__graph_node) ==
+                  sizeof(damacy__function) + 24 + 8 + DAMACY__GRAPH_PARAMETER,
+              "no padding");
+
+/* A stream or an event, and what waits for it. */
+typedef struct damacy__graph_lane {
+    void* handle;
+    uint64_t after; /* nodes that what is queued next waits for */
+} damacy__graph_lane;
+
+/* What a batch queues. Zeroed: nothing yet. */
+typedef struct damacy__graph_draft {
+    damacy__graph_node nodes[DAMACY__GRAPH_NODES];
+    uint64_t before[DAMACY__GRAPH_NODES]; /* all that a node comes after, at any distance */
+    uint32_t n_nodes;
+    damacy__graph_lane lanes[DAMACY__GRAPH_LANES];
+    uint32_t n_lanes;
+    uint64_t shape; /* a hash of kernels and edges */
+    bool is_full;   /* something found no room: no graph */
+} damacy__graph_draft;
+
+/* A graph that can be launched. */
+typedef struct damacy__graph {
+    damacy__graph_exec executable; /* NULL: none */
+    damacy__graph_handle graph;    /* that it was made of; names its nodes */
+    void* names[DAMACY__GRAPH_NODES];
+    damacy__graph_node nodes[DAMACY__GRAPH_NODES]; /* as launched last */
+    uint32_t n_nodes;
+    uint64_t used; /* when, by damacy__graphs.clock */
+} damacy__graph;
+
+/* Hashes of what was queued of late. */
+typedef struct damacy__graph_memory {
+    uint64_t keys[DAMACY__GRAPH_MEMORY];
+    uint32_t next;
+} damacy__graph_memory;
+
+/* Zero: none, and every launch is refused. One thread at a time. */
+typedef struct damacy__graphs {
+    damacy__alloc* alloc;
+    damacy__graph_draft* draft; /* of the batch that is being queued */
+    damacy__graph* kept;        /* DAMACY__GRAPHS */
+    damacy__graph_memory drafts;
+    damacy__graph_memory shapes;
+    uint64_t clock;
+    bool is_eager;   /* graphs of what comes first, too: for tests */
+    bool is_refused; /* the driver has refused one: no more are tried */
+} damacy__graphs;
+
+static void damacy__graphs_init(damacy__graphs* graphs, const damacy__device* device,
+                                damacy__alloc* alloc);
+static void damacy__graphs_deinit(damacy__graphs* graphs, damacy__device* device);
+static damacy__graph_draft* damacy__graphs_begin(damacy__graphs* graphs);
+static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device,
+                                  damacy__stream stream);
+static damacy_status damacy__queue_kernel(damacy__graph_draft* draft, const damacy__kernel* kernel,
+                                          damacy__device* device, const damacy__grid* grid,
+                                          damacy__stream stream, void* parameter, size_t size,
+                                          damacy_error* err);
+static damacy_status damacy__queue_record(damacy__graph_draft* draft, damacy__device* device,
+                                          damacy__event event, damacy__stream stream,
+                                          damacy_error* err);
+static damacy_status damacy__queue_wait(damacy__graph_draft* draft, damacy__device* device,
+                                        damacy__stream stream, damacy__event event,
+                                        damacy_error* err);
+
+static inline uint64_t damacy__graph_mix(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 29;
+}
+
+/* ---- a draft ---- */
+
+/* What waits for a stream or an event; NULL: no room. */
+static uint64_t* damacy__draft_lane(damacy__graph_draft* draft, void* handle)
+{
+    for (uint32_t i = 0; i < draft->n_lanes; i++) {
+        if (draft->lanes[i].handle == handle) {
+            return &draft->lanes[i].after;
+        }
+    }
+    if (draft->n_lanes == DAMACY__GRAPH_LANES) {
+        draft->is_full = true;
+        return NULL;
+    }
+    draft->lanes[draft->n_lanes].handle = handle;
+    draft->lanes[draft->n_lanes].after = 0;
+    return &draft->lanes[draft->n_lanes++].after;
+}
+
+/* The nodes without those that another of them comes after. */
+static uint64_t damacy__draft_last(const damacy__graph_draft* draft, uint64_t nodes)
+{
+    uint64_t last = nodes;
+
+    for (uint32_t i = 0; i < draft->n_nodes; i++) {
+        last &= nodes >> i & 1 ? ~draft->before[i] : UINT64_MAX;
+    }
+    return last;
+}
+
+static void damacy__draft_kernel(damacy__graph_draft* draft, const damacy__kernel* kernel,
+                                 const damacy__grid* grid, damacy__stream stream,
+                                 const void* parameter, size_t size)
+{
+    uint64_t* const lane = damacy__draft_lane(draft, stream);
+    const uint32_t n = draft->n_nodes;
+    damacy__graph_node* node = &draft->nodes[n];
+
+    if (!lane || n == DAMACY__GRAPH_NODES || size > DAMACY__GRAPH_PARAMETER) {
+        draft->is_full = true;
+        return;
+    }
+    memset(node, 0, sizeof *node);
+    node->function = kernel->function;
+    node->grid = *grid;
+    node->after = *lane;
+    memcpy(node->parameter, parameter, size);
+    draft->before[n] = *lane;
+    for (uint32_t i = 0; i < n; i++) {
+        draft->before[n] |= *lane >> i & 1 ? draft->before[i] : 0;
+    }
+    draft->n_nodes++;
+    draft->shape = damacy__graph_mix(draft->shape, (uint64_t)(uintptr_t)node->function);
+    draft->shape = damacy__graph_mix(draft->shape, node->after ^ (uint64_t)grid->division << 56);
+    *lane = UINT64_C(1) << n;
+}
+
+/* ---- what is queued, in a draft or on streams ---- */
+
+/* A kernel with one parameter of `size` bytes, which are read during the call. draft NULL: as
+ * damacy__kernel_launch. */
+static damacy_status damacy__queue_kernel(damacy__graph_draft* draft, const damacy__kernel* kernel,
+                                          damacy__device* device, const damacy__grid* grid,
+                                          damacy__stream stream, void* parameter, size_t size,
+                                          damacy_error* err)
+{
+    void* parameters[1];
+
+    parameters[0] = parameter;
+    if (!draft) {
+        return damacy__kernel_launch(kernel, device, grid, stream, parameters, err);
+    }
+    if (grid->x && grid->y && grid->z) {
+        damacy__draft_kernel(draft, kernel, grid, stream, parameter, size);
+    }
+    return DAMACY_OK;
+}
+
+/* The event stands for what the stream holds now. */
+static damacy_status damacy__queue_record(damacy__graph_draft* draft, damacy__device* device,
+                                          damacy__event event, damacy__stream stream,
+                                          damacy_error* err)
+{
+    if (draft) {
+        uint64_t* const from = damacy__draft_lane(draft, stream);
+        uint64_t* const to = damacy__draft_lane(draft, event);
+        if (from && to) {
+            *to = *from;
+        }
+        return DAMACY_OK;
+    }
+    return damacy__event_record(device, event, stream, err);
+}
+
+/* What is queued on the stream from now on waits for the event. */
+static damacy_status damacy__queue_wait(damacy__graph_draft* draft, damacy__device* device,
+                                        damacy__stream stream, damacy__event event,
+                                        damacy_error* err)
+{
+    if (draft) {
+        const uint64_t* const from = damacy__draft_lane(draft, event);
+        uint64_t* const to = damacy__draft_lane(draft, stream);
+        if (from && to) {
+            *to = damacy__draft_last(draft, *to | *from);
+        }
+        return DAMACY_OK;
+    }
+    return damacy__stream_await(device, stream, event, err);
+}
+
+/* ---- graphs ---- */
+
+static bool damacy__driver_has_graphs(const damacy__driver* d)
+{
+    return d->graph_create && d->graph_destroy && d->graph_add && d->graph_attribute &&
+           d->graph_instantiate && d->graph_update && d->graph_launch && d->graph_end &&
+           d->capture_mode;
+}
+
+/* Without memory for them, or by an older driver, there are none. */
+static void damacy__graphs_init(damacy__graphs* graphs, const damacy__device* device,
+                                damacy__alloc* alloc)
+{
+    memset(graphs, 0, sizeof *graphs);
+    if (!damacy__driver_has_graphs(device->driver)) {
+        return;
+    }
+    graphs->alloc = alloc;
+    graphs->draft = damacy__new(alloc, 1, damacy__graph_draft);
+    graphs->kept = damacy__new(alloc, DAMACY__GRAPHS, damacy__graph);
+    if (!graphs->draft || !graphs->kept) {
+        damacy__graphs_deinit(graphs, NULL);
+    }
+}
+
+/* The context is current. One that still runs goes on, and is freed afterwards. */
+static void damacy__graph_close(damacy__graph* graph, damacy__device* device)
+{
+    if (graph->executable) {
+        (void)damacy__device_note(device, device->driver->graph_end(graph->executable),
+                                  "cuGraphExecDestroy");
+    }
+    if (graph->graph) {
+        (void)damacy__device_note(device, device->driver->graph_destroy(graph->graph),
+                                  "cuGraphDestroy");
+    }
+    graph->executable = NULL;
+    graph->graph = NULL;
+}
+
+/* Zeroed, or device NULL if none was launched: fine. */
+static void damacy__graphs_deinit(damacy__graphs* graphs, damacy__device* device)
+{
+    if (graphs->kept && device && damacy__device_enter_to_free(device)) {
+        for (uint32_t i = 0; i < DAMACY__GRAPHS; i++) {
+            damacy__graph_close(&graphs->kept[i], device);
+        }
+        damacy__device_leave(device);
+    }
+    if (graphs->kept) {
+        damacy__free(graphs->alloc, graphs->kept, DAMACY__GRAPHS);
+    }
+    if (graphs->draft) {
+        damacy__free(graphs->alloc, graphs->draft, 1);
+    }
+    memset(graphs, 0, sizeof *graphs);
+}
+
+/* An empty draft for what a batch queues, then to be launched; NULL: no graphs. */
+static damacy__graph_draft* damacy__graphs_begin(damacy__graphs* graphs)
+{
+    if (!graphs->draft || graphs->is_refused) {
+        return NULL;
+    }
+    graphs->draft->n_nodes = 0;
+    graphs->draft->n_lanes = 0;
+    graphs->draft->shape = 0;
+    graphs->draft->is_full = false;
+    return graphs->draft;
+}
+
+static damacy__graph_kernel damacy__graph_kernel_of(damacy__graph_node* node, void** parameters)
+{
+    damacy__graph_kernel kernel;
+
+    memset(&kernel, 0, sizeof kernel);
+    kernel.function = node->function;
+    kernel.grid[0] = node->grid.x;
+    kernel.grid[1] = node->grid.y;
+    kernel.grid[2] = node->grid.z;
+    kernel.block[0] = node->grid.threads;
+    kernel.block[1] = kernel.block[2] = 1;
+    kernel.shared = node->grid.shared;
+    parameters[0] = node->parameter;
+    kernel.parameters = parameters;
+    return kernel;
+}
+
+/* Adds node i behind those that it waits for. A division is a wish: refused, it is none. */
+static int damacy__graph_add(damacy__graph* graph, const damacy__driver* driver, uint32_t i)
+{
+    damacy__graph_node* node = &graph->nodes[i];
+    void* after[DAMACY__GRAPH_NODES];
+    damacy__launch_attribute division;
+    damacy__graph_kernel kernel;
+    void* parameters[1];
+    size_t n = 0;
+    int code;
+
+    for (uint32_t k = 0; k < i; k++) {
+        if (node->after >> k & 1) {
+            after[n++] = graph->names[k];
+        }
+    }
+    kernel = damacy__graph_kernel_of(node, parameters);
+    code = driver->graph_add(&graph->names[i], graph->graph, n ? after : NULL, n, &kernel);
+    if (code == DAMACY__CUDA_OK && node->grid.division) {
+        memset(&division, 0, sizeof division);
+        division.value.percent = node->grid.division;
+        code = driver->graph_attribute(graph->names[i], DAMACY__LAUNCH_DIVISION, &division.value);
+        if (code == DAMACY__CUDA_INVALID_VALUE || code == DAMACY__CUDA_NOT_SUPPORTED) {
+            code = DAMACY__CUDA_OK;
+        }
+    }
+    return code;
+}
+
+/* Makes a graph of its nodes. Making one is no harm to what other threads capture. */
+static int damacy__graph_make(damacy__graph* graph, const damacy__driver* driver)
+{
+    int mode = DAMACY__CAPTURE_RELAXED;
+    int code = driver->graph_create(&graph->graph, 0);
+
+    for (uint32_t i = 0; i < graph->n_nodes && code == DAMACY__CUDA_OK; i++) {
+        code = damacy__graph_add(graph, driver, i);
+    }
+    if (code == DAMACY__CUDA_OK) {
+        code = driver->capture_mode(&mode);
+    }
+    if (code == DAMACY__CUDA_OK) {
+        code = driver->graph_instantiate(&graph->executable, graph->graph, 0);
+        (void)driver->capture_mode(&mode);
+    }
+    return code;
+}
+
+/* Whether the graph becomes the draft by other parameters. */
+static bool damacy__graph_fits(const damacy__graph* graph, const damacy__graph_draft* draft)
+{
+    if (!graph->executable || graph->n_nodes != draft->n_nodes) {
+        return false;
+    }
+    for (uint32_t i = 0; i < draft->n_nodes; i++) {
+        const damacy__graph_node* a = &graph->nodes[i];
+        const damacy__graph_node* b = &draft->nodes[i];
+        if (a->function != b->function || a->grid.division != b->grid.division ||
+            a->after != b->after) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Gives the graph the draft's parameters, where they are others. Launches under way keep theirs. */
+static int damacy__graph_change(damacy__graph* graph, const damacy__graph_draft* draft,
+                                const damacy__driver* driver)
+{
+    for (uint32_t i = 0; i < draft->n_nodes; i++) {
+        damacy__graph_node* node = &graph->nodes[i];
+        damacy__graph_kernel kernel;
+        void* parameters[1];
+        int code;
+        if (memcmp(node, &draft->nodes[i], sizeof *node) == 0) {
+            continue;
+        }
+        *node = draft->nodes[i];
+        kernel = damacy__graph_kernel_of(node, parameters);
+        code = driver->graph_update(graph->executable, graph->names[i], &kernel);
+        if (code != DAMACY__CUDA_OK) {
+            return code;
+        }
+    }
+    return DAMACY__CUDA_OK;
+}
+
+static bool damacy__graph_is(const damacy__graph* graph, const damacy__graph_draft* draft)
+{
+    return graph->executable && graph->n_nodes == draft->n_nodes &&
+           memcmp(graph->nodes, draft->nodes, draft->n_nodes * sizeof draft->nodes[0]) == 0;
+}
+
+static uint64_t damacy__draft_hash(const damacy__graph_draft* draft)
+{
+    uint64_t hash = draft->shape;
+
+    for (uint32_t i = 0; i < draft->n_nodes; i++) {
+        const damacy__graph_node* node = &draft->nodes[i];
+        hash = damacy__graph_mix(hash, (uint64_t)node->grid.x << 32 | node->grid.shared);
+        for (uint32_t k = 0; k < DAMACY__COUNT(node->parameter); k++) {
+            hash = damacy__graph_mix(hash, node->parameter[k]);
+        }
+    }
+    return hash;
+}
+
+/* Whether the key is known; then, or from now on, it is. */
+static bool damacy__graph_remember(damacy__graph_memory* memory, uint64_t key)
+{
+    for (uint32_t i = 0; i < DAMACY__GRAPH_MEMORY; i++) {
+        if (memory->keys[i] == key) {
+            return true;
+        }
+    }
+    memory->keys[memory->next] = key;
+    memory->next = (memory->next + 1) % DAMACY__GRAPH_MEMORY;
+    return false;
+}
+
+/* The graph for the draft: itself; for a draft that was here before a place without a graph; of
+ * those that fit, or for a shape that was here before of all, the one that was used longest ago.
+ * NULL: none. */
+static damacy__graph* damacy__graphs_choose(damacy__graphs* graphs)
+{
+    const damacy__graph_draft* draft = graphs->draft;
+    damacy__graph *vacant = NULL, *fitting = NULL, *oldest = &graphs->kept[0];
+    bool is_known, has_known_shape;
+
+    for (uint32_t i = 0; i < DAMACY__GRAPHS; i++) {
+        if (damacy__graph_is(&graphs->kept[i], draft)) {
+            return &graphs->kept[i];
+        }
+    }
+    is_known = damacy__graph_remember(&graphs->drafts, damacy__draft_hash(draft));
+    has_known_shape = damacy__graph_remember(&graphs->shapes, draft->shape);
+    for (uint32_t i = 0; i < DAMACY__GRAPHS; i++) {
+        damacy__graph* graph = &graphs->kept[i];
+        vacant = graph->executable ? vacant : graph;
+        oldest = graph->used < oldest->used ? graph : oldest;
+        if (damacy__graph_fits(graph, draft) && (!fitting || graph->used < fitting->used)) {
+            fitting = graph;
+        }
+    }
+    if (fitting && !(is_known && vacant)) {
+        return fitting;
+    }
+    return has_known_shape || graphs->is_eager ? (vacant ? vacant : oldest) : NULL;
+}
+
+/* Queues the draft on the stream as one graph. The context is current. false: nothing is queued,
+ * and the caller is to queue kernel by kernel. */
+static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device,
+                                  damacy__stream stream)
+{
+    const damacy__driver* driver = device->driver;
+    damacy__graph* graph;
+    int code;
+
+    if (graphs->draft->is_full || graphs->draft->n_nodes == 0 ||
+        damacy__device_state(device) != DAMACY__DEVICE_ALIVE) {
+        return false;
+    }
+    graph = damacy__graphs_choose(graphs);
+    if (!graph) {
+        return false;
+    }
+    if (damacy__graph_fits(graph, graphs->draft)) {
+        code = damacy__graph_change(graph, graphs->draft, driver);
+    } else {
+        damacy__graph_close(graph, device);
+        graph->n_nodes = graphs->draft->n_nodes;
+        memcpy(graph->nodes, graphs->draft->nodes, graph->n_nodes * sizeof graph->nodes[0]);
+        code = damacy__graph_make(graph, driver);
+    }
+    if (code == DAMACY__CUDA_OK) {
+        code = driver->graph_launch(graph->executable, stream);
+    }
+    if (code != DAMACY__CUDA_OK) {
+        (void)damacy__device_note(device, code, "cuGraphLaunch");
+        damacy__graph_close(graph, device);
+        graphs->is_refused = true;
+        return false;
+    }
+    graph->used = ++graphs->clock;
+    return true;
+}
+DAMACY__WARM_END
 
 /* ==== src/gpu/copies.h ==== */
 DAMACY__WARM_BEGIN
@@ -35780,6 +36297,7 @@ typedef struct damacy__zstd_call {
     uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
     uint64_t likely_most; /* of the largest job, likewise; 0: as of the others */
     damacy__stream stream;
+    damacy__graph_draft* draft; /* takes what is queued; NULL: the streams do */
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
     /* jobs of blosc chunks: their wave with addresses of the device, whose moves are made as well,
        and the kernels of kernels/zstd_blosc.cu; or NULL, and these do not matter */
@@ -36144,7 +36662,6 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream
                                           uint32_t threads, uint32_t shared, damacy_error* err)
 {
     damacy__zstd_wave wave = run->wave;
-    void* parameters[1];
     /* every kernel goes round with any grid; more blocks than these only queue up */
     const uint64_t most = 64ull * run->device->n_multiprocessors;
     damacy__grid grid =
@@ -36153,8 +36670,8 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream
     grid.division = run->division;
     wave.flags |= run->also;
     run->also = 0;
-    parameters[0] = &wave;
-    return damacy__kernel_launch(kernel, run->device, &grid, stream, parameters, err);
+    return damacy__queue_kernel(run->call->draft, kernel, run->device, &grid, stream, &wave,
+                                sizeof wave, err);
 }
 
 static damacy_status damacy__zstd_step(damacy__zstd_pass* run, const damacy__kernel* kernel,
@@ -36180,7 +36697,7 @@ static damacy_status damacy__zstd_fork(damacy__zstd_pass* run, damacy__stream st
     if (run->call->is_alone) {
         return DAMACY_OK;
     }
-    return damacy__event_record(run->device, run->kernels->fork, stream, err);
+    return damacy__queue_record(run->call->draft, run->device, run->kernels->fork, stream, err);
 }
 
 /* What is queued on side stream `side` from now on waits for the fork. */
@@ -36190,7 +36707,8 @@ static damacy_status damacy__zstd_follow(damacy__zstd_pass* run, uint32_t side, 
         return DAMACY_OK;
     }
     run->is_beside[side] = true;
-    return damacy__stream_await(run->device, run->kernels->side[side], run->kernels->fork, err);
+    return damacy__queue_wait(run->call->draft, run->device, run->kernels->side[side],
+                              run->kernels->fork, err);
 }
 
 /* The same for sides that hold kernels of an earlier part, which go on. */
@@ -36228,8 +36746,9 @@ static damacy_status damacy__zstd_join_side(damacy__zstd_pass* run, uint32_t sid
         return DAMACY_OK;
     }
     run->is_beside[side] = false;
-    DAMACY__TRY(damacy__event_record(run->device, k->join[side], k->side[side], err));
-    return damacy__stream_await(run->device, run->call->stream, k->join[side], err);
+    DAMACY__TRY(
+        damacy__queue_record(run->call->draft, run->device, k->join[side], k->side[side], err));
+    return damacy__queue_wait(run->call->draft, run->device, run->call->stream, k->join[side], err);
 }
 
 /* The stream waits for all that runs beside it. */
@@ -36703,6 +37222,7 @@ typedef struct damacy__lz_call {
     uint64_t results; /* device address of damacy__job_result[] */
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
+    damacy__graph_draft* draft; /* takes what is queued; NULL: the stream does */
     bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
     uint64_t likely_size; /* output bytes, to choose kernels by, right or not; 0: unknown, or of
                            * blosc as many as its scratch is for */
@@ -36880,13 +37400,15 @@ static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__devic
 
 /* ---- launches ---- */
 
+/* A kernel whose parameter is a wave of `size` bytes. */
 static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__device* device,
-                                     damacy__stream stream, uint64_t n_blocks, uint32_t threads,
-                                     uint32_t shared, void** parameters, damacy_error* err)
+                                     const damacy__lz_call* call, uint64_t n_blocks,
+                                     uint32_t threads, uint32_t shared, void* wave, size_t size,
+                                     damacy_error* err)
 {
     const damacy__grid grid = damacy__grid_of((uint32_t)n_blocks, threads, shared);
 
-    return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
+    return damacy__queue_kernel(call->draft, kernel, device, &grid, call->stream, wave, size, err);
 }
 
 static damacy__lz4_wave damacy__lz4_wave_of(uint64_t jobs, uint64_t n_jobs, uint64_t results,
@@ -36918,20 +37440,18 @@ static uint32_t damacy__lz4_team_size(const damacy__device* device, const damacy
 /* Decodes the jobs of a wave that are for teams, at most n_teams at once; `likely`: how many to
  * expect. What these leave is for a kernel behind this one. */
 static damacy_status damacy__lz4_launch_teams(const damacy__lz_kernels* kernels,
-                                              damacy__device* device, damacy__stream stream,
+                                              damacy__device* device, const damacy__lz_call* call,
                                               damacy__lz4_wave* w, uint64_t likely,
                                               uint64_t n_teams, damacy_error* err)
 {
     const uint64_t n = device->n_multiprocessors;
     const bool is_large =
         w->team_size != DAMACY__LZ4_TEAM_NEVER || likely <= DAMACY__LZ4_TEAM8_PER * n;
-    void* parameters[1];
 
-    parameters[0] = w;
     return damacy__lz_step(&kernels->lz4.kernels[is_large ? DAMACY__LZ4_TEAM8 : DAMACY__LZ4_TEAM4],
-                           device, stream, DAMACY__MIN(w->max_jobs, n_teams), is_large ? 256 : 128,
-                           is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED,
-                           parameters, err);
+                           device, call, DAMACY__MIN(w->max_jobs, n_teams), is_large ? 256 : 128,
+                           is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED, w,
+                           sizeof *w, err);
 }
 
 /* Decodes the jobs of a table, at most max_jobs. Sequences may be long: the kernel for those goes
@@ -36944,7 +37464,6 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
     const uint64_t n = device->n_multiprocessors;
     const uint64_t n_blocks = DAMACY__MIN((uint64_t)max_jobs, 128ull * n);
     damacy__lz4_wave w = damacy__lz4_wave_of(call->jobs, call->n_jobs, call->results, max_jobs);
-    void* parameters[1];
 
     if (max_jobs <= DAMACY__LZ4_TEAM_PER * n) {
         w.team_most = max_jobs;
@@ -36956,17 +37475,15 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
             w.team_shrink = DAMACY__LZ4_TEAM_SHRINK;
         }
     }
-    parameters[0] = &w;
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call->stream,
-                                (n_blocks + 1) / 2, 64, DAMACY__LZ4_SPARSE_SHARED, parameters,
-                                err));
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call, (n_blocks + 1) / 2, 64,
+                                DAMACY__LZ4_SPARSE_SHARED, &w, sizeof w, err));
     w.is_begun = 1;
     if (w.team_most || w.team_some || w.team_size != DAMACY__LZ4_TEAM_NEVER) {
-        DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &w, max_jobs,
+        DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call, &w, max_jobs,
                                              DAMACY__LZ4_TEAMS_PER * n, err));
     }
-    return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32,
-                           DAMACY__LZ4_SHARED, parameters, err);
+    return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call, n_blocks, 32, DAMACY__LZ4_SHARED, &w,
+                           sizeof w, err);
 }
 
 /* What chunks of a wave decode to, as far as is known. */
@@ -37016,26 +37533,23 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     const uint64_t teams = DAMACY__LZ4_TEAMS_PER * (uint64_t)device->n_multiprocessors;
     const uint64_t likely =
         4ull * damacy__blosc_likely(w.max_jobs, damacy__blosc_size(layout, call));
-    void* parameters[1];
 
-    parameters[0] = &w;
     if (!call->is_begun) {
-        DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, 0,
-                                    parameters, err));
+        DAMACY__TRY(
+            damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call, 1, 32, 0, &w, sizeof w, err));
     }
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
-                                damacy__div_up(w.max_jobs, 32), 1024, 0, parameters, err));
-    parameters[0] = &lz4;
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call,
+                                damacy__div_up(w.max_jobs, 32), 1024, 0, &w, sizeof w, err));
     lz4.chunks = w.chunks;
     lz4.n_multiprocessors = (uint32_t)device->n_multiprocessors;
     lz4.team_most = DAMACY__LZ4_TEAM_BLOSC_PER * lz4.n_multiprocessors;
     lz4.team_some = DAMACY__LZ4_TEAM_BLOSC_SOME_PER * lz4.n_multiprocessors;
     lz4.team_shrink = DAMACY__LZ4_TEAM_BLOSC_SHRINK;
-    DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &lz4, likely,
+    DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call, &lz4, likely,
                                          likely <= teams ? lz4.team_most : teams, err));
-    return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call->stream,
+    return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call,
                            DAMACY__MIN(damacy__div_up(w.max_lz4, 4), fours), 128,
-                           4 * DAMACY__LZ4_SHARED, parameters, err);
+                           4 * DAMACY__LZ4_SHARED, &lz4, sizeof lz4, err);
 }
 
 /* After the Zstandard decoder: results, and filters that are left, by few blocks of threads, which
@@ -37048,18 +37562,30 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
     const uint64_t most = 2ull * DAMACY__UNFILTER_HELD * device->n_multiprocessors;
-    void* parameters[1];
 
-    parameters[0] = &w;
-    return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call->stream,
-                           DAMACY__MIN((uint64_t)w.max_jobs * w.parts, most), 256, 0, parameters,
+    return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call,
+                           DAMACY__MIN((uint64_t)w.max_jobs * w.parts, most), 256, 0, &w, sizeof w,
                            err);
 }
 
-/* A grid for kernels that go round whatever its size. */
-static uint64_t damacy__lz_blocks(const damacy__device* device, uint32_t max)
+/* A kernel over a table of jobs, which goes round whatever its grid is. */
+static damacy_status damacy__lz_table_step(const damacy__kernel* kernel, damacy__device* device,
+                                           const damacy__lz_call* call, uint32_t max_jobs,
+                                           damacy_error* err)
 {
-    return DAMACY__MIN((uint64_t)max, 16ull * device->n_multiprocessors);
+    const uint64_t most = 16ull * device->n_multiprocessors;
+    const damacy__grid grid =
+        damacy__grid_of((uint32_t)DAMACY__MIN((uint64_t)max_jobs, most), 256, 0);
+    uint64_t jobs = call->jobs;
+    uint64_t results = call->results;
+    uint64_t n = call->n_jobs;
+    void* parameters[4];
+
+    parameters[0] = &jobs;
+    parameters[1] = &results;
+    parameters[2] = &n;
+    parameters[3] = &max_jobs;
+    return damacy__kernel_launch(kernel, device, &grid, call->stream, parameters, err);
 }
 
 /* Zeroes the outputs of jobs that failed. */
@@ -37068,17 +37594,8 @@ DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernel
                                                          const damacy__lz_call* call,
                                                          uint32_t max_jobs, damacy_error* err)
 {
-    uint64_t jobs = call->jobs;
-    uint64_t results = call->results;
-    uint64_t n = call->n_jobs;
-    void* parameters[4];
-
-    parameters[0] = &jobs;
-    parameters[1] = &results;
-    parameters[2] = &n;
-    parameters[3] = &max_jobs;
-    return damacy__lz_step(&kernels->copy.kernels[DAMACY__COPY_CLEAR_FAILED], device, call->stream,
-                           damacy__lz_blocks(device, max_jobs), 256, 0, parameters, err);
+    return damacy__lz_table_step(&kernels->copy.kernels[DAMACY__COPY_CLEAR_FAILED], device, call,
+                                 max_jobs, err);
 }
 
 /* Compares the checksum at the end of every source. Nothing is decoded. */
@@ -37087,17 +37604,7 @@ DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kerne
                                                           const damacy__lz_call* call,
                                                           uint32_t max_jobs, damacy_error* err)
 {
-    uint64_t jobs = call->jobs;
-    uint64_t results = call->results;
-    uint64_t n = call->n_jobs;
-    void* parameters[4];
-
-    parameters[0] = &jobs;
-    parameters[1] = &results;
-    parameters[2] = &n;
-    parameters[3] = &max_jobs;
-    return damacy__lz_step(&kernels->crc32c.kernels[0], device, call->stream,
-                           damacy__lz_blocks(device, max_jobs), 256, 0, parameters, err);
+    return damacy__lz_table_step(&kernels->crc32c.kernels[0], device, call, max_jobs, err);
 }
 DAMACY__COLD_END
 
@@ -37598,6 +38105,7 @@ typedef struct damacy__gpu {
     bool has_zstd;
     damacy__lz_kernels lz;
     bool has_lz;
+    damacy__graphs graphs;    /* made with the waves, then GPU thread only */
     damacy__program assemble; /* of any pair of types */
     damacy__assembler assemblers[DAMACY__ASSEMBLERS];
     bool is_loaded; /* create, then GPU thread only */
@@ -37767,6 +38275,7 @@ static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_siz
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
         DAMACY__TRY(damacy__gpu_make_wave(gpu, &gpu->waves[i], err));
     }
+    damacy__graphs_init(&gpu->graphs, &gpu->device, &gpu->core->alloc);
     return DAMACY_OK;
 }
 
@@ -37957,6 +38466,7 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         damacy__gpu_free_wave(gpu, &gpu->waves[i]);
         memset(&gpu->waves[i], 0, sizeof gpu->waves[i]);
     }
+    damacy__graphs_deinit(&gpu->graphs, &gpu->device);
     if (gpu->scratch) {
         damacy__device_free(&gpu->device, gpu->scratch, gpu->scratch_size);
         gpu->scratch = 0;
@@ -38258,7 +38768,7 @@ DAMACY__WARM_END
 /* ==== src/stage/gpu_decode.h ==== */
 DAMACY__COLD_BEGIN
 /* The launches of one wave: its tables sent, its chunks decoded, its list of copies run. All are
- * queued on streams without waiting. */
+ * queued on streams without waiting; kernels that decode as a graph, where that is possible. */
 
 /* Sends the counts of jobs and what is used of their tables. */
 static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wave,
@@ -38291,11 +38801,17 @@ static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const
     return damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err);
 }
 
+/* Behind that of Zstandard. */
+static uint64_t damacy__wave_blosc_scratch(const damacy__gpu* gpu)
+{
+    return gpu->scratch + gpu->zstd_layout.size;
+}
+
 /* Decodes the first max_jobs of a table of Zstandard jobs. */
-static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uint64_t jobs,
-                                       uint64_t n_jobs, uint64_t results,
-                                       const damacy__blosc_wave* blosc, uint32_t likely,
-                                       damacy_error* err)
+static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave,
+                                       damacy__graph_draft* draft, uint64_t jobs, uint64_t n_jobs,
+                                       uint64_t results, const damacy__blosc_wave* blosc,
+                                       uint32_t likely, damacy_error* err)
 {
     damacy__zstd_call call;
 
@@ -38311,13 +38827,14 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uin
     call.likely_most = wave->most_zstd;
     call.n_held = damacy__copies_blocks(&gpu->copies, &gpu->device);
     call.stream = wave->stream;
+    call.draft = draft;
     return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
 }
 
 /* Blosc chunks, and the wave's own Zstandard jobs in front of theirs. */
-static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave,
+                                        damacy__graph_draft* draft, damacy_error* err)
 {
-    const uint64_t scratch = gpu->scratch + gpu->zstd_layout.size;
     damacy__blosc_layout layout = gpu->blosc_layout;
     damacy__blosc_wave on_device;
     damacy__lz_call call;
@@ -38328,30 +38845,21 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, da
     call.jobs = wave->tables + gpu->tables.blosc_jobs;
     call.n_jobs = wave->tables + gpu->tables.n_blosc;
     call.results = wave->tables + gpu->tables.blosc_results;
-    call.scratch = scratch;
+    call.scratch = damacy__wave_blosc_scratch(gpu);
     call.stream = wave->stream;
+    call.draft = draft;
     call.likely_size = wave->output_zstd;
-    if (wave->n_zstd) {
-        DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + layout.wave.zstd_jobs,
-                                           wave->tables + gpu->tables.zstd_jobs,
-                                           wave->n_zstd * sizeof(damacy__job), wave->stream, err));
-    }
     DAMACY__TRY(damacy__blosc_launch_open(&gpu->lz, &gpu->device, &layout, &call, err));
     on_device = damacy__blosc_wave_at(&layout, &call);
     DAMACY__TRY(damacy__wave_zstd(
-        gpu, wave, on_device.zstd_jobs, on_device.n_zstd, on_device.zstd_results, &on_device,
+        gpu, wave, draft, on_device.zstd_jobs, on_device.n_zstd, on_device.zstd_results, &on_device,
         wave->n_zstd + damacy__blosc_likely(wave->n_blosc, wave->output_zstd), err));
-    DAMACY__TRY(damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err));
-    if (wave->n_zstd == 0) {
-        return DAMACY_OK;
-    }
-    return damacy__copy_on_device(&gpu->device, wave->tables + gpu->tables.zstd_results,
-                                  scratch + layout.wave.zstd_results,
-                                  wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
+    return damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err);
 }
 
 /* The wave's own LZ4 jobs. */
-static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave,
+                                      damacy__graph_draft* draft, damacy_error* err)
 {
     damacy__lz_call call;
 
@@ -38360,37 +38868,62 @@ static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave, dama
     call.n_jobs = wave->tables + gpu->tables.n_lz4;
     call.results = wave->tables + gpu->tables.lz4_results;
     call.stream = wave->stream;
+    call.draft = draft;
     call.likely_size = wave->output_lz4;
     call.likely_most = wave->most_lz4;
-    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &call, wave->n_lz4, err));
-    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.lz4_results,
-                                call.results, wave->n_lz4 * sizeof(damacy__job_result),
-                                wave->stream, err);
+    return damacy__lz4_launch(&gpu->lz, &gpu->device, &call, wave->n_lz4, err);
 }
 
-/* Decodes all chunks of a wave, and sends what became of each back. */
-static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+/* The kernels that decode a wave. */
+static damacy_status damacy__wave_kernels(damacy__gpu* gpu, damacy__wave* wave,
+                                          damacy__graph_draft* draft, damacy_error* err)
 {
     if (wave->n_lz4) {
-        DAMACY__TRY(damacy__wave_lz4(gpu, wave, err));
+        DAMACY__TRY(damacy__wave_lz4(gpu, wave, draft, err));
     }
     if (wave->n_blosc) {
-        DAMACY__TRY(damacy__wave_blosc(gpu, wave, err));
-        DAMACY__TRY(damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.blosc_results,
-                                         wave->tables + gpu->tables.blosc_results,
-                                         wave->n_blosc * sizeof(damacy__job_result), wave->stream,
-                                         err));
-    } else if (wave->n_zstd) {
-        DAMACY__TRY(damacy__wave_zstd(
-            gpu, wave, wave->tables + gpu->tables.zstd_jobs, wave->tables + gpu->tables.n_zstd,
-            wave->tables + gpu->tables.zstd_results, NULL, wave->n_zstd, err));
+        return damacy__wave_blosc(gpu, wave, draft, err);
     }
-    if (wave->n_zstd == 0) {
-        return DAMACY_OK;
+    return wave->n_zstd == 0
+               ? DAMACY_OK
+               : damacy__wave_zstd(gpu, wave, draft, wave->tables + gpu->tables.zstd_jobs,
+                                   wave->tables + gpu->tables.n_zstd,
+                                   wave->tables + gpu->tables.zstd_results, NULL, wave->n_zstd,
+                                   err);
+}
+
+/* Sends results of n jobs back, which lie at `at` in the wave's tables. */
+static damacy_status damacy__wave_results(damacy__gpu* gpu, damacy__wave* wave, uint64_t at,
+                                          uint32_t n, damacy_error* err)
+{
+    return damacy__copy_to_host(&gpu->device, wave->host.ptr + at, wave->tables + at,
+                                n * sizeof(damacy__job_result), wave->stream, err);
+}
+
+/* Decodes all chunks of a wave, and sends what became of each back. Zstandard jobs beside blosc's
+ * go through the table of these. */
+static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
+{
+    const damacy__blosc_wave* blosc = &gpu->blosc_layout.wave;
+    const uint64_t scratch = damacy__wave_blosc_scratch(gpu);
+    const uint64_t n_beside = wave->n_blosc ? wave->n_zstd : 0;
+    damacy__graph_draft* draft = damacy__graphs_begin(&gpu->graphs);
+
+    DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + blosc->zstd_jobs,
+                                       wave->tables + gpu->tables.zstd_jobs,
+                                       n_beside * sizeof(damacy__job), wave->stream, err));
+    if (draft) {
+        DAMACY__TRY(damacy__wave_kernels(gpu, wave, draft, err));
     }
-    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.zstd_results,
-                                wave->tables + gpu->tables.zstd_results,
-                                wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
+    if (!draft || !damacy__graphs_launch(&gpu->graphs, &gpu->device, wave->stream)) {
+        DAMACY__TRY(damacy__wave_kernels(gpu, wave, NULL, err));
+    }
+    DAMACY__TRY(damacy__copy_on_device(&gpu->device, wave->tables + gpu->tables.zstd_results,
+                                       scratch + blosc->zstd_results,
+                                       n_beside * sizeof(damacy__job_result), wave->stream, err));
+    DAMACY__TRY(damacy__wave_results(gpu, wave, gpu->tables.lz4_results, wave->n_lz4, err));
+    DAMACY__TRY(damacy__wave_results(gpu, wave, gpu->tables.blosc_results, wave->n_blosc, err));
+    return damacy__wave_results(gpu, wave, gpu->tables.zstd_results, wave->n_zstd, err);
 }
 
 /* The kernel for a pair of types: its own program once that is compiled, else the one for any. */
@@ -41592,7 +42125,8 @@ typedef struct damacy__codec_call {
     const damacy__codec_kernels* kernels;
     damacy__device* device;
     damacy__stream stream;
-    bool is_alone;         /* kernels on `stream` alone */
+    damacy__graph_draft* draft; /* takes what is queued; NULL: the streams do */
+    bool is_alone;              /* kernels on `stream` alone */
     uint32_t n_concurrent; /* batches that run at the same time; 0: 1 */
     uint32_t kind;
     uint64_t likely_size;    /* decoded bytes */
@@ -41819,11 +42353,9 @@ static damacy_status damacy__codec_step(const damacy__codec_call* call, uint32_t
     const uint64_t most = 16ull * call->device->n_multiprocessors;
     const damacy__grid grid = damacy__grid_of((uint32_t)DAMACY__MIN(blocks, most), threads, 0);
     damacy__codec_frames frames = call->frames;
-    void* parameters[1];
 
-    parameters[0] = &frames;
-    return damacy__kernel_launch(&call->kernels->program.kernels[entry], call->device, &grid,
-                                 call->stream, parameters, err);
+    return damacy__queue_kernel(call->draft, &call->kernels->program.kernels[entry], call->device,
+                                &grid, call->stream, &frames, sizeof frames, err);
 }
 
 static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
@@ -41845,6 +42377,7 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.likely_size = call->likely_size;
     zstd.likely_most = call->likely_most;
     zstd.stream = call->stream;
+    zstd.draft = call->draft;
     zstd.is_alone = call->is_alone;
     zstd.n_concurrent = call->n_concurrent;
     return damacy__zstd_launch(&call->kernels->zstd, call->device, layout, &zstd, err);
@@ -41866,6 +42399,7 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     blosc.is_begun = true;
     blosc.likely_size = call->likely_size;
     blosc.stream = call->stream;
+    blosc.draft = call->draft;
     wave = damacy__blosc_wave_at(&layout->blosc, &blosc);
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
     DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, wave.zstd_jobs, wave.n_zstd,
@@ -41906,6 +42440,7 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
         lz4.n_jobs = c.frames.n_jobs;
         lz4.results = c.frames.results;
         lz4.stream = c.stream;
+        lz4.draft = c.draft;
         lz4.likely_size = c.likely_size;
         lz4.likely_most = c.likely_most;
         DAMACY__TRY(damacy__lz4_launch(&c.kernels->lz, c.device, &lz4, c.frames.n, err));
@@ -41917,8 +42452,8 @@ DAMACY__COLD_END
 /* ==== src/codec_public.h ==== */
 DAMACY__COLD_BEGIN
 /* Bodies of the public functions that decompress batches without a pipeline: they check arguments
- * and hold what a codec object is made of. Nothing of it changes after create, but for one flag, so
- * calls need no lock. */
+ * and hold what a codec object is made of. Of what changes after create, one flag tells whether a
+ * call uses it; who finds it used does without, so calls need no lock. */
 
 static_assert((int)DAMACY_CODEC_ZSTD == (int)DAMACY__FRAMES_ZSTD &&
                   (int)DAMACY_CODEC_LZ4 == (int)DAMACY__FRAMES_LZ4 &&
@@ -41946,6 +42481,9 @@ static_assert((int)DAMACY_FRAME_OK == (int)DAMACY__JOB_OK &&
                   (int)DAMACY_FRAME_TRAILING == (int)DAMACY__JOB_TRAILING,
               "statuses are numbered alike");
 
+/* Frames of batches beside each other up to which their graphs have branches. */
+enum { DAMACY__CODEC_BRANCH_FRAMES = 2000 };
+
 struct damacy_codec {
     damacy__alloc alloc;
     damacy__driver driver;
@@ -41954,7 +42492,9 @@ struct damacy_codec {
     damacy__codec_kernels kernels;
     uint32_t kind;
     uint32_t flags;   /* of every job */
-    uint32_t is_busy; /* atomic: a call uses the side streams of the Zstandard kernels */
+    uint32_t
+        is_busy; /* atomic: a call uses the side streams of the Zstandard kernels, the graphs */
+    damacy__graphs graphs;
 };
 
 DAMACY_API const char* damacy_frame_status_str(uint32_t status)
@@ -41998,6 +42538,7 @@ static damacy_status damacy__codec_open(damacy_codec* codec, const damacy_config
     damacy__compiler_release(&codec->compiler, true);
     DAMACY__TRY(damacy__device_enter(&codec->device, err));
     status = damacy__codec_kernels_finish(&codec->kernels, &codec->device, err);
+    damacy__graphs_init(&codec->graphs, &codec->device, &codec->alloc);
     damacy__device_leave(&codec->device);
     return status;
 }
@@ -42012,6 +42553,7 @@ DAMACY_API void damacy_codec_destroy(damacy_codec* codec)
     if (codec->compiler.alloc) {
         damacy__compiler_release(&codec->compiler, false);
     }
+    damacy__graphs_deinit(&codec->graphs, &codec->device);
     damacy__codec_kernels_deinit(&codec->kernels, &codec->device);
     damacy__compiler_deinit(&codec->compiler);
     damacy__device_close(&codec->device);
@@ -42139,6 +42681,40 @@ static bool damacy__codec_is_capturing(damacy_codec* codec, void* stream)
     return codec->driver.stream_capturing(stream, &state) != DAMACY__CUDA_OK || state != 0;
 }
 
+/* Queues the batch, as a graph if there are any. Beside others batches of many frames are graphs of
+ * one kernel after another, as branches would take from each other what room there is; queued
+ * kernel by kernel, where they would share side streams, all are. */
+static damacy_status damacy__codec_queue(damacy_codec* codec, damacy__codec_call* call,
+                                         const damacy__codec_layout* layout, uint64_t scratch,
+                                         damacy_error* err)
+{
+    const bool has_company = call->n_concurrent > 1;
+    const bool is_mine = !damacy__codec_is_capturing(codec, call->stream) &&
+                         __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
+    damacy_status status = DAMACY_OK;
+    bool is_queued = false;
+
+    if (is_mine) { /* who comes first has graphs and side streams */
+        call->draft = damacy__graphs_begin(&codec->graphs);
+    }
+    if (call->draft) {
+        call->is_alone = has_company && (uint64_t)call->frames.n * call->n_concurrent >
+                                            DAMACY__CODEC_BRANCH_FRAMES;
+        status = damacy__codec_launch(call, layout, scratch, err);
+        is_queued = status != DAMACY_OK ||
+                    damacy__graphs_launch(&codec->graphs, &codec->device, call->stream);
+        call->draft = NULL;
+    }
+    if (!is_queued) {
+        call->is_alone = !is_mine || has_company;
+        status = damacy__codec_launch(call, layout, scratch, err);
+    }
+    if (is_mine) {
+        __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);
+    }
+    return status;
+}
+
 DAMACY_API damacy_status damacy_codec_scratch_size(damacy_codec_kind kind,
                                                    const damacy_codec_limits* limits,
                                                    uint64_t* size, damacy_error* err)
@@ -42189,7 +42765,6 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
     damacy__codec_call call;
     damacy_error local;
     damacy_status status;
-    bool is_mine = false;
 
     err = damacy__public_error(err, &local);
     err->stage = DAMACY_STAGE_DECODE;
@@ -42217,18 +42792,9 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
     call.likely_streams = limits->max_streams
                               ? limits->max_streams
                               : damacy__blosc_likely(batch->n_frames, call.likely_size);
-    DAMACY__TRY(damacy__device_enter(&codec->device, err));
-    if (codec->kernels.zstd.front.compiler) { /* who comes first has the side streams */
-        is_mine = !damacy__codec_is_capturing(codec, stream) &&
-                  __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
-    }
     call.n_concurrent = limits->n_concurrent;
-    /* else batches would wait for each other there */
-    call.is_alone = !is_mine || limits->n_concurrent > 1;
-    status = damacy__codec_launch(&call, &layout, damacy__codec_address(scratch), err);
-    if (is_mine) {
-        __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);
-    }
+    DAMACY__TRY(damacy__device_enter(&codec->device, err));
+    status = damacy__codec_queue(codec, &call, &layout, damacy__codec_address(scratch), err);
     damacy__device_leave(&codec->device);
     return status;
 }

@@ -40,7 +40,8 @@ typedef struct damacy__codec_call {
     const damacy__codec_kernels* kernels;
     damacy__device* device;
     damacy__stream stream;
-    bool is_alone;         /* kernels on `stream` alone */
+    damacy__graph_draft* draft; /* takes what is queued; NULL: the streams do */
+    bool is_alone;              /* kernels on `stream` alone */
     uint32_t n_concurrent; /* batches that run at the same time; 0: 1 */
     uint32_t kind;
     uint64_t likely_size;    /* decoded bytes */
@@ -267,11 +268,9 @@ static damacy_status damacy__codec_step(const damacy__codec_call* call, uint32_t
     const uint64_t most = 16ull * call->device->n_multiprocessors;
     const damacy__grid grid = damacy__grid_of((uint32_t)DAMACY__MIN(blocks, most), threads, 0);
     damacy__codec_frames frames = call->frames;
-    void* parameters[1];
 
-    parameters[0] = &frames;
-    return damacy__kernel_launch(&call->kernels->program.kernels[entry], call->device, &grid,
-                                 call->stream, parameters, err);
+    return damacy__queue_kernel(call->draft, &call->kernels->program.kernels[entry], call->device,
+                                &grid, call->stream, &frames, sizeof frames, err);
 }
 
 static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
@@ -293,6 +292,7 @@ static damacy_status damacy__codec_launch_zstd(const damacy__codec_call* call,
     zstd.likely_size = call->likely_size;
     zstd.likely_most = call->likely_most;
     zstd.stream = call->stream;
+    zstd.draft = call->draft;
     zstd.is_alone = call->is_alone;
     zstd.n_concurrent = call->n_concurrent;
     return damacy__zstd_launch(&call->kernels->zstd, call->device, layout, &zstd, err);
@@ -314,6 +314,7 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     blosc.is_begun = true;
     blosc.likely_size = call->likely_size;
     blosc.stream = call->stream;
+    blosc.draft = call->draft;
     wave = damacy__blosc_wave_at(&layout->blosc, &blosc);
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
     DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, wave.zstd_jobs, wave.n_zstd,
@@ -354,6 +355,7 @@ static damacy_status damacy__codec_launch(const damacy__codec_call* call,
         lz4.n_jobs = c.frames.n_jobs;
         lz4.results = c.frames.results;
         lz4.stream = c.stream;
+        lz4.draft = c.draft;
         lz4.likely_size = c.likely_size;
         lz4.likely_most = c.likely_most;
         DAMACY__TRY(damacy__lz4_launch(&c.kernels->lz, c.device, &lz4, c.frames.n, err));

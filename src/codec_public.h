@@ -1,6 +1,6 @@
 /* Bodies of the public functions that decompress batches without a pipeline: they check arguments
- * and hold what a codec object is made of. Nothing of it changes after create, but for one flag, so
- * calls need no lock. */
+ * and hold what a codec object is made of. Of what changes after create, one flag tells whether a
+ * call uses it; who finds it used does without, so calls need no lock. */
 #pragma once
 #include "codec_batch.h"
 #include "gpu/device_open.h"
@@ -33,6 +33,9 @@ static_assert((int)DAMACY_FRAME_OK == (int)DAMACY__JOB_OK &&
                   (int)DAMACY_FRAME_TRAILING == (int)DAMACY__JOB_TRAILING,
               "statuses are numbered alike");
 
+/* Frames of batches beside each other up to which their graphs have branches. */
+enum { DAMACY__CODEC_BRANCH_FRAMES = 2000 };
+
 struct damacy_codec {
     damacy__alloc alloc;
     damacy__driver driver;
@@ -41,7 +44,9 @@ struct damacy_codec {
     damacy__codec_kernels kernels;
     uint32_t kind;
     uint32_t flags;   /* of every job */
-    uint32_t is_busy; /* atomic: a call uses the side streams of the Zstandard kernels */
+    uint32_t
+        is_busy; /* atomic: a call uses the side streams of the Zstandard kernels, the graphs */
+    damacy__graphs graphs;
 };
 
 DAMACY_API const char* damacy_frame_status_str(uint32_t status)
@@ -85,6 +90,7 @@ static damacy_status damacy__codec_open(damacy_codec* codec, const damacy_config
     damacy__compiler_release(&codec->compiler, true);
     DAMACY__TRY(damacy__device_enter(&codec->device, err));
     status = damacy__codec_kernels_finish(&codec->kernels, &codec->device, err);
+    damacy__graphs_init(&codec->graphs, &codec->device, &codec->alloc);
     damacy__device_leave(&codec->device);
     return status;
 }
@@ -99,6 +105,7 @@ DAMACY_API void damacy_codec_destroy(damacy_codec* codec)
     if (codec->compiler.alloc) {
         damacy__compiler_release(&codec->compiler, false);
     }
+    damacy__graphs_deinit(&codec->graphs, &codec->device);
     damacy__codec_kernels_deinit(&codec->kernels, &codec->device);
     damacy__compiler_deinit(&codec->compiler);
     damacy__device_close(&codec->device);
@@ -226,6 +233,40 @@ static bool damacy__codec_is_capturing(damacy_codec* codec, void* stream)
     return codec->driver.stream_capturing(stream, &state) != DAMACY__CUDA_OK || state != 0;
 }
 
+/* Queues the batch, as a graph if there are any. Beside others batches of many frames are graphs of
+ * one kernel after another, as branches would take from each other what room there is; queued
+ * kernel by kernel, where they would share side streams, all are. */
+static damacy_status damacy__codec_queue(damacy_codec* codec, damacy__codec_call* call,
+                                         const damacy__codec_layout* layout, uint64_t scratch,
+                                         damacy_error* err)
+{
+    const bool has_company = call->n_concurrent > 1;
+    const bool is_mine = !damacy__codec_is_capturing(codec, call->stream) &&
+                         __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
+    damacy_status status = DAMACY_OK;
+    bool is_queued = false;
+
+    if (is_mine) { /* who comes first has graphs and side streams */
+        call->draft = damacy__graphs_begin(&codec->graphs);
+    }
+    if (call->draft) {
+        call->is_alone = has_company && (uint64_t)call->frames.n * call->n_concurrent >
+                                            DAMACY__CODEC_BRANCH_FRAMES;
+        status = damacy__codec_launch(call, layout, scratch, err);
+        is_queued = status != DAMACY_OK ||
+                    damacy__graphs_launch(&codec->graphs, &codec->device, call->stream);
+        call->draft = NULL;
+    }
+    if (!is_queued) {
+        call->is_alone = !is_mine || has_company;
+        status = damacy__codec_launch(call, layout, scratch, err);
+    }
+    if (is_mine) {
+        __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);
+    }
+    return status;
+}
+
 DAMACY_API damacy_status damacy_codec_scratch_size(damacy_codec_kind kind,
                                                    const damacy_codec_limits* limits,
                                                    uint64_t* size, damacy_error* err)
@@ -276,7 +317,6 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
     damacy__codec_call call;
     damacy_error local;
     damacy_status status;
-    bool is_mine = false;
 
     err = damacy__public_error(err, &local);
     err->stage = DAMACY_STAGE_DECODE;
@@ -304,18 +344,9 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
     call.likely_streams = limits->max_streams
                               ? limits->max_streams
                               : damacy__blosc_likely(batch->n_frames, call.likely_size);
-    DAMACY__TRY(damacy__device_enter(&codec->device, err));
-    if (codec->kernels.zstd.front.compiler) { /* who comes first has the side streams */
-        is_mine = !damacy__codec_is_capturing(codec, stream) &&
-                  __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
-    }
     call.n_concurrent = limits->n_concurrent;
-    /* else batches would wait for each other there */
-    call.is_alone = !is_mine || limits->n_concurrent > 1;
-    status = damacy__codec_launch(&call, &layout, damacy__codec_address(scratch), err);
-    if (is_mine) {
-        __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);
-    }
+    DAMACY__TRY(damacy__device_enter(&codec->device, err));
+    status = damacy__codec_queue(codec, &call, &layout, damacy__codec_address(scratch), err);
     damacy__device_leave(&codec->device);
     return status;
 }

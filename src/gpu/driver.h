@@ -14,6 +14,8 @@ typedef void* damacy__stream;
 typedef void* damacy__event;
 typedef void* damacy__module;
 typedef void* damacy__function;
+typedef void* damacy__graph_handle;
+typedef void* damacy__graph_exec;
 typedef void* damacy__compilation; /* nvrtcProgram */
 
 /* Results of the driver (CUresult) that are told apart. */
@@ -69,6 +71,7 @@ enum {
 /* Flags and attributes of streams, events, memory, pointers and functions. */
 enum {
     DAMACY__STREAM_NON_BLOCKING = 1,
+    DAMACY__CAPTURE_RELAXED = 2,
     DAMACY__EVENT_BLOCKING_SYNC = 1,
     DAMACY__EVENT_DISABLE_TIMING = 2,
     DAMACY__HOST_ALLOC_PORTABLE = 1,
@@ -162,7 +165,21 @@ enum {
 #define DAMACY__CUDA_NEW_FUNCTIONS(X)                                                            \
     X(launch_with, cuLaunchKernelEx,                                                             \
       (const struct damacy__launch_config* config, damacy__function function, void** parameters, \
-       void** extra))
+       void** extra))                                                                            \
+    X(graph_create, cuGraphCreate, (damacy__graph_handle * graph, unsigned flags))               \
+    X(graph_destroy, cuGraphDestroy, (damacy__graph_handle graph))                               \
+    X(graph_add, cuGraphAddKernelNode_v2,                                                        \
+      (void** node, damacy__graph_handle graph, void* const* after, size_t n_after,              \
+       const struct damacy__graph_kernel* kernel))                                               \
+    X(graph_attribute, cuGraphKernelNodeSetAttribute,                                            \
+      (void* node, int attribute, const void* value))                                            \
+    X(graph_instantiate, cuGraphInstantiateWithFlags,                                            \
+      (damacy__graph_exec * executable, damacy__graph_handle graph, unsigned long long flags))   \
+    X(graph_update, cuGraphExecKernelNodeSetParams_v2,                                           \
+      (damacy__graph_exec executable, void* node, const struct damacy__graph_kernel* kernel))    \
+    X(graph_launch, cuGraphLaunch, (damacy__graph_exec executable, damacy__stream stream))       \
+    X(graph_end, cuGraphExecDestroy, (damacy__graph_exec executable))                            \
+    X(capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))
 
 /* Functions of libnvrtc, all returning an nvrtcResult. */
 #define DAMACY__NVRTC_FUNCTIONS(X)                                                          \
@@ -183,6 +200,7 @@ enum {
     X(nvrtc_destroy, nvrtcDestroyProgram, (damacy__compilation * program))
 
 struct damacy__launch_config;
+struct damacy__graph_kernel;
 
 /* Zero: nothing loaded. Constant once loaded; any thread may call through it. */
 typedef struct damacy__driver {

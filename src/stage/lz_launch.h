@@ -7,7 +7,7 @@
  * blosc adds. The surprising rule: tables are sized for typical chunks; a chunk that does not fit
  * gets DAMACY__JOB_NEED_SCRATCH and costs the others nothing. */
 #pragma once
-#include "gpu/program.h"
+#include "gpu/graph.h"
 #include "kernels/blosc_abi.h"
 #include "kernels/lz4_abi.h"
 #include "stage/zstd_kernels.h"
@@ -36,6 +36,7 @@ typedef struct damacy__lz_call {
     uint64_t results; /* device address of damacy__job_result[] */
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
+    damacy__graph_draft* draft; /* takes what is queued; NULL: the stream does */
     bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
     uint64_t likely_size; /* output bytes, to choose kernels by, right or not; 0: unknown, or of
                            * blosc as many as its scratch is for */
@@ -213,13 +214,15 @@ static void damacy__lz_kernels_deinit(damacy__lz_kernels* kernels, damacy__devic
 
 /* ---- launches ---- */
 
+/* A kernel whose parameter is a wave of `size` bytes. */
 static damacy_status damacy__lz_step(const damacy__kernel* kernel, damacy__device* device,
-                                     damacy__stream stream, uint64_t n_blocks, uint32_t threads,
-                                     uint32_t shared, void** parameters, damacy_error* err)
+                                     const damacy__lz_call* call, uint64_t n_blocks,
+                                     uint32_t threads, uint32_t shared, void* wave, size_t size,
+                                     damacy_error* err)
 {
     const damacy__grid grid = damacy__grid_of((uint32_t)n_blocks, threads, shared);
 
-    return damacy__kernel_launch(kernel, device, &grid, stream, parameters, err);
+    return damacy__queue_kernel(call->draft, kernel, device, &grid, call->stream, wave, size, err);
 }
 
 static damacy__lz4_wave damacy__lz4_wave_of(uint64_t jobs, uint64_t n_jobs, uint64_t results,
@@ -251,20 +254,18 @@ static uint32_t damacy__lz4_team_size(const damacy__device* device, const damacy
 /* Decodes the jobs of a wave that are for teams, at most n_teams at once; `likely`: how many to
  * expect. What these leave is for a kernel behind this one. */
 static damacy_status damacy__lz4_launch_teams(const damacy__lz_kernels* kernels,
-                                              damacy__device* device, damacy__stream stream,
+                                              damacy__device* device, const damacy__lz_call* call,
                                               damacy__lz4_wave* w, uint64_t likely,
                                               uint64_t n_teams, damacy_error* err)
 {
     const uint64_t n = device->n_multiprocessors;
     const bool is_large =
         w->team_size != DAMACY__LZ4_TEAM_NEVER || likely <= DAMACY__LZ4_TEAM8_PER * n;
-    void* parameters[1];
 
-    parameters[0] = w;
     return damacy__lz_step(&kernels->lz4.kernels[is_large ? DAMACY__LZ4_TEAM8 : DAMACY__LZ4_TEAM4],
-                           device, stream, DAMACY__MIN(w->max_jobs, n_teams), is_large ? 256 : 128,
-                           is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED,
-                           parameters, err);
+                           device, call, DAMACY__MIN(w->max_jobs, n_teams), is_large ? 256 : 128,
+                           is_large ? DAMACY__LZ4_TEAM8_SHARED : DAMACY__LZ4_TEAM4_SHARED, w,
+                           sizeof *w, err);
 }
 
 /* Decodes the jobs of a table, at most max_jobs. Sequences may be long: the kernel for those goes
@@ -277,7 +278,6 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
     const uint64_t n = device->n_multiprocessors;
     const uint64_t n_blocks = DAMACY__MIN((uint64_t)max_jobs, 128ull * n);
     damacy__lz4_wave w = damacy__lz4_wave_of(call->jobs, call->n_jobs, call->results, max_jobs);
-    void* parameters[1];
 
     if (max_jobs <= DAMACY__LZ4_TEAM_PER * n) {
         w.team_most = max_jobs;
@@ -289,17 +289,15 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
             w.team_shrink = DAMACY__LZ4_TEAM_SHRINK;
         }
     }
-    parameters[0] = &w;
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call->stream,
-                                (n_blocks + 1) / 2, 64, DAMACY__LZ4_SPARSE_SHARED, parameters,
-                                err));
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call, (n_blocks + 1) / 2, 64,
+                                DAMACY__LZ4_SPARSE_SHARED, &w, sizeof w, err));
     w.is_begun = 1;
     if (w.team_most || w.team_some || w.team_size != DAMACY__LZ4_TEAM_NEVER) {
-        DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &w, max_jobs,
+        DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call, &w, max_jobs,
                                              DAMACY__LZ4_TEAMS_PER * n, err));
     }
-    return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call->stream, n_blocks, 32,
-                           DAMACY__LZ4_SHARED, parameters, err);
+    return damacy__lz_step(&k[DAMACY__LZ4_ALL], device, call, n_blocks, 32, DAMACY__LZ4_SHARED, &w,
+                           sizeof w, err);
 }
 
 /* What chunks of a wave decode to, as far as is known. */
@@ -349,26 +347,23 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     const uint64_t teams = DAMACY__LZ4_TEAMS_PER * (uint64_t)device->n_multiprocessors;
     const uint64_t likely =
         4ull * damacy__blosc_likely(w.max_jobs, damacy__blosc_size(layout, call));
-    void* parameters[1];
 
-    parameters[0] = &w;
     if (!call->is_begun) {
-        DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call->stream, 1, 32, 0,
-                                    parameters, err));
+        DAMACY__TRY(
+            damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call, 1, 32, 0, &w, sizeof w, err));
     }
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call->stream,
-                                damacy__div_up(w.max_jobs, 32), 1024, 0, parameters, err));
-    parameters[0] = &lz4;
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call,
+                                damacy__div_up(w.max_jobs, 32), 1024, 0, &w, sizeof w, err));
     lz4.chunks = w.chunks;
     lz4.n_multiprocessors = (uint32_t)device->n_multiprocessors;
     lz4.team_most = DAMACY__LZ4_TEAM_BLOSC_PER * lz4.n_multiprocessors;
     lz4.team_some = DAMACY__LZ4_TEAM_BLOSC_SOME_PER * lz4.n_multiprocessors;
     lz4.team_shrink = DAMACY__LZ4_TEAM_BLOSC_SHRINK;
-    DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call->stream, &lz4, likely,
+    DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call, &lz4, likely,
                                          likely <= teams ? lz4.team_most : teams, err));
-    return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call->stream,
+    return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call,
                            DAMACY__MIN(damacy__div_up(w.max_lz4, 4), fours), 128,
-                           4 * DAMACY__LZ4_SHARED, parameters, err);
+                           4 * DAMACY__LZ4_SHARED, &lz4, sizeof lz4, err);
 }
 
 /* After the Zstandard decoder: results, and filters that are left, by few blocks of threads, which
@@ -381,18 +376,30 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
     const damacy__kernel* k = kernels->blosc.kernels;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
     const uint64_t most = 2ull * DAMACY__UNFILTER_HELD * device->n_multiprocessors;
-    void* parameters[1];
 
-    parameters[0] = &w;
-    return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call->stream,
-                           DAMACY__MIN((uint64_t)w.max_jobs * w.parts, most), 256, 0, parameters,
+    return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call,
+                           DAMACY__MIN((uint64_t)w.max_jobs * w.parts, most), 256, 0, &w, sizeof w,
                            err);
 }
 
-/* A grid for kernels that go round whatever its size. */
-static uint64_t damacy__lz_blocks(const damacy__device* device, uint32_t max)
+/* A kernel over a table of jobs, which goes round whatever its grid is. */
+static damacy_status damacy__lz_table_step(const damacy__kernel* kernel, damacy__device* device,
+                                           const damacy__lz_call* call, uint32_t max_jobs,
+                                           damacy_error* err)
 {
-    return DAMACY__MIN((uint64_t)max, 16ull * device->n_multiprocessors);
+    const uint64_t most = 16ull * device->n_multiprocessors;
+    const damacy__grid grid =
+        damacy__grid_of((uint32_t)DAMACY__MIN((uint64_t)max_jobs, most), 256, 0);
+    uint64_t jobs = call->jobs;
+    uint64_t results = call->results;
+    uint64_t n = call->n_jobs;
+    void* parameters[4];
+
+    parameters[0] = &jobs;
+    parameters[1] = &results;
+    parameters[2] = &n;
+    parameters[3] = &max_jobs;
+    return damacy__kernel_launch(kernel, device, &grid, call->stream, parameters, err);
 }
 
 /* Zeroes the outputs of jobs that failed. */
@@ -401,17 +408,8 @@ DAMACY__UNUSED static damacy_status damacy__clear_launch(const damacy__lz_kernel
                                                          const damacy__lz_call* call,
                                                          uint32_t max_jobs, damacy_error* err)
 {
-    uint64_t jobs = call->jobs;
-    uint64_t results = call->results;
-    uint64_t n = call->n_jobs;
-    void* parameters[4];
-
-    parameters[0] = &jobs;
-    parameters[1] = &results;
-    parameters[2] = &n;
-    parameters[3] = &max_jobs;
-    return damacy__lz_step(&kernels->copy.kernels[DAMACY__COPY_CLEAR_FAILED], device, call->stream,
-                           damacy__lz_blocks(device, max_jobs), 256, 0, parameters, err);
+    return damacy__lz_table_step(&kernels->copy.kernels[DAMACY__COPY_CLEAR_FAILED], device, call,
+                                 max_jobs, err);
 }
 
 /* Compares the checksum at the end of every source. Nothing is decoded. */
@@ -420,15 +418,5 @@ DAMACY__UNUSED static damacy_status damacy__crc32c_launch(const damacy__lz_kerne
                                                           const damacy__lz_call* call,
                                                           uint32_t max_jobs, damacy_error* err)
 {
-    uint64_t jobs = call->jobs;
-    uint64_t results = call->results;
-    uint64_t n = call->n_jobs;
-    void* parameters[4];
-
-    parameters[0] = &jobs;
-    parameters[1] = &results;
-    parameters[2] = &n;
-    parameters[3] = &max_jobs;
-    return damacy__lz_step(&kernels->crc32c.kernels[0], device, call->stream,
-                           damacy__lz_blocks(device, max_jobs), 256, 0, parameters, err);
+    return damacy__lz_table_step(&kernels->crc32c.kernels[0], device, call, max_jobs, err);
 }

@@ -4,6 +4,7 @@
  * The surprising rule: of several shapes of execution that are launched the device takes one, as it
  * alone knows how dense the frames are (kernels/zstd_exec_copy.cuh). */
 #pragma once
+#include "gpu/graph.h"
 #include "kernels/blosc_abi.h"
 #include "stage/zstd_kernels.h"
 #include "stage/zstd_layout.h"
@@ -37,6 +38,7 @@ typedef struct damacy__zstd_call {
     uint64_t likely_size; /* output bytes, likewise; 0: dst_size */
     uint64_t likely_most; /* of the largest job, likewise; 0: as of the others */
     damacy__stream stream;
+    damacy__graph_draft* draft; /* takes what is queued; NULL: the streams do */
     bool is_alone; /* kernels on `stream` alone: the side streams may be in use, or it captures */
     /* jobs of blosc chunks: their wave with addresses of the device, whose moves are made as well,
        and the kernels of kernels/zstd_blosc.cu; or NULL, and these do not matter */

@@ -52,7 +52,6 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream
                                           uint32_t threads, uint32_t shared, damacy_error* err)
 {
     damacy__zstd_wave wave = run->wave;
-    void* parameters[1];
     /* every kernel goes round with any grid; more blocks than these only queue up */
     const uint64_t most = 64ull * run->device->n_multiprocessors;
     damacy__grid grid =
@@ -61,8 +60,8 @@ static damacy_status damacy__zstd_step_on(damacy__zstd_pass* run, damacy__stream
     grid.division = run->division;
     wave.flags |= run->also;
     run->also = 0;
-    parameters[0] = &wave;
-    return damacy__kernel_launch(kernel, run->device, &grid, stream, parameters, err);
+    return damacy__queue_kernel(run->call->draft, kernel, run->device, &grid, stream, &wave,
+                                sizeof wave, err);
 }
 
 static damacy_status damacy__zstd_step(damacy__zstd_pass* run, const damacy__kernel* kernel,
@@ -88,7 +87,7 @@ static damacy_status damacy__zstd_fork(damacy__zstd_pass* run, damacy__stream st
     if (run->call->is_alone) {
         return DAMACY_OK;
     }
-    return damacy__event_record(run->device, run->kernels->fork, stream, err);
+    return damacy__queue_record(run->call->draft, run->device, run->kernels->fork, stream, err);
 }
 
 /* What is queued on side stream `side` from now on waits for the fork. */
@@ -98,7 +97,8 @@ static damacy_status damacy__zstd_follow(damacy__zstd_pass* run, uint32_t side, 
         return DAMACY_OK;
     }
     run->is_beside[side] = true;
-    return damacy__stream_await(run->device, run->kernels->side[side], run->kernels->fork, err);
+    return damacy__queue_wait(run->call->draft, run->device, run->kernels->side[side],
+                              run->kernels->fork, err);
 }
 
 /* The same for sides that hold kernels of an earlier part, which go on. */
@@ -136,8 +136,9 @@ static damacy_status damacy__zstd_join_side(damacy__zstd_pass* run, uint32_t sid
         return DAMACY_OK;
     }
     run->is_beside[side] = false;
-    DAMACY__TRY(damacy__event_record(run->device, k->join[side], k->side[side], err));
-    return damacy__stream_await(run->device, run->call->stream, k->join[side], err);
+    DAMACY__TRY(
+        damacy__queue_record(run->call->draft, run->device, k->join[side], k->side[side], err));
+    return damacy__queue_wait(run->call->draft, run->device, run->call->stream, k->join[side], err);
 }
 
 /* The stream waits for all that runs beside it. */

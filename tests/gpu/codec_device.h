@@ -45,6 +45,7 @@ struct codec_machine {
         if (status == DAMACY_OK) {
             must(damacy__device_enter(&codec->device, &err));
             must(damacy__stream_open(&codec->device, false, &stream, &err));
+            codec->graphs.is_eager = true; // or a batch that comes once would have none
         }
         return status;
     }

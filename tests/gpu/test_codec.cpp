@@ -271,6 +271,39 @@ TEST(codec_gpu_decodes_thousands_of_frames_with_and_without_a_graph)
     }
 }
 
+// Kernel by kernel, then by a graph with parameters of each batch, then by a graph of its own; few
+// frames and many, alone and beside other batches.
+TEST(codec_gpu_launches_by_graphs_what_comes_again)
+{
+    NEED(DAMACY_CODEC_ZSTD)
+    const std::vector<corpus_file> files = valid_frames(400);
+    codec_machine m;
+    m.must(m.open(DAMACY_CODEC_ZSTD, NULL));
+    m.codec->graphs.is_eager = false;
+    for (const uint32_t n_concurrent : {1u, 3u}) {
+        for (const size_t n : {1, 60, 330}) {
+            for (size_t pass = 0; pass < 6; pass++) {
+                std::vector<codec_frame> frames;
+                codec_options o;
+                for (size_t i = 0; i < n; i++) {
+                    frames.push_back(frame_of(files[i + 10 * (pass % 4)], false));
+                }
+                damacy_codec_limits limits = roomy(frames);
+                limits.n_concurrent = n_concurrent;
+                o.limits = &limits;
+                o.skew = (uint32_t)pass;
+                m.must(m.run(frames, o));
+                for (size_t i = 0; i < n; i++) {
+                    CHECK(is_right(frames[i], files[i + 10 * (pass % 4)]));
+                }
+            }
+        }
+    }
+    CHECK(!m.codec->graphs.is_refused);
+    CHECK(m.codec->graphs.clock >= 20); // launches by graphs
+    m.close();
+}
+
 // ---- other kinds ----
 
 TEST(codec_gpu_decodes_lz4_and_blosc_with_scratch_of_either_query)

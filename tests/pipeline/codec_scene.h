@@ -86,6 +86,7 @@ static void close_codec(codec_machine& m)
     CHECK_EQ(counts.live_events, 0);
     CHECK_EQ(counts.live_modules, 0);
     CHECK_EQ(counts.live_compilations, 0);
+    CHECK_EQ(counts.live_graphs, 0);
     CHECK_EQ(counts.live_primary, 0);
     fake_close();
     has_machine = false;

@@ -232,7 +232,7 @@ static uint64_t n_leftovers()
     fake_counts c;
     fake_count(&c);
     return c.live_allocations + c.live_pinned + c.live_registered + c.live_streams + c.live_events +
-           c.live_modules + c.live_compilations + c.live_primary;
+           c.live_graphs + c.live_modules + c.live_compilations + c.live_primary;
 }
 
 static void check_no_misuse()

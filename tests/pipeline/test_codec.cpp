@@ -229,6 +229,62 @@ TEST(parts_of_a_batch_take_turns_in_a_smaller_scratch)
     close_codec(m);
 }
 
+// Kernel by kernel first, then by a graph, whose parameters change with the batch; in parts, and
+// beside other batches with and without branches.
+TEST(batches_that_come_again_are_launched_by_graphs)
+{
+#if TEST_TSAN
+    SKIP("the thread sanitizer of clang 14 breaks down after so many fibers");
+#endif
+    for (const damacy_codec_kind kind : kinds) {
+        for (const uint32_t n_concurrent : {0u, 2u, 500u}) {
+            codec_machine m = open_codec(kind);
+            fake_counts counts;
+            m.codec->graphs.is_eager = false;
+            for (uint64_t pass = 0; pass < 5; pass++) {
+                scene s = make_scene(kind, 5 + pass % 2, 300 + pass);
+                damacy_codec_limits limits;
+                codec_options o;
+                memset(&limits, 0, sizeof limits);
+                limits.max_frames = 6;
+                limits.max_frame_size = 30000;
+                limits.n_concurrent = n_concurrent;
+                limits.n_parts = n_concurrent == 2 && kind == DAMACY_CODEC_ZSTD ? 2 : 0;
+                o.limits = &limits;
+                m.must(m.run(s.frames, o));
+                for (size_t i = 0; i < s.frames.size(); i++) {
+                    CHECK(is_right(s.frames[i], s.raw[i]));
+                }
+                fake_count(&counts);
+                CHECK_EQ(counts.n_graph_launches, pass);
+            }
+            CHECK(counts.n_graphs >= 1 && counts.n_graphs <= 3);
+            CHECK(counts.n_updates > 0);
+            close_codec(m);
+        }
+    }
+}
+
+TEST(batches_decode_whatever_of_graphs_the_driver_refuses)
+{
+    static const char* const functions[] = {"graph_create", "graph_add",    "graph_instantiate",
+                                            "graph_update", "graph_launch", "capture_mode"};
+    for (const char* const function : functions) {
+        codec_machine m = open_codec(DAMACY_CODEC_BLOSC);
+        fake_fail(function, 0, DAMACY__CUDA_OUT_OF_MEMORY);
+        for (uint64_t pass = 0; pass < 3; pass++) {
+            scene s = make_scene(DAMACY_CODEC_BLOSC, 5, 400 + pass);
+            codec_options o;
+            m.must(m.run(s.frames, o));
+            for (size_t i = 0; i < s.frames.size(); i++) {
+                CHECK(is_right(s.frames[i], s.raw[i]));
+            }
+        }
+        CHECK(m.codec->graphs.is_refused);
+        close_codec(m);
+    }
+}
+
 // With a block less, the last frame that needs it is refused; with a little less for records, none,
 // as fewer of them come than may; with half as much, some.
 TEST(measured_limits_are_what_the_batch_needs)

@@ -84,7 +84,8 @@ struct bench {
             printf("# %s\n", counts.first_misuse);
         CHECK_EQ(counts.misuse, 0);
         CHECK_EQ(counts.live_allocations + counts.live_pinned + counts.live_registered, 0);
-        CHECK_EQ(counts.live_streams + counts.live_events + counts.live_modules, 0);
+        CHECK_EQ(
+            counts.live_streams + counts.live_events + counts.live_modules + counts.live_graphs, 0);
         CHECK_EQ(counts.live_primary, 0);
         CHECK_EQ(store->n_open, 0);
         fake_close();
@@ -189,7 +190,8 @@ TEST(s05_the_current_context_of_the_caller_is_kept_by_every_call)
     fake_counts counts;
     fake_count(&counts);
     CHECK_EQ(counts.misuse, 2);
-    CHECK_EQ(counts.live_allocations + counts.live_streams + counts.live_events, 0);
+    CHECK_EQ(
+        counts.live_allocations + counts.live_streams + counts.live_events + counts.live_graphs, 0);
     fake_close();
 }
 

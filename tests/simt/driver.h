@@ -10,7 +10,7 @@
 #pragma once
 #ifndef DAMACY_IMPLEMENTATION // else damacy.h holds it
 #include "gpu/copies.h"
-#include "gpu/program.h"
+#include "gpu/graph.h"
 #endif
 #include "tests/simt/simt.h"
 
@@ -40,6 +40,7 @@ typedef struct fake_counts {
     uint64_t live_events;
     uint64_t live_modules;
     uint64_t live_compilations;
+    uint64_t live_graphs;  /* and what can be launched of them */
     uint64_t live_primary; /* references to primary contexts */
     uint64_t n_calls;      /* of anything but error names */
     uint64_t n_launches;
@@ -47,6 +48,9 @@ typedef struct fake_counts {
     uint64_t most_parse; // blocks of threads of one of damacy_blosc_parse, at most
     uint64_t n_mapped;  // copies of mapped files by the copy engine
     uint64_t n_divided; // of them, with a wish for shared memory and L1
+    uint64_t n_graphs;  // made ready for launches
+    uint64_t n_graph_launches; // whose kernels count as launches, too
+    uint64_t n_updates;        // of nodes of a graph
     uint64_t n_compiled;
     uint64_t n_after_lost; /* calls but frees after a sticky error had been returned */
     uint64_t misuse; /* wrong calls: bad handle, range outside every allocation, no context ... */
@@ -96,4 +100,6 @@ inline const char* fake_call_name(uint64_t number);
 #include "tests/simt/driver_machine.h"
 #include "tests/simt/driver_memory.h"
 #include "tests/simt/driver_queue.h"
+#include "tests/simt/driver_graph.h"
+#include "tests/simt/driver_control.h"
 #include "tests/simt/driver_capture.h"

@@ -42,6 +42,7 @@ struct operation {
     std::function<void()> run;
     std::shared_ptr<mark> wait, record;
     int fault = 0; // sticky code that the operation ends with
+    unsigned n_blocks = 0; // of a kernel, along x
 };
 
 struct stream {
@@ -71,6 +72,9 @@ struct function_record {
     int max_dynamic_shared = 48 * 1024;
 };
 
+struct graph_record;
+struct executable_record;
+
 struct compilation {
     std::string name, text, options, log, image;
 };
@@ -96,6 +100,8 @@ struct machine {
     std::map<void*, std::shared_ptr<event>> events;
     std::map<void*, std::shared_ptr<module_record>> modules;
     std::map<void*, std::shared_ptr<function_record>> functions;
+    std::map<void*, std::shared_ptr<graph_record>> graphs;
+    std::map<void*, std::shared_ptr<executable_record>> executables;
     std::map<void*, std::shared_ptr<compilation>> compilations;
     std::vector<failure> failures, kernel_failures;
     std::vector<const char*> calls;
@@ -115,6 +121,7 @@ struct machine {
 inline machine* m;
 inline thread_local std::vector<context*> current;
 inline thread_local bool is_in_host_function;
+inline thread_local int capture_mode_of_thread;
 inline thread_local bool is_exempt;
 inline std::vector<failure> at_open; // failures of the next machine
 typedef std::unique_lock<std::mutex> guard;

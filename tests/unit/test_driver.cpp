@@ -1,7 +1,7 @@
 // The driver table: own declarations agree with cuda.h and nvrtc.h; a machine without CUDA is told
 // so.
 #include "gpu/copies.h"
-#include "gpu/program.h"
+#include "gpu/graph.h"
 #include "tests/test.h"
 #if defined(__has_include) && !defined(TEST_NO_CUDA_HEADERS)
 #if __has_include("/usr/local/cuda/include/cuda.h") && \
@@ -81,6 +81,9 @@ TEST(prototypes_agree_with_the_cuda_headers)
     n++;
     DAMACY__CUDA_FUNCTIONS(CHECK_PROTOTYPE)
     DAMACY__NVRTC_FUNCTIONS(CHECK_PROTOTYPE)
+#if CUDA_VERSION >= 12080
+    DAMACY__CUDA_NEW_FUNCTIONS(CHECK_PROTOTYPE)
+#endif
     printf("# %d prototypes\n", n);
     CHECK(n > 50);
 #else
@@ -193,6 +196,16 @@ TEST(records_of_new_functions_agree_with_the_cuda_headers)
     CHECK_EQ(offsetof(damacy__launch_config, attributes), offsetof(CUlaunchConfig, attrs));
     CHECK_EQ(offsetof(damacy__launch_config, n_attributes), offsetof(CUlaunchConfig, numAttrs));
     CHECK_EQ(DAMACY__LAUNCH_DIVISION, CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT);
+    CHECK_EQ(sizeof(damacy__graph_kernel), sizeof(CUDA_KERNEL_NODE_PARAMS));
+    CHECK_EQ(offsetof(damacy__graph_kernel, block), offsetof(CUDA_KERNEL_NODE_PARAMS, blockDimX));
+    CHECK_EQ(offsetof(damacy__graph_kernel, shared),
+             offsetof(CUDA_KERNEL_NODE_PARAMS, sharedMemBytes));
+    CHECK_EQ(offsetof(damacy__graph_kernel, parameters),
+             offsetof(CUDA_KERNEL_NODE_PARAMS, kernelParams));
+    CHECK_EQ(offsetof(damacy__graph_kernel, other), offsetof(CUDA_KERNEL_NODE_PARAMS, kern));
+    CHECK_EQ(offsetof(damacy__graph_kernel, context), offsetof(CUDA_KERNEL_NODE_PARAMS, ctx));
+    CHECK_EQ(sizeof(((damacy__launch_attribute*)0)->value), sizeof(CUkernelNodeAttrValue));
+    CHECK_EQ(DAMACY__CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
 #else
     SKIP("no cuda.h of CUDA 12.8 or later in /usr/local/cuda/include");
 #endif

@@ -460,6 +460,14 @@ TEST(real_nvrtc_compiles_caches_and_tells_errors)
 
 TEST(held_compiler_reads_the_cache_but_compiles_only_once_released)
 {
+    Dl_info where;
+    void* address = NULL;
+    int (*function)(int*, int*) = fake::nvrtc_version;
+    memcpy(&address, &function, sizeof address);
+    CHECK(dladdr(address, &where) != 0);
+    if (where.dli_fname[0] !=
+        '/') // else the code that is kept is not known again, and a hold waits
+        SKIP("the program was not started by its whole path");
     make_folder();
     for (int is_warm = 0; is_warm < 2; is_warm++) {
         start(folder);
