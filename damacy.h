@@ -586,13 +586,15 @@ DAMACY_API void damacy_stats_reset(damacy* d);
  * batch, damacy_codec_decompress with scratch of damacy_codec_scratch_size bytes. Arrays that a
  * batch points to are in device memory. README.md sets it beside nvCOMP's low-level interface.
  *
- * damacy_codec_decompress and damacy_codec_sizes launch kernels and do nothing else: no allocation,
- * no wait, no read-back. They may be captured in a CUDA graph, and called from any thread on any
- * stream at any time; batches that may run at the same time need scratch of their own. Large
- * batches of Zstandard frames use two streams of the codec's own besides, between events on the
- * caller's, but not while that captures. Hostile bytes are safe: nothing outside a frame is read,
- * nothing outside its output and the scratch is written, and a frame that fails does not concern
- * another. */
+ * damacy_codec_decompress and damacy_codec_sizes queue kernels and do nothing else: no wait, no
+ * read-back, no memory but what the driver takes for graphs. They may be captured in a CUDA graph,
+ * and called from any thread on any stream at any time; batches that may run at the same time need
+ * scratch of their own. A batch like one before it, with the same kernels, is launched as a CUDA
+ * graph (drivers of CUDA 12 and later), of which a codec keeps up to 24, about 300 KiB of device
+ * memory each; the first goes kernel by kernel, and of Zstandard frames uses streams of the codec's
+ * own besides, between events on the caller's. Neither is done while the stream captures. Hostile
+ * bytes are safe: nothing outside a frame is read, nothing outside its output and the scratch is
+ * written, and a frame that fails does not concern another. */
 #ifndef DAMACY_CODEC_H
 #define DAMACY_CODEC_H
 
@@ -29296,6 +29298,7 @@ enum {
     DAMACY__GRAPH_LANES = 16, /* streams and events of a batch */
     DAMACY__GRAPH_PARAMETER = 216, /* bytes: of damacy__zstd_wave, the largest */
     DAMACY__GRAPHS = 24,           /* kept */
+    DAMACY__GRAPH_KEY = 24,        /* words of a key */
     DAMACY__GRAPH_MEMORY = 32      /* batches that are known again */
 };
 
@@ -29340,8 +29343,14 @@ typedef struct damacy__graph_draft {
     bool is_full;   /* something found no room: no graph */
 } damacy__graph_draft;
 
+/* What a caller knows a batch by. */
+typedef struct damacy__graph_key {
+    uint64_t words[DAMACY__GRAPH_KEY];
+} damacy__graph_key;
+
 /* A graph that can be launched. */
 typedef struct damacy__graph {
+    damacy__graph_key key;         /* of the batch that it launched last; zero: none */
     damacy__graph_exec executable; /* NULL: none */
     damacy__graph_handle graph;    /* that it was made of; names its nodes */
     void* names[DAMACY__GRAPH_NODES];
@@ -29372,8 +29381,10 @@ static void damacy__graphs_init(damacy__graphs* graphs, const damacy__device* de
                                 damacy__alloc* alloc);
 static void damacy__graphs_deinit(damacy__graphs* graphs, damacy__device* device);
 static damacy__graph_draft* damacy__graphs_begin(damacy__graphs* graphs);
+static bool damacy__graphs_again(damacy__graphs* graphs, damacy__device* device,
+                                 const damacy__graph_key* key, damacy__stream stream);
 static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device,
-                                  damacy__stream stream);
+                                  const damacy__graph_key* key, damacy__stream stream);
 static damacy_status damacy__queue_kernel(damacy__graph_draft* draft, const damacy__kernel* kernel,
                                           damacy__device* device, const damacy__grid* grid,
                                           damacy__stream stream, void* parameter, size_t size,
@@ -29384,6 +29395,9 @@ static damacy_status damacy__queue_record(damacy__graph_draft* draft, damacy__de
 static damacy_status damacy__queue_wait(damacy__graph_draft* draft, damacy__device* device,
                                         damacy__stream stream, damacy__event event,
                                         damacy_error* err);
+static damacy__stream damacy__draft_branch(damacy__graph_draft* draft, damacy__stream stream);
+static void damacy__draft_join(damacy__graph_draft* draft, damacy__stream stream,
+                               damacy__stream branch);
 
 static inline uint64_t damacy__graph_mix(uint64_t hash, uint64_t word)
 {
@@ -29448,6 +29462,31 @@ static void damacy__draft_kernel(damacy__graph_draft* draft, const damacy__kerne
     *lane = UINT64_C(1) << n;
 }
 
+/* A stream of the draft alone, which goes on from what `stream` holds now. */
+static damacy__stream damacy__draft_branch(damacy__graph_draft* draft, damacy__stream stream)
+{
+    void* const branch = &draft->lanes[draft->n_lanes % DAMACY__GRAPH_LANES]; /* like no other */
+    const uint64_t* const from = damacy__draft_lane(draft, stream);
+    uint64_t* const to = damacy__draft_lane(draft, branch);
+
+    if (from && to) {
+        *to = *from;
+    }
+    return branch;
+}
+
+/* What is queued on the stream from now on waits for the branch, too. */
+static void damacy__draft_join(damacy__graph_draft* draft, damacy__stream stream,
+                               damacy__stream branch)
+{
+    const uint64_t* const from = damacy__draft_lane(draft, branch);
+    uint64_t* const to = damacy__draft_lane(draft, stream);
+
+    if (from && to) {
+        *to = damacy__draft_last(draft, *to | *from);
+    }
+}
+
 /* ---- what is queued, in a draft or on streams ---- */
 
 /* A kernel with one parameter of `size` bytes, which are read during the call. draft NULL: as
@@ -29491,11 +29530,7 @@ static damacy_status damacy__queue_wait(damacy__graph_draft* draft, damacy__devi
                                         damacy_error* err)
 {
     if (draft) {
-        const uint64_t* const from = damacy__draft_lane(draft, event);
-        uint64_t* const to = damacy__draft_lane(draft, stream);
-        if (from && to) {
-            *to = damacy__draft_last(draft, *to | *from);
-        }
+        damacy__draft_join(draft, stream, event);
         return DAMACY_OK;
     }
     return damacy__stream_await(device, stream, event, err);
@@ -29739,10 +29774,46 @@ static damacy__graph* damacy__graphs_choose(damacy__graphs* graphs)
     return has_known_shape || graphs->is_eager ? (vacant ? vacant : oldest) : NULL;
 }
 
-/* Queues the draft on the stream as one graph. The context is current. false: nothing is queued,
- * and the caller is to queue kernel by kernel. */
+/* Queues a graph that was made ready, or, with another code, gives graphs up. */
+static bool damacy__graphs_queue(damacy__graphs* graphs, damacy__device* device,
+                                 damacy__graph* graph, int code, damacy__stream stream)
+{
+    if (code == DAMACY__CUDA_OK) {
+        code = device->driver->graph_launch(graph->executable, stream);
+    }
+    if (code != DAMACY__CUDA_OK) {
+        (void)damacy__device_note(device, code, "cuGraphLaunch");
+        damacy__graph_close(graph, device);
+        graphs->is_refused = true;
+        return false;
+    }
+    graph->used = ++graphs->clock;
+    return true;
+}
+
+/* Queues the graph of a batch that was launched with this key, without a draft: what has the same
+ * key queues the same. false: there is none. The context is current. */
+static bool damacy__graphs_again(damacy__graphs* graphs, damacy__device* device,
+                                 const damacy__graph_key* key, damacy__stream stream)
+{
+    if (!graphs->kept || graphs->is_refused ||
+        damacy__device_state(device) != DAMACY__DEVICE_ALIVE) {
+        return false;
+    }
+    for (uint32_t i = 0; i < DAMACY__GRAPHS; i++) {
+        damacy__graph* graph = &graphs->kept[i];
+        if (graph->executable && memcmp(&graph->key, key, sizeof *key) == 0) {
+            return damacy__graphs_queue(graphs, device, graph, DAMACY__CUDA_OK, stream);
+        }
+    }
+    return false;
+}
+
+/* Queues the draft on the stream as one graph, which is known by the key, if that is not NULL,
+ * until it launches another. The context is current. false: nothing is queued, and the caller is to
+ * queue kernel by kernel. */
 static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device,
-                                  damacy__stream stream)
+                                  const damacy__graph_key* key, damacy__stream stream)
 {
     const damacy__driver* driver = device->driver;
     damacy__graph* graph;
@@ -29764,17 +29835,11 @@ static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device
         memcpy(graph->nodes, graphs->draft->nodes, graph->n_nodes * sizeof graph->nodes[0]);
         code = damacy__graph_make(graph, driver);
     }
-    if (code == DAMACY__CUDA_OK) {
-        code = driver->graph_launch(graph->executable, stream);
+    memset(&graph->key, 0, sizeof graph->key);
+    if (key) {
+        graph->key = *key;
     }
-    if (code != DAMACY__CUDA_OK) {
-        (void)damacy__device_note(device, code, "cuGraphLaunch");
-        damacy__graph_close(graph, device);
-        graphs->is_refused = true;
-        return false;
-    }
-    graph->used = ++graphs->clock;
-    return true;
+    return damacy__graphs_queue(graphs, device, graph, code, stream);
 }
 DAMACY__WARM_END
 
@@ -36617,6 +36682,8 @@ DAMACY__COLD_BEGIN
  * surprising rule: stages that do not need each other run at the same time, on side streams that
  * all waves share. */
 
+static_assert(sizeof(damacy__zstd_wave) <= DAMACY__GRAPH_PARAMETER, "a graph takes it");
+
 static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
                                          damacy__device* device, const damacy__zstd_layout* layout,
                                          const damacy__zstd_call* call, damacy_error* err);
@@ -37223,6 +37290,8 @@ typedef struct damacy__lz_call {
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
     damacy__graph_draft* draft; /* takes what is queued; NULL: the stream does */
+    bool has_branches;          /* of the draft: blosc's LZ4 is decoded beside Zstandard */
+    damacy__stream lz4;         /* set by open for close: the branch */
     bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
     uint64_t likely_size; /* output bytes, to choose kernels by, right or not; 0: unknown, or of
                            * blosc as many as its scratch is for */
@@ -37246,7 +37315,7 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
 static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
                                                damacy__device* device,
                                                const damacy__blosc_layout* layout,
-                                               const damacy__lz_call* call, damacy_error* err);
+                                               damacy__lz_call* call, damacy_error* err);
 static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
                                                 damacy__device* device,
                                                 const damacy__blosc_layout* layout,
@@ -37519,27 +37588,20 @@ static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layo
     return w;
 }
 
-/* Parses the containers, fills the tables and decodes what is LZ4: often nothing, so that is done
- * by the kernels with fewest blocks of threads, and by many teams only where many streams come. */
-static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
-                                               damacy__device* device,
-                                               const damacy__blosc_layout* layout,
-                                               const damacy__lz_call* call, damacy_error* err)
+/* Decodes the streams that are LZ4: often none, so that is done by the kernels with fewest blocks
+ * of threads, and by many teams only where many streams come. */
+static damacy_status damacy__blosc_launch_lz4(const damacy__lz_kernels* kernels,
+                                              damacy__device* device,
+                                              const damacy__blosc_layout* layout,
+                                              const damacy__lz_call* call, damacy_error* err)
 {
-    const damacy__kernel* k = kernels->blosc.kernels;
-    damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    const damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
     damacy__lz4_wave lz4 = damacy__lz4_wave_of(w.lz4_jobs, w.n_lz4, w.lz4_results, w.max_lz4);
     const uint64_t fours = DAMACY__LZ4_FOURS_PER * (uint64_t)device->n_multiprocessors;
     const uint64_t teams = DAMACY__LZ4_TEAMS_PER * (uint64_t)device->n_multiprocessors;
     const uint64_t likely =
         4ull * damacy__blosc_likely(w.max_jobs, damacy__blosc_size(layout, call));
 
-    if (!call->is_begun) {
-        DAMACY__TRY(
-            damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call, 1, 32, 0, &w, sizeof w, err));
-    }
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call,
-                                damacy__div_up(w.max_jobs, 32), 1024, 0, &w, sizeof w, err));
     lz4.chunks = w.chunks;
     lz4.n_multiprocessors = (uint32_t)device->n_multiprocessors;
     lz4.team_most = DAMACY__LZ4_TEAM_BLOSC_PER * lz4.n_multiprocessors;
@@ -37550,6 +37612,32 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call,
                            DAMACY__MIN(damacy__div_up(w.max_lz4, 4), fours), 128,
                            4 * DAMACY__LZ4_SHARED, &lz4, sizeof lz4, err);
+}
+
+/* Parses the containers, fills the tables and decodes what is LZ4. */
+static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
+                                               damacy__device* device,
+                                               const damacy__blosc_layout* layout,
+                                               damacy__lz_call* call, damacy_error* err)
+{
+    const damacy__kernel* k = kernels->blosc.kernels;
+    const damacy__stream stream = call->stream;
+    damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    damacy_status status;
+
+    if (!call->is_begun) {
+        DAMACY__TRY(
+            damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call, 1, 32, 0, &w, sizeof w, err));
+    }
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call,
+                                damacy__div_up(w.max_jobs, 32), 1024, 0, &w, sizeof w, err));
+    if (call->has_branches) {
+        call->lz4 = damacy__draft_branch(call->draft, stream);
+        call->stream = call->lz4;
+    }
+    status = damacy__blosc_launch_lz4(kernels, device, layout, call, err);
+    call->stream = stream;
+    return status;
 }
 
 /* After the Zstandard decoder: results, and filters that are left, by few blocks of threads, which
@@ -37563,6 +37651,9 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
     const uint64_t most = 2ull * DAMACY__UNFILTER_HELD * device->n_multiprocessors;
 
+    if (call->has_branches) {
+        damacy__draft_join(call->draft, call->stream, call->lz4);
+    }
     return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call,
                            DAMACY__MIN((uint64_t)w.max_jobs * w.parts, most), 256, 0, &w, sizeof w,
                            err);
@@ -38105,7 +38196,6 @@ typedef struct damacy__gpu {
     bool has_zstd;
     damacy__lz_kernels lz;
     bool has_lz;
-    damacy__graphs graphs;    /* made with the waves, then GPU thread only */
     damacy__program assemble; /* of any pair of types */
     damacy__assembler assemblers[DAMACY__ASSEMBLERS];
     bool is_loaded; /* create, then GPU thread only */
@@ -38275,7 +38365,6 @@ static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_siz
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
         DAMACY__TRY(damacy__gpu_make_wave(gpu, &gpu->waves[i], err));
     }
-    damacy__graphs_init(&gpu->graphs, &gpu->device, &gpu->core->alloc);
     return DAMACY_OK;
 }
 
@@ -38466,7 +38555,6 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         damacy__gpu_free_wave(gpu, &gpu->waves[i]);
         memset(&gpu->waves[i], 0, sizeof gpu->waves[i]);
     }
-    damacy__graphs_deinit(&gpu->graphs, &gpu->device);
     if (gpu->scratch) {
         damacy__device_free(&gpu->device, gpu->scratch, gpu->scratch_size);
         gpu->scratch = 0;
@@ -38768,7 +38856,7 @@ DAMACY__WARM_END
 /* ==== src/stage/gpu_decode.h ==== */
 DAMACY__COLD_BEGIN
 /* The launches of one wave: its tables sent, its chunks decoded, its list of copies run. All are
- * queued on streams without waiting; kernels that decode as a graph, where that is possible. */
+ * queued on streams without waiting. */
 
 /* Sends the counts of jobs and what is used of their tables. */
 static damacy_status damacy__wave_send_tables(damacy__gpu* gpu, damacy__wave* wave,
@@ -38801,17 +38889,11 @@ static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const
     return damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err);
 }
 
-/* Behind that of Zstandard. */
-static uint64_t damacy__wave_blosc_scratch(const damacy__gpu* gpu)
-{
-    return gpu->scratch + gpu->zstd_layout.size;
-}
-
 /* Decodes the first max_jobs of a table of Zstandard jobs. */
-static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave,
-                                       damacy__graph_draft* draft, uint64_t jobs, uint64_t n_jobs,
-                                       uint64_t results, const damacy__blosc_wave* blosc,
-                                       uint32_t likely, damacy_error* err)
+static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uint64_t jobs,
+                                       uint64_t n_jobs, uint64_t results,
+                                       const damacy__blosc_wave* blosc, uint32_t likely,
+                                       damacy_error* err)
 {
     damacy__zstd_call call;
 
@@ -38827,14 +38909,13 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave,
     call.likely_most = wave->most_zstd;
     call.n_held = damacy__copies_blocks(&gpu->copies, &gpu->device);
     call.stream = wave->stream;
-    call.draft = draft;
     return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
 }
 
 /* Blosc chunks, and the wave's own Zstandard jobs in front of theirs. */
-static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave,
-                                        damacy__graph_draft* draft, damacy_error* err)
+static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
+    const uint64_t scratch = gpu->scratch + gpu->zstd_layout.size;
     damacy__blosc_layout layout = gpu->blosc_layout;
     damacy__blosc_wave on_device;
     damacy__lz_call call;
@@ -38845,21 +38926,30 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave,
     call.jobs = wave->tables + gpu->tables.blosc_jobs;
     call.n_jobs = wave->tables + gpu->tables.n_blosc;
     call.results = wave->tables + gpu->tables.blosc_results;
-    call.scratch = damacy__wave_blosc_scratch(gpu);
+    call.scratch = scratch;
     call.stream = wave->stream;
-    call.draft = draft;
     call.likely_size = wave->output_zstd;
+    if (wave->n_zstd) {
+        DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + layout.wave.zstd_jobs,
+                                           wave->tables + gpu->tables.zstd_jobs,
+                                           wave->n_zstd * sizeof(damacy__job), wave->stream, err));
+    }
     DAMACY__TRY(damacy__blosc_launch_open(&gpu->lz, &gpu->device, &layout, &call, err));
     on_device = damacy__blosc_wave_at(&layout, &call);
     DAMACY__TRY(damacy__wave_zstd(
-        gpu, wave, draft, on_device.zstd_jobs, on_device.n_zstd, on_device.zstd_results, &on_device,
+        gpu, wave, on_device.zstd_jobs, on_device.n_zstd, on_device.zstd_results, &on_device,
         wave->n_zstd + damacy__blosc_likely(wave->n_blosc, wave->output_zstd), err));
-    return damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err);
+    DAMACY__TRY(damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err));
+    if (wave->n_zstd == 0) {
+        return DAMACY_OK;
+    }
+    return damacy__copy_on_device(&gpu->device, wave->tables + gpu->tables.zstd_results,
+                                  scratch + layout.wave.zstd_results,
+                                  wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
 /* The wave's own LZ4 jobs. */
-static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave,
-                                      damacy__graph_draft* draft, damacy_error* err)
+static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
     damacy__lz_call call;
 
@@ -38868,62 +38958,37 @@ static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave,
     call.n_jobs = wave->tables + gpu->tables.n_lz4;
     call.results = wave->tables + gpu->tables.lz4_results;
     call.stream = wave->stream;
-    call.draft = draft;
     call.likely_size = wave->output_lz4;
     call.likely_most = wave->most_lz4;
-    return damacy__lz4_launch(&gpu->lz, &gpu->device, &call, wave->n_lz4, err);
+    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &call, wave->n_lz4, err));
+    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.lz4_results,
+                                call.results, wave->n_lz4 * sizeof(damacy__job_result),
+                                wave->stream, err);
 }
 
-/* The kernels that decode a wave. */
-static damacy_status damacy__wave_kernels(damacy__gpu* gpu, damacy__wave* wave,
-                                          damacy__graph_draft* draft, damacy_error* err)
-{
-    if (wave->n_lz4) {
-        DAMACY__TRY(damacy__wave_lz4(gpu, wave, draft, err));
-    }
-    if (wave->n_blosc) {
-        return damacy__wave_blosc(gpu, wave, draft, err);
-    }
-    return wave->n_zstd == 0
-               ? DAMACY_OK
-               : damacy__wave_zstd(gpu, wave, draft, wave->tables + gpu->tables.zstd_jobs,
-                                   wave->tables + gpu->tables.n_zstd,
-                                   wave->tables + gpu->tables.zstd_results, NULL, wave->n_zstd,
-                                   err);
-}
-
-/* Sends results of n jobs back, which lie at `at` in the wave's tables. */
-static damacy_status damacy__wave_results(damacy__gpu* gpu, damacy__wave* wave, uint64_t at,
-                                          uint32_t n, damacy_error* err)
-{
-    return damacy__copy_to_host(&gpu->device, wave->host.ptr + at, wave->tables + at,
-                                n * sizeof(damacy__job_result), wave->stream, err);
-}
-
-/* Decodes all chunks of a wave, and sends what became of each back. Zstandard jobs beside blosc's
- * go through the table of these. */
+/* Decodes all chunks of a wave, and sends what became of each back. */
 static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
-    const damacy__blosc_wave* blosc = &gpu->blosc_layout.wave;
-    const uint64_t scratch = damacy__wave_blosc_scratch(gpu);
-    const uint64_t n_beside = wave->n_blosc ? wave->n_zstd : 0;
-    damacy__graph_draft* draft = damacy__graphs_begin(&gpu->graphs);
-
-    DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + blosc->zstd_jobs,
-                                       wave->tables + gpu->tables.zstd_jobs,
-                                       n_beside * sizeof(damacy__job), wave->stream, err));
-    if (draft) {
-        DAMACY__TRY(damacy__wave_kernels(gpu, wave, draft, err));
+    if (wave->n_lz4) {
+        DAMACY__TRY(damacy__wave_lz4(gpu, wave, err));
     }
-    if (!draft || !damacy__graphs_launch(&gpu->graphs, &gpu->device, wave->stream)) {
-        DAMACY__TRY(damacy__wave_kernels(gpu, wave, NULL, err));
+    if (wave->n_blosc) {
+        DAMACY__TRY(damacy__wave_blosc(gpu, wave, err));
+        DAMACY__TRY(damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.blosc_results,
+                                         wave->tables + gpu->tables.blosc_results,
+                                         wave->n_blosc * sizeof(damacy__job_result), wave->stream,
+                                         err));
+    } else if (wave->n_zstd) {
+        DAMACY__TRY(damacy__wave_zstd(
+            gpu, wave, wave->tables + gpu->tables.zstd_jobs, wave->tables + gpu->tables.n_zstd,
+            wave->tables + gpu->tables.zstd_results, NULL, wave->n_zstd, err));
     }
-    DAMACY__TRY(damacy__copy_on_device(&gpu->device, wave->tables + gpu->tables.zstd_results,
-                                       scratch + blosc->zstd_results,
-                                       n_beside * sizeof(damacy__job_result), wave->stream, err));
-    DAMACY__TRY(damacy__wave_results(gpu, wave, gpu->tables.lz4_results, wave->n_lz4, err));
-    DAMACY__TRY(damacy__wave_results(gpu, wave, gpu->tables.blosc_results, wave->n_blosc, err));
-    return damacy__wave_results(gpu, wave, gpu->tables.zstd_results, wave->n_zstd, err);
+    if (wave->n_zstd == 0) {
+        return DAMACY_OK;
+    }
+    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.zstd_results,
+                                wave->tables + gpu->tables.zstd_results,
+                                wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
 /* The kernel for a pair of types: its own program once that is compiled, else the one for any. */
@@ -42400,6 +42465,7 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     blosc.likely_size = call->likely_size;
     blosc.stream = call->stream;
     blosc.draft = call->draft;
+    blosc.has_branches = call->draft && !call->is_alone;
     wave = damacy__blosc_wave_at(&layout->blosc, &blosc);
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
     DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, wave.zstd_jobs, wave.n_zstd,
@@ -42452,8 +42518,8 @@ DAMACY__COLD_END
 /* ==== src/codec_public.h ==== */
 DAMACY__COLD_BEGIN
 /* Bodies of the public functions that decompress batches without a pipeline: they check arguments
- * and hold what a codec object is made of. Of what changes after create, one flag tells whether a
- * call uses it; who finds it used does without, so calls need no lock. */
+ * and hold what a codec object is made of. Of what changes after create a flag tells whether a call
+ * uses it; calls that find it used do without, so they need no lock. */
 
 static_assert((int)DAMACY_CODEC_ZSTD == (int)DAMACY__FRAMES_ZSTD &&
                   (int)DAMACY_CODEC_LZ4 == (int)DAMACY__FRAMES_LZ4 &&
@@ -42491,10 +42557,9 @@ struct damacy_codec {
     damacy__compiler compiler;
     damacy__codec_kernels kernels;
     uint32_t kind;
-    uint32_t flags;   /* of every job */
-    uint32_t
-        is_busy; /* atomic: a call uses the side streams of the Zstandard kernels, the graphs */
-    damacy__graphs graphs;
+    uint32_t flags;        /* of every job */
+    uint32_t is_busy;      /* atomic: a call uses graphs, or side streams of Zstandard kernels */
+    damacy__graphs graphs; /* of the call that does */
 };
 
 DAMACY_API const char* damacy_frame_status_str(uint32_t status)
@@ -42681,38 +42746,59 @@ static bool damacy__codec_is_capturing(damacy_codec* codec, void* stream)
     return codec->driver.stream_capturing(stream, &state) != DAMACY__CUDA_OK || state != 0;
 }
 
+/* Scratch of a call, and what it is to hold. */
+typedef struct damacy__codec_room {
+    const damacy_codec_limits* limits;
+    uint64_t scratch; /* device address */
+    uint64_t size;
+} damacy__codec_room;
+
+/* All that decides what a call queues. */
+static void damacy__codec_key(const damacy__codec_call* call, const damacy__codec_room* room,
+                              damacy__graph_key* key)
+{
+    const damacy__codec_frames* f = &call->frames;
+    const damacy_codec_limits* l = room->limits;
+    const uint64_t words[] = {f->srcs,        f->src_sizes,    f->dsts,          f->capacities,
+                              f->sizes,       f->statuses,     f->error_offsets, f->count,
+                              f->n,           room->scratch,   room->size,       l->max_frame_size,
+                              l->total_size,  l->work_size,    l->max_frames,    l->max_blocks,
+                              l->max_streams, l->n_concurrent, l->n_parts};
+
+    static_assert(sizeof words <= sizeof key->words, "room for all");
+    memset(key, 0, sizeof *key);
+    memcpy(key->words, words, sizeof words);
+}
+
 /* Queues the batch, as a graph if there are any. Beside others batches of many frames are graphs of
  * one kernel after another, as branches would take from each other what room there is; queued
  * kernel by kernel, where they would share side streams, all are. */
 static damacy_status damacy__codec_queue(damacy_codec* codec, damacy__codec_call* call,
-                                         const damacy__codec_layout* layout, uint64_t scratch,
+                                         const damacy__codec_room* room, bool is_mine,
                                          damacy_error* err)
 {
     const bool has_company = call->n_concurrent > 1;
-    const bool is_mine = !damacy__codec_is_capturing(codec, call->stream) &&
-                         __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
-    damacy_status status = DAMACY_OK;
-    bool is_queued = false;
+    damacy__codec_layout layout;
+    damacy__graph_key key;
 
-    if (is_mine) { /* who comes first has graphs and side streams */
-        call->draft = damacy__graphs_begin(&codec->graphs);
+    damacy__codec_key(call, room, &key);
+    if (is_mine && damacy__graphs_again(&codec->graphs, &codec->device, &key, call->stream)) {
+        return DAMACY_OK;
     }
+    DAMACY__TRY(damacy__codec_layout_of(codec->kind, room->limits, DAMACY__MAX(room->size, 1),
+                                        &layout, err));
+    call->draft = is_mine ? damacy__graphs_begin(&codec->graphs) : NULL;
     if (call->draft) {
         call->is_alone = has_company && (uint64_t)call->frames.n * call->n_concurrent >
                                             DAMACY__CODEC_BRANCH_FRAMES;
-        status = damacy__codec_launch(call, layout, scratch, err);
-        is_queued = status != DAMACY_OK ||
-                    damacy__graphs_launch(&codec->graphs, &codec->device, call->stream);
+        DAMACY__TRY(damacy__codec_launch(call, &layout, room->scratch, err));
+        if (damacy__graphs_launch(&codec->graphs, &codec->device, &key, call->stream)) {
+            return DAMACY_OK;
+        }
         call->draft = NULL;
     }
-    if (!is_queued) {
-        call->is_alone = !is_mine || has_company;
-        status = damacy__codec_launch(call, layout, scratch, err);
-    }
-    if (is_mine) {
-        __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);
-    }
-    return status;
+    call->is_alone = !is_mine || has_company;
+    return damacy__codec_launch(call, &layout, room->scratch, err);
 }
 
 DAMACY_API damacy_status damacy_codec_scratch_size(damacy_codec_kind kind,
@@ -42761,10 +42847,11 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
                                                  uint64_t scratch_size, void* stream,
                                                  damacy_error* err)
 {
-    damacy__codec_layout layout;
+    damacy__codec_room room;
     damacy__codec_call call;
     damacy_error local;
     damacy_status status;
+    bool is_mine;
 
     err = damacy__public_error(err, &local);
     err->stage = DAMACY_STAGE_DECODE;
@@ -42781,8 +42868,6 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
         return damacy__fail(err, DAMACY_INVAL, "a batch of %u frames, max_frames is %u",
                             batch->n_frames, limits->max_frames);
     }
-    DAMACY__TRY(
-        damacy__codec_layout_of(codec->kind, limits, DAMACY__MAX(scratch_size, 1), &layout, err));
     damacy__codec_begin(codec, batch, stream, &call);
     call.likely_size = batch->n_frames * limits->max_frame_size;
     if (limits->total_size) {
@@ -42793,8 +42878,17 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
                               ? limits->max_streams
                               : damacy__blosc_likely(batch->n_frames, call.likely_size);
     call.n_concurrent = limits->n_concurrent;
+    room.limits = limits;
+    room.scratch = damacy__codec_address(scratch);
+    room.size = scratch_size;
     DAMACY__TRY(damacy__device_enter(&codec->device, err));
-    status = damacy__codec_queue(codec, &call, &layout, damacy__codec_address(scratch), err);
+    /* who comes first has graphs and side streams */
+    is_mine = !damacy__codec_is_capturing(codec, stream) &&
+              __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
+    status = damacy__codec_queue(codec, &call, &room, is_mine, err);
+    if (is_mine) {
+        __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);
+    }
     damacy__device_leave(&codec->device);
     return status;
 }

@@ -5,13 +5,15 @@
  * batch, damacy_codec_decompress with scratch of damacy_codec_scratch_size bytes. Arrays that a
  * batch points to are in device memory. README.md sets it beside nvCOMP's low-level interface.
  *
- * damacy_codec_decompress and damacy_codec_sizes launch kernels and do nothing else: no allocation,
- * no wait, no read-back. They may be captured in a CUDA graph, and called from any thread on any
- * stream at any time; batches that may run at the same time need scratch of their own. Large
- * batches of Zstandard frames use two streams of the codec's own besides, between events on the
- * caller's, but not while that captures. Hostile bytes are safe: nothing outside a frame is read,
- * nothing outside its output and the scratch is written, and a frame that fails does not concern
- * another. */
+ * damacy_codec_decompress and damacy_codec_sizes queue kernels and do nothing else: no wait, no
+ * read-back, no memory but what the driver takes for graphs. They may be captured in a CUDA graph,
+ * and called from any thread on any stream at any time; batches that may run at the same time need
+ * scratch of their own. A batch like one before it, with the same kernels, is launched as a CUDA
+ * graph (drivers of CUDA 12 and later), of which a codec keeps up to 24, about 300 KiB of device
+ * memory each; the first goes kernel by kernel, and of Zstandard frames uses streams of the codec's
+ * own besides, between events on the caller's. Neither is done while the stream captures. Hostile
+ * bytes are safe: nothing outside a frame is read, nothing outside its output and the scratch is
+ * written, and a frame that fails does not concern another. */
 #ifndef DAMACY_CODEC_H
 #define DAMACY_CODEC_H
 

@@ -1,6 +1,6 @@
 /* Bodies of the public functions that decompress batches without a pipeline: they check arguments
- * and hold what a codec object is made of. Of what changes after create, one flag tells whether a
- * call uses it; who finds it used does without, so calls need no lock. */
+ * and hold what a codec object is made of. Of what changes after create a flag tells whether a call
+ * uses it; calls that find it used do without, so they need no lock. */
 #pragma once
 #include "codec_batch.h"
 #include "gpu/device_open.h"
@@ -43,10 +43,9 @@ struct damacy_codec {
     damacy__compiler compiler;
     damacy__codec_kernels kernels;
     uint32_t kind;
-    uint32_t flags;   /* of every job */
-    uint32_t
-        is_busy; /* atomic: a call uses the side streams of the Zstandard kernels, the graphs */
-    damacy__graphs graphs;
+    uint32_t flags;        /* of every job */
+    uint32_t is_busy;      /* atomic: a call uses graphs, or side streams of Zstandard kernels */
+    damacy__graphs graphs; /* of the call that does */
 };
 
 DAMACY_API const char* damacy_frame_status_str(uint32_t status)
@@ -233,38 +232,59 @@ static bool damacy__codec_is_capturing(damacy_codec* codec, void* stream)
     return codec->driver.stream_capturing(stream, &state) != DAMACY__CUDA_OK || state != 0;
 }
 
+/* Scratch of a call, and what it is to hold. */
+typedef struct damacy__codec_room {
+    const damacy_codec_limits* limits;
+    uint64_t scratch; /* device address */
+    uint64_t size;
+} damacy__codec_room;
+
+/* All that decides what a call queues. */
+static void damacy__codec_key(const damacy__codec_call* call, const damacy__codec_room* room,
+                              damacy__graph_key* key)
+{
+    const damacy__codec_frames* f = &call->frames;
+    const damacy_codec_limits* l = room->limits;
+    const uint64_t words[] = {f->srcs,        f->src_sizes,    f->dsts,          f->capacities,
+                              f->sizes,       f->statuses,     f->error_offsets, f->count,
+                              f->n,           room->scratch,   room->size,       l->max_frame_size,
+                              l->total_size,  l->work_size,    l->max_frames,    l->max_blocks,
+                              l->max_streams, l->n_concurrent, l->n_parts};
+
+    static_assert(sizeof words <= sizeof key->words, "room for all");
+    memset(key, 0, sizeof *key);
+    memcpy(key->words, words, sizeof words);
+}
+
 /* Queues the batch, as a graph if there are any. Beside others batches of many frames are graphs of
  * one kernel after another, as branches would take from each other what room there is; queued
  * kernel by kernel, where they would share side streams, all are. */
 static damacy_status damacy__codec_queue(damacy_codec* codec, damacy__codec_call* call,
-                                         const damacy__codec_layout* layout, uint64_t scratch,
+                                         const damacy__codec_room* room, bool is_mine,
                                          damacy_error* err)
 {
     const bool has_company = call->n_concurrent > 1;
-    const bool is_mine = !damacy__codec_is_capturing(codec, call->stream) &&
-                         __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
-    damacy_status status = DAMACY_OK;
-    bool is_queued = false;
+    damacy__codec_layout layout;
+    damacy__graph_key key;
 
-    if (is_mine) { /* who comes first has graphs and side streams */
-        call->draft = damacy__graphs_begin(&codec->graphs);
+    damacy__codec_key(call, room, &key);
+    if (is_mine && damacy__graphs_again(&codec->graphs, &codec->device, &key, call->stream)) {
+        return DAMACY_OK;
     }
+    DAMACY__TRY(damacy__codec_layout_of(codec->kind, room->limits, DAMACY__MAX(room->size, 1),
+                                        &layout, err));
+    call->draft = is_mine ? damacy__graphs_begin(&codec->graphs) : NULL;
     if (call->draft) {
         call->is_alone = has_company && (uint64_t)call->frames.n * call->n_concurrent >
                                             DAMACY__CODEC_BRANCH_FRAMES;
-        status = damacy__codec_launch(call, layout, scratch, err);
-        is_queued = status != DAMACY_OK ||
-                    damacy__graphs_launch(&codec->graphs, &codec->device, call->stream);
+        DAMACY__TRY(damacy__codec_launch(call, &layout, room->scratch, err));
+        if (damacy__graphs_launch(&codec->graphs, &codec->device, &key, call->stream)) {
+            return DAMACY_OK;
+        }
         call->draft = NULL;
     }
-    if (!is_queued) {
-        call->is_alone = !is_mine || has_company;
-        status = damacy__codec_launch(call, layout, scratch, err);
-    }
-    if (is_mine) {
-        __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);
-    }
-    return status;
+    call->is_alone = !is_mine || has_company;
+    return damacy__codec_launch(call, &layout, room->scratch, err);
 }
 
 DAMACY_API damacy_status damacy_codec_scratch_size(damacy_codec_kind kind,
@@ -313,10 +333,11 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
                                                  uint64_t scratch_size, void* stream,
                                                  damacy_error* err)
 {
-    damacy__codec_layout layout;
+    damacy__codec_room room;
     damacy__codec_call call;
     damacy_error local;
     damacy_status status;
+    bool is_mine;
 
     err = damacy__public_error(err, &local);
     err->stage = DAMACY_STAGE_DECODE;
@@ -333,8 +354,6 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
         return damacy__fail(err, DAMACY_INVAL, "a batch of %u frames, max_frames is %u",
                             batch->n_frames, limits->max_frames);
     }
-    DAMACY__TRY(
-        damacy__codec_layout_of(codec->kind, limits, DAMACY__MAX(scratch_size, 1), &layout, err));
     damacy__codec_begin(codec, batch, stream, &call);
     call.likely_size = batch->n_frames * limits->max_frame_size;
     if (limits->total_size) {
@@ -345,8 +364,17 @@ DAMACY_API damacy_status damacy_codec_decompress(damacy_codec* codec,
                               ? limits->max_streams
                               : damacy__blosc_likely(batch->n_frames, call.likely_size);
     call.n_concurrent = limits->n_concurrent;
+    room.limits = limits;
+    room.scratch = damacy__codec_address(scratch);
+    room.size = scratch_size;
     DAMACY__TRY(damacy__device_enter(&codec->device, err));
-    status = damacy__codec_queue(codec, &call, &layout, damacy__codec_address(scratch), err);
+    /* who comes first has graphs and side streams */
+    is_mine = !damacy__codec_is_capturing(codec, stream) &&
+              __atomic_exchange_n(&codec->is_busy, 1, __ATOMIC_ACQUIRE) == 0;
+    status = damacy__codec_queue(codec, &call, &room, is_mine, err);
+    if (is_mine) {
+        __atomic_store_n(&codec->is_busy, 0, __ATOMIC_RELEASE);
+    }
     damacy__device_leave(&codec->device);
     return status;
 }

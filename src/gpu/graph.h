@@ -15,6 +15,7 @@ enum {
     DAMACY__GRAPH_LANES = 16, /* streams and events of a batch */
     DAMACY__GRAPH_PARAMETER = 216, /* bytes: of damacy__zstd_wave, the largest */
     DAMACY__GRAPHS = 24,           /* kept */
+    DAMACY__GRAPH_KEY = 24,        /* words of a key */
     DAMACY__GRAPH_MEMORY = 32      /* batches that are known again */
 };
 
@@ -59,8 +60,14 @@ typedef struct damacy__graph_draft {
     bool is_full;   /* something found no room: no graph */
 } damacy__graph_draft;
 
+/* What a caller knows a batch by. */
+typedef struct damacy__graph_key {
+    uint64_t words[DAMACY__GRAPH_KEY];
+} damacy__graph_key;
+
 /* A graph that can be launched. */
 typedef struct damacy__graph {
+    damacy__graph_key key;         /* of the batch that it launched last; zero: none */
     damacy__graph_exec executable; /* NULL: none */
     damacy__graph_handle graph;    /* that it was made of; names its nodes */
     void* names[DAMACY__GRAPH_NODES];
@@ -91,8 +98,10 @@ static void damacy__graphs_init(damacy__graphs* graphs, const damacy__device* de
                                 damacy__alloc* alloc);
 static void damacy__graphs_deinit(damacy__graphs* graphs, damacy__device* device);
 static damacy__graph_draft* damacy__graphs_begin(damacy__graphs* graphs);
+static bool damacy__graphs_again(damacy__graphs* graphs, damacy__device* device,
+                                 const damacy__graph_key* key, damacy__stream stream);
 static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device,
-                                  damacy__stream stream);
+                                  const damacy__graph_key* key, damacy__stream stream);
 static damacy_status damacy__queue_kernel(damacy__graph_draft* draft, const damacy__kernel* kernel,
                                           damacy__device* device, const damacy__grid* grid,
                                           damacy__stream stream, void* parameter, size_t size,
@@ -103,6 +112,9 @@ static damacy_status damacy__queue_record(damacy__graph_draft* draft, damacy__de
 static damacy_status damacy__queue_wait(damacy__graph_draft* draft, damacy__device* device,
                                         damacy__stream stream, damacy__event event,
                                         damacy_error* err);
+static damacy__stream damacy__draft_branch(damacy__graph_draft* draft, damacy__stream stream);
+static void damacy__draft_join(damacy__graph_draft* draft, damacy__stream stream,
+                               damacy__stream branch);
 
 static inline uint64_t damacy__graph_mix(uint64_t hash, uint64_t word)
 {
@@ -167,6 +179,31 @@ static void damacy__draft_kernel(damacy__graph_draft* draft, const damacy__kerne
     *lane = UINT64_C(1) << n;
 }
 
+/* A stream of the draft alone, which goes on from what `stream` holds now. */
+static damacy__stream damacy__draft_branch(damacy__graph_draft* draft, damacy__stream stream)
+{
+    void* const branch = &draft->lanes[draft->n_lanes % DAMACY__GRAPH_LANES]; /* like no other */
+    const uint64_t* const from = damacy__draft_lane(draft, stream);
+    uint64_t* const to = damacy__draft_lane(draft, branch);
+
+    if (from && to) {
+        *to = *from;
+    }
+    return branch;
+}
+
+/* What is queued on the stream from now on waits for the branch, too. */
+static void damacy__draft_join(damacy__graph_draft* draft, damacy__stream stream,
+                               damacy__stream branch)
+{
+    const uint64_t* const from = damacy__draft_lane(draft, branch);
+    uint64_t* const to = damacy__draft_lane(draft, stream);
+
+    if (from && to) {
+        *to = damacy__draft_last(draft, *to | *from);
+    }
+}
+
 /* ---- what is queued, in a draft or on streams ---- */
 
 /* A kernel with one parameter of `size` bytes, which are read during the call. draft NULL: as
@@ -210,11 +247,7 @@ static damacy_status damacy__queue_wait(damacy__graph_draft* draft, damacy__devi
                                         damacy_error* err)
 {
     if (draft) {
-        const uint64_t* const from = damacy__draft_lane(draft, event);
-        uint64_t* const to = damacy__draft_lane(draft, stream);
-        if (from && to) {
-            *to = damacy__draft_last(draft, *to | *from);
-        }
+        damacy__draft_join(draft, stream, event);
         return DAMACY_OK;
     }
     return damacy__stream_await(device, stream, event, err);
@@ -458,10 +491,46 @@ static damacy__graph* damacy__graphs_choose(damacy__graphs* graphs)
     return has_known_shape || graphs->is_eager ? (vacant ? vacant : oldest) : NULL;
 }
 
-/* Queues the draft on the stream as one graph. The context is current. false: nothing is queued,
- * and the caller is to queue kernel by kernel. */
+/* Queues a graph that was made ready, or, with another code, gives graphs up. */
+static bool damacy__graphs_queue(damacy__graphs* graphs, damacy__device* device,
+                                 damacy__graph* graph, int code, damacy__stream stream)
+{
+    if (code == DAMACY__CUDA_OK) {
+        code = device->driver->graph_launch(graph->executable, stream);
+    }
+    if (code != DAMACY__CUDA_OK) {
+        (void)damacy__device_note(device, code, "cuGraphLaunch");
+        damacy__graph_close(graph, device);
+        graphs->is_refused = true;
+        return false;
+    }
+    graph->used = ++graphs->clock;
+    return true;
+}
+
+/* Queues the graph of a batch that was launched with this key, without a draft: what has the same
+ * key queues the same. false: there is none. The context is current. */
+static bool damacy__graphs_again(damacy__graphs* graphs, damacy__device* device,
+                                 const damacy__graph_key* key, damacy__stream stream)
+{
+    if (!graphs->kept || graphs->is_refused ||
+        damacy__device_state(device) != DAMACY__DEVICE_ALIVE) {
+        return false;
+    }
+    for (uint32_t i = 0; i < DAMACY__GRAPHS; i++) {
+        damacy__graph* graph = &graphs->kept[i];
+        if (graph->executable && memcmp(&graph->key, key, sizeof *key) == 0) {
+            return damacy__graphs_queue(graphs, device, graph, DAMACY__CUDA_OK, stream);
+        }
+    }
+    return false;
+}
+
+/* Queues the draft on the stream as one graph, which is known by the key, if that is not NULL,
+ * until it launches another. The context is current. false: nothing is queued, and the caller is to
+ * queue kernel by kernel. */
 static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device,
-                                  damacy__stream stream)
+                                  const damacy__graph_key* key, damacy__stream stream)
 {
     const damacy__driver* driver = device->driver;
     damacy__graph* graph;
@@ -483,15 +552,9 @@ static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device
         memcpy(graph->nodes, graphs->draft->nodes, graph->n_nodes * sizeof graph->nodes[0]);
         code = damacy__graph_make(graph, driver);
     }
-    if (code == DAMACY__CUDA_OK) {
-        code = driver->graph_launch(graph->executable, stream);
+    memset(&graph->key, 0, sizeof graph->key);
+    if (key) {
+        graph->key = *key;
     }
-    if (code != DAMACY__CUDA_OK) {
-        (void)damacy__device_note(device, code, "cuGraphLaunch");
-        damacy__graph_close(graph, device);
-        graphs->is_refused = true;
-        return false;
-    }
-    graph->used = ++graphs->clock;
-    return true;
+    return damacy__graphs_queue(graphs, device, graph, code, stream);
 }

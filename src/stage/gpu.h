@@ -6,7 +6,6 @@
  * and with one scratch. All memory is made once, when the shape of batches is known. */
 #pragma once
 #include "gpu/copies.h"
-#include "gpu/graph.h"
 #include "gpu/memory.h"
 #include "gpu/program.h"
 #include "stage/assemble_launch.h"
@@ -83,7 +82,6 @@ typedef struct damacy__gpu {
     bool has_zstd;
     damacy__lz_kernels lz;
     bool has_lz;
-    damacy__graphs graphs;    /* made with the waves, then GPU thread only */
     damacy__program assemble; /* of any pair of types */
     damacy__assembler assemblers[DAMACY__ASSEMBLERS];
     bool is_loaded; /* create, then GPU thread only */
@@ -253,7 +251,6 @@ static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_siz
     for (uint32_t i = 0; i < DAMACY__WAVES; i++) {
         DAMACY__TRY(damacy__gpu_make_wave(gpu, &gpu->waves[i], err));
     }
-    damacy__graphs_init(&gpu->graphs, &gpu->device, &gpu->core->alloc);
     return DAMACY_OK;
 }
 
@@ -444,7 +441,6 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         damacy__gpu_free_wave(gpu, &gpu->waves[i]);
         memset(&gpu->waves[i], 0, sizeof gpu->waves[i]);
     }
-    damacy__graphs_deinit(&gpu->graphs, &gpu->device);
     if (gpu->scratch) {
         damacy__device_free(&gpu->device, gpu->scratch, gpu->scratch_size);
         gpu->scratch = 0;

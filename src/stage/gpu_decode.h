@@ -1,5 +1,5 @@
 /* The launches of one wave: its tables sent, its chunks decoded, its list of copies run. All are
- * queued on streams without waiting; kernels that decode as a graph, where that is possible. */
+ * queued on streams without waiting. */
 #pragma once
 #include "stage/gpu_gather.h"
 
@@ -34,17 +34,11 @@ static damacy_status damacy__wave_send_part(damacy__gpu* gpu, uint64_t to, const
     return damacy__copy_to_device(&gpu->device, to, from, size, gpu->copy_stream, err);
 }
 
-/* Behind that of Zstandard. */
-static uint64_t damacy__wave_blosc_scratch(const damacy__gpu* gpu)
-{
-    return gpu->scratch + gpu->zstd_layout.size;
-}
-
 /* Decodes the first max_jobs of a table of Zstandard jobs. */
-static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave,
-                                       damacy__graph_draft* draft, uint64_t jobs, uint64_t n_jobs,
-                                       uint64_t results, const damacy__blosc_wave* blosc,
-                                       uint32_t likely, damacy_error* err)
+static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave, uint64_t jobs,
+                                       uint64_t n_jobs, uint64_t results,
+                                       const damacy__blosc_wave* blosc, uint32_t likely,
+                                       damacy_error* err)
 {
     damacy__zstd_call call;
 
@@ -60,14 +54,13 @@ static damacy_status damacy__wave_zstd(damacy__gpu* gpu, damacy__wave* wave,
     call.likely_most = wave->most_zstd;
     call.n_held = damacy__copies_blocks(&gpu->copies, &gpu->device);
     call.stream = wave->stream;
-    call.draft = draft;
     return damacy__zstd_launch(&gpu->zstd, &gpu->device, &gpu->zstd_layout, &call, err);
 }
 
 /* Blosc chunks, and the wave's own Zstandard jobs in front of theirs. */
-static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave,
-                                        damacy__graph_draft* draft, damacy_error* err)
+static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
+    const uint64_t scratch = gpu->scratch + gpu->zstd_layout.size;
     damacy__blosc_layout layout = gpu->blosc_layout;
     damacy__blosc_wave on_device;
     damacy__lz_call call;
@@ -78,21 +71,30 @@ static damacy_status damacy__wave_blosc(damacy__gpu* gpu, damacy__wave* wave,
     call.jobs = wave->tables + gpu->tables.blosc_jobs;
     call.n_jobs = wave->tables + gpu->tables.n_blosc;
     call.results = wave->tables + gpu->tables.blosc_results;
-    call.scratch = damacy__wave_blosc_scratch(gpu);
+    call.scratch = scratch;
     call.stream = wave->stream;
-    call.draft = draft;
     call.likely_size = wave->output_zstd;
+    if (wave->n_zstd) {
+        DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + layout.wave.zstd_jobs,
+                                           wave->tables + gpu->tables.zstd_jobs,
+                                           wave->n_zstd * sizeof(damacy__job), wave->stream, err));
+    }
     DAMACY__TRY(damacy__blosc_launch_open(&gpu->lz, &gpu->device, &layout, &call, err));
     on_device = damacy__blosc_wave_at(&layout, &call);
     DAMACY__TRY(damacy__wave_zstd(
-        gpu, wave, draft, on_device.zstd_jobs, on_device.n_zstd, on_device.zstd_results, &on_device,
+        gpu, wave, on_device.zstd_jobs, on_device.n_zstd, on_device.zstd_results, &on_device,
         wave->n_zstd + damacy__blosc_likely(wave->n_blosc, wave->output_zstd), err));
-    return damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err);
+    DAMACY__TRY(damacy__blosc_launch_close(&gpu->lz, &gpu->device, &layout, &call, err));
+    if (wave->n_zstd == 0) {
+        return DAMACY_OK;
+    }
+    return damacy__copy_on_device(&gpu->device, wave->tables + gpu->tables.zstd_results,
+                                  scratch + layout.wave.zstd_results,
+                                  wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
 /* The wave's own LZ4 jobs. */
-static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave,
-                                      damacy__graph_draft* draft, damacy_error* err)
+static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
     damacy__lz_call call;
 
@@ -101,62 +103,37 @@ static damacy_status damacy__wave_lz4(damacy__gpu* gpu, damacy__wave* wave,
     call.n_jobs = wave->tables + gpu->tables.n_lz4;
     call.results = wave->tables + gpu->tables.lz4_results;
     call.stream = wave->stream;
-    call.draft = draft;
     call.likely_size = wave->output_lz4;
     call.likely_most = wave->most_lz4;
-    return damacy__lz4_launch(&gpu->lz, &gpu->device, &call, wave->n_lz4, err);
+    DAMACY__TRY(damacy__lz4_launch(&gpu->lz, &gpu->device, &call, wave->n_lz4, err));
+    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.lz4_results,
+                                call.results, wave->n_lz4 * sizeof(damacy__job_result),
+                                wave->stream, err);
 }
 
-/* The kernels that decode a wave. */
-static damacy_status damacy__wave_kernels(damacy__gpu* gpu, damacy__wave* wave,
-                                          damacy__graph_draft* draft, damacy_error* err)
-{
-    if (wave->n_lz4) {
-        DAMACY__TRY(damacy__wave_lz4(gpu, wave, draft, err));
-    }
-    if (wave->n_blosc) {
-        return damacy__wave_blosc(gpu, wave, draft, err);
-    }
-    return wave->n_zstd == 0
-               ? DAMACY_OK
-               : damacy__wave_zstd(gpu, wave, draft, wave->tables + gpu->tables.zstd_jobs,
-                                   wave->tables + gpu->tables.n_zstd,
-                                   wave->tables + gpu->tables.zstd_results, NULL, wave->n_zstd,
-                                   err);
-}
-
-/* Sends results of n jobs back, which lie at `at` in the wave's tables. */
-static damacy_status damacy__wave_results(damacy__gpu* gpu, damacy__wave* wave, uint64_t at,
-                                          uint32_t n, damacy_error* err)
-{
-    return damacy__copy_to_host(&gpu->device, wave->host.ptr + at, wave->tables + at,
-                                n * sizeof(damacy__job_result), wave->stream, err);
-}
-
-/* Decodes all chunks of a wave, and sends what became of each back. Zstandard jobs beside blosc's
- * go through the table of these. */
+/* Decodes all chunks of a wave, and sends what became of each back. */
 static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
-    const damacy__blosc_wave* blosc = &gpu->blosc_layout.wave;
-    const uint64_t scratch = damacy__wave_blosc_scratch(gpu);
-    const uint64_t n_beside = wave->n_blosc ? wave->n_zstd : 0;
-    damacy__graph_draft* draft = damacy__graphs_begin(&gpu->graphs);
-
-    DAMACY__TRY(damacy__copy_on_device(&gpu->device, scratch + blosc->zstd_jobs,
-                                       wave->tables + gpu->tables.zstd_jobs,
-                                       n_beside * sizeof(damacy__job), wave->stream, err));
-    if (draft) {
-        DAMACY__TRY(damacy__wave_kernels(gpu, wave, draft, err));
+    if (wave->n_lz4) {
+        DAMACY__TRY(damacy__wave_lz4(gpu, wave, err));
     }
-    if (!draft || !damacy__graphs_launch(&gpu->graphs, &gpu->device, wave->stream)) {
-        DAMACY__TRY(damacy__wave_kernels(gpu, wave, NULL, err));
+    if (wave->n_blosc) {
+        DAMACY__TRY(damacy__wave_blosc(gpu, wave, err));
+        DAMACY__TRY(damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.blosc_results,
+                                         wave->tables + gpu->tables.blosc_results,
+                                         wave->n_blosc * sizeof(damacy__job_result), wave->stream,
+                                         err));
+    } else if (wave->n_zstd) {
+        DAMACY__TRY(damacy__wave_zstd(
+            gpu, wave, wave->tables + gpu->tables.zstd_jobs, wave->tables + gpu->tables.n_zstd,
+            wave->tables + gpu->tables.zstd_results, NULL, wave->n_zstd, err));
     }
-    DAMACY__TRY(damacy__copy_on_device(&gpu->device, wave->tables + gpu->tables.zstd_results,
-                                       scratch + blosc->zstd_results,
-                                       n_beside * sizeof(damacy__job_result), wave->stream, err));
-    DAMACY__TRY(damacy__wave_results(gpu, wave, gpu->tables.lz4_results, wave->n_lz4, err));
-    DAMACY__TRY(damacy__wave_results(gpu, wave, gpu->tables.blosc_results, wave->n_blosc, err));
-    return damacy__wave_results(gpu, wave, gpu->tables.zstd_results, wave->n_zstd, err);
+    if (wave->n_zstd == 0) {
+        return DAMACY_OK;
+    }
+    return damacy__copy_to_host(&gpu->device, wave->host.ptr + gpu->tables.zstd_results,
+                                wave->tables + gpu->tables.zstd_results,
+                                wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
 /* The kernel for a pair of types: its own program once that is compiled, else the one for any. */

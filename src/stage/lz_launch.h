@@ -37,6 +37,8 @@ typedef struct damacy__lz_call {
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
     damacy__graph_draft* draft; /* takes what is queued; NULL: the stream does */
+    bool has_branches;          /* of the draft: blosc's LZ4 is decoded beside Zstandard */
+    damacy__stream lz4;         /* set by open for close: the branch */
     bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
     uint64_t likely_size; /* output bytes, to choose kernels by, right or not; 0: unknown, or of
                            * blosc as many as its scratch is for */
@@ -60,7 +62,7 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
 static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
                                                damacy__device* device,
                                                const damacy__blosc_layout* layout,
-                                               const damacy__lz_call* call, damacy_error* err);
+                                               damacy__lz_call* call, damacy_error* err);
 static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernels,
                                                 damacy__device* device,
                                                 const damacy__blosc_layout* layout,
@@ -333,27 +335,20 @@ static damacy__blosc_wave damacy__blosc_wave_at(const damacy__blosc_layout* layo
     return w;
 }
 
-/* Parses the containers, fills the tables and decodes what is LZ4: often nothing, so that is done
- * by the kernels with fewest blocks of threads, and by many teams only where many streams come. */
-static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
-                                               damacy__device* device,
-                                               const damacy__blosc_layout* layout,
-                                               const damacy__lz_call* call, damacy_error* err)
+/* Decodes the streams that are LZ4: often none, so that is done by the kernels with fewest blocks
+ * of threads, and by many teams only where many streams come. */
+static damacy_status damacy__blosc_launch_lz4(const damacy__lz_kernels* kernels,
+                                              damacy__device* device,
+                                              const damacy__blosc_layout* layout,
+                                              const damacy__lz_call* call, damacy_error* err)
 {
-    const damacy__kernel* k = kernels->blosc.kernels;
-    damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    const damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
     damacy__lz4_wave lz4 = damacy__lz4_wave_of(w.lz4_jobs, w.n_lz4, w.lz4_results, w.max_lz4);
     const uint64_t fours = DAMACY__LZ4_FOURS_PER * (uint64_t)device->n_multiprocessors;
     const uint64_t teams = DAMACY__LZ4_TEAMS_PER * (uint64_t)device->n_multiprocessors;
     const uint64_t likely =
         4ull * damacy__blosc_likely(w.max_jobs, damacy__blosc_size(layout, call));
 
-    if (!call->is_begun) {
-        DAMACY__TRY(
-            damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call, 1, 32, 0, &w, sizeof w, err));
-    }
-    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call,
-                                damacy__div_up(w.max_jobs, 32), 1024, 0, &w, sizeof w, err));
     lz4.chunks = w.chunks;
     lz4.n_multiprocessors = (uint32_t)device->n_multiprocessors;
     lz4.team_most = DAMACY__LZ4_TEAM_BLOSC_PER * lz4.n_multiprocessors;
@@ -364,6 +359,32 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     return damacy__lz_step(&kernels->lz4.kernels[DAMACY__LZ4_FOURS], device, call,
                            DAMACY__MIN(damacy__div_up(w.max_lz4, 4), fours), 128,
                            4 * DAMACY__LZ4_SHARED, &lz4, sizeof lz4, err);
+}
+
+/* Parses the containers, fills the tables and decodes what is LZ4. */
+static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels,
+                                               damacy__device* device,
+                                               const damacy__blosc_layout* layout,
+                                               damacy__lz_call* call, damacy_error* err)
+{
+    const damacy__kernel* k = kernels->blosc.kernels;
+    const damacy__stream stream = call->stream;
+    damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
+    damacy_status status;
+
+    if (!call->is_begun) {
+        DAMACY__TRY(
+            damacy__lz_step(&k[DAMACY__BLOSC_BEGIN], device, call, 1, 32, 0, &w, sizeof w, err));
+    }
+    DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call,
+                                damacy__div_up(w.max_jobs, 32), 1024, 0, &w, sizeof w, err));
+    if (call->has_branches) {
+        call->lz4 = damacy__draft_branch(call->draft, stream);
+        call->stream = call->lz4;
+    }
+    status = damacy__blosc_launch_lz4(kernels, device, layout, call, err);
+    call->stream = stream;
+    return status;
 }
 
 /* After the Zstandard decoder: results, and filters that are left, by few blocks of threads, which
@@ -377,6 +398,9 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
     const uint64_t most = 2ull * DAMACY__UNFILTER_HELD * device->n_multiprocessors;
 
+    if (call->has_branches) {
+        damacy__draft_join(call->draft, call->stream, call->lz4);
+    }
     return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call,
                            DAMACY__MIN((uint64_t)w.max_jobs * w.parts, most), 256, 0, &w, sizeof w,
                            err);

@@ -7,6 +7,8 @@
 #pragma once
 #include "stage/zstd_choose.h"
 
+static_assert(sizeof(damacy__zstd_wave) <= DAMACY__GRAPH_PARAMETER, "a graph takes it");
+
 static damacy_status damacy__zstd_launch(const damacy__zstd_kernels* kernels,
                                          damacy__device* device, const damacy__zstd_layout* layout,
                                          const damacy__zstd_call* call, damacy_error* err);
