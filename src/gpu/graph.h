@@ -370,22 +370,29 @@ static int damacy__graph_add(damacy__graph* graph, const damacy__driver* driver,
     return code;
 }
 
-/* Makes a graph of its nodes. Making one is no harm to what other threads capture. */
-static int damacy__graph_make(damacy__graph* graph, const damacy__driver* driver)
+/* Makes the draft in place of what was there. Memory of the driver's that comes or goes with it is
+ * no harm to what other threads capture: hence the mode, of this thread. */
+static int damacy__graph_make(damacy__graph* graph, damacy__device* device,
+                              const damacy__graph_draft* draft)
 {
+    const damacy__driver* driver = device->driver;
     int mode = DAMACY__CAPTURE_RELAXED;
-    int code = driver->graph_create(&graph->graph, 0);
+    int code = driver->capture_mode(&mode);
 
+    if (code != DAMACY__CUDA_OK) {
+        return code;
+    }
+    damacy__graph_close(graph, device);
+    graph->n_nodes = draft->n_nodes;
+    memcpy(graph->nodes, draft->nodes, draft->n_nodes * sizeof draft->nodes[0]);
+    code = driver->graph_create(&graph->graph, 0);
     for (uint32_t i = 0; i < graph->n_nodes && code == DAMACY__CUDA_OK; i++) {
         code = damacy__graph_add(graph, driver, i);
     }
     if (code == DAMACY__CUDA_OK) {
-        code = driver->capture_mode(&mode);
-    }
-    if (code == DAMACY__CUDA_OK) {
         code = driver->graph_instantiate(&graph->executable, graph->graph, 0);
-        (void)driver->capture_mode(&mode);
     }
+    (void)driver->capture_mode(&mode);
     return code;
 }
 
@@ -532,7 +539,6 @@ static bool damacy__graphs_again(damacy__graphs* graphs, damacy__device* device,
 static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device,
                                   const damacy__graph_key* key, damacy__stream stream)
 {
-    const damacy__driver* driver = device->driver;
     damacy__graph* graph;
     int code;
 
@@ -544,14 +550,9 @@ static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device
     if (!graph) {
         return false;
     }
-    if (damacy__graph_fits(graph, graphs->draft)) {
-        code = damacy__graph_change(graph, graphs->draft, driver);
-    } else {
-        damacy__graph_close(graph, device);
-        graph->n_nodes = graphs->draft->n_nodes;
-        memcpy(graph->nodes, graphs->draft->nodes, graph->n_nodes * sizeof graph->nodes[0]);
-        code = damacy__graph_make(graph, driver);
-    }
+    code = damacy__graph_fits(graph, graphs->draft)
+               ? damacy__graph_change(graph, graphs->draft, device->driver)
+               : damacy__graph_make(graph, device, graphs->draft);
     memset(&graph->key, 0, sizeof graph->key);
     if (key) {
         graph->key = *key;

@@ -89,7 +89,7 @@ inline int graph_instantiate(damacy__graph_exec* out, damacy__graph_handle h,
     if (at == m->graphs.end() || flags)
         return misuse(400, "no such graph", called);
     if (capture_mode_of_thread != DAMACY__CAPTURE_RELAXED)
-        return misuse(900, "would harm what other threads capture", called);
+        return misuse(900, "may harm what other threads capture", called);
     *out = handle();
     m->executables[*out] = std::make_shared<executable_record>();
     m->executables[*out]->graph = *at->second;

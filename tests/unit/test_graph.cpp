@@ -401,7 +401,7 @@ TEST(a_graph_that_the_driver_refuses_is_the_last_that_is_tried)
                 x = is_queued ? 3 * x + n : x;
                 CHECK_EQ(value(0), x);
             }
-            CHECK(!is_queued || nth == 1); // the wish of the second exchange of modes is not needed
+            CHECK(!is_queued || nth == 1); // the second exchange of modes, back, may fail
             if (!is_queued) {
                 fake_counts counts;
                 CHECK(!damacy__graphs_begin(&graphs));
@@ -409,6 +409,9 @@ TEST(a_graph_that_the_driver_refuses_is_the_last_that_is_tried)
                 CHECK(counts.live_graphs <= 2); // those that work
             }
             CHECK_EQ(fake_failures_left(), 0);
+            int mode = 0; // is as it was, but where setting it back was refused
+            CHECK_EQ(driver.capture_mode(&mode), 0);
+            CHECK(mode == 0 || (!strcmp(function, "capture_mode") && nth == 1));
             finish();
         }
     }
