@@ -279,7 +279,7 @@ TEST(codec_gpu_launches_by_graphs_what_comes_again)
     const std::vector<corpus_file> files = valid_frames(400);
     codec_machine m;
     m.must(m.open(DAMACY_CODEC_ZSTD, NULL));
-    m.codec->graphs.is_eager = false;
+    m.codec->graphs.is_eager = m.codec->graphs.is_refused = false;
     for (const uint32_t n_concurrent : {1u, 3u}) {
         for (const size_t n : {1, 60, 330}) {
             for (size_t pass = 0; pass < 6; pass++) {
