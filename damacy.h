@@ -29231,17 +29231,31 @@ static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, dama
     return DAMACY_OK;
 }
 
-/* A launch with a wish for the division, from damacy__division_for: the driver knows it. */
-static int damacy__launch_divided(const damacy__kernel* kernel, damacy__device* device,
-                                  const damacy__grid* grid, damacy__stream stream,
-                                  void** parameters)
+/* The wish for a division, from damacy__division_for: the driver knows it. */
+static damacy__launch_attribute damacy__division_wish(const damacy__grid* grid)
 {
     damacy__launch_attribute division;
-    damacy__launch_config config;
 
     memset(&division, 0, sizeof division);
     division.id = DAMACY__LAUNCH_DIVISION;
     division.value.percent = grid->division;
+    return division;
+}
+
+/* A wish that is refused is none; what else is wrong, the call without it tells. */
+static bool damacy__is_wish_refused(int code)
+{
+    return code == DAMACY__CUDA_INVALID_VALUE || code == DAMACY__CUDA_NOT_SUPPORTED;
+}
+
+/* A launch with a wish for the division. */
+static int damacy__launch_divided(const damacy__kernel* kernel, damacy__device* device,
+                                  const damacy__grid* grid, damacy__stream stream,
+                                  void** parameters)
+{
+    damacy__launch_attribute division = damacy__division_wish(grid);
+    damacy__launch_config config;
+
     memset(&config, 0, sizeof config);
     config.grid[0] = grid->x;
     config.grid[1] = grid->y;
@@ -29270,8 +29284,7 @@ static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy_
     if (grid->division) {
         code = damacy__launch_divided(kernel, device, grid, stream, parameters);
     }
-    /* a wish that is refused is none: what else is wrong with the launch, the next tells */
-    if (code == DAMACY__CUDA_INVALID_VALUE || code == DAMACY__CUDA_NOT_SUPPORTED) {
+    if (damacy__is_wish_refused(code)) {
         code = device->driver->launch(kernel->function, grid->x, grid->y, grid->z, grid->threads, 1,
                                       1, grid->shared, stream, parameters, NULL);
     }
@@ -29350,7 +29363,7 @@ typedef struct damacy__graph_key {
 
 /* A graph that can be launched. */
 typedef struct damacy__graph {
-    damacy__graph_key key;         /* of the batch that it launched last; zero: none */
+    damacy__graph_key key;         /* of the batch that it launched last */
     damacy__graph_exec executable; /* NULL: none */
     damacy__graph_handle graph;    /* that it was made of; names its nodes */
     void* names[DAMACY__GRAPH_NODES];
@@ -29624,12 +29637,11 @@ static damacy__graph_kernel damacy__graph_kernel_of(damacy__graph_node* node, vo
     return kernel;
 }
 
-/* Adds node i behind those that it waits for. A division is a wish: refused, it is none. */
+/* Adds node i behind those that it waits for. */
 static int damacy__graph_add(damacy__graph* graph, const damacy__driver* driver, uint32_t i)
 {
     damacy__graph_node* node = &graph->nodes[i];
     void* after[DAMACY__GRAPH_NODES];
-    damacy__launch_attribute division;
     damacy__graph_kernel kernel;
     void* parameters[1];
     size_t n = 0;
@@ -29643,12 +29655,9 @@ static int damacy__graph_add(damacy__graph* graph, const damacy__driver* driver,
     kernel = damacy__graph_kernel_of(node, parameters);
     code = driver->graph_add(&graph->names[i], graph->graph, n ? after : NULL, n, &kernel);
     if (code == DAMACY__CUDA_OK && node->grid.division) {
-        memset(&division, 0, sizeof division);
-        division.value.percent = node->grid.division;
-        code = driver->graph_attribute(graph->names[i], DAMACY__LAUNCH_DIVISION, &division.value);
-        if (code == DAMACY__CUDA_INVALID_VALUE || code == DAMACY__CUDA_NOT_SUPPORTED) {
-            code = DAMACY__CUDA_OK;
-        }
+        const damacy__launch_attribute division = damacy__division_wish(&node->grid);
+        code = driver->graph_attribute(graph->names[i], division.id, &division.value);
+        code = damacy__is_wish_refused(code) ? DAMACY__CUDA_OK : code;
     }
     return code;
 }
@@ -29816,9 +29825,8 @@ static bool damacy__graphs_again(damacy__graphs* graphs, damacy__device* device,
     return false;
 }
 
-/* Queues the draft on the stream as one graph, which is known by the key, if that is not NULL,
- * until it launches another. The context is current. false: nothing is queued, and the caller is to
- * queue kernel by kernel. */
+/* Queues the draft on the stream as one graph, which is known by the key until it launches another.
+ * The context is current. false: nothing is queued, and the caller is to queue kernel by kernel. */
 static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device,
                                   const damacy__graph_key* key, damacy__stream stream)
 {
@@ -29836,10 +29844,7 @@ static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device
     code = damacy__graph_fits(graph, graphs->draft)
                ? damacy__graph_change(graph, graphs->draft, device->driver)
                : damacy__graph_make(graph, device, graphs->draft);
-    memset(&graph->key, 0, sizeof graph->key);
-    if (key) {
-        graph->key = *key;
-    }
+    graph->key = *key;
     return damacy__graphs_queue(graphs, device, graph, code, stream);
 }
 DAMACY__WARM_END
@@ -37291,8 +37296,8 @@ typedef struct damacy__lz_call {
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
     damacy__graph_draft* draft; /* takes what is queued; NULL: the stream does */
-    bool has_branches;          /* of the draft: blosc's LZ4 is decoded beside Zstandard */
-    damacy__stream lz4;         /* set by open for close: the branch */
+    bool is_alone;              /* no branches in it; else blosc's LZ4 is beside Zstandard */
+    damacy__stream lz4;         /* set by open for close: the branch, if there is one */
     bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
     uint64_t likely_size; /* output bytes, to choose kernels by, right or not; 0: unknown, or of
                            * blosc as many as its scratch is for */
@@ -37622,9 +37627,8 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
                                                damacy__lz_call* call, damacy_error* err)
 {
     const damacy__kernel* k = kernels->blosc.kernels;
-    const damacy__stream stream = call->stream;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
-    damacy_status status;
+    damacy__lz_call lz4;
 
     if (!call->is_begun) {
         DAMACY__TRY(
@@ -37632,13 +37636,11 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     }
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call,
                                 damacy__div_up(w.max_jobs, 32), 1024, 0, &w, sizeof w, err));
-    if (call->has_branches) {
-        call->lz4 = damacy__draft_branch(call->draft, stream);
-        call->stream = call->lz4;
+    lz4 = *call;
+    if (call->draft && !call->is_alone) {
+        lz4.stream = call->lz4 = damacy__draft_branch(call->draft, call->stream);
     }
-    status = damacy__blosc_launch_lz4(kernels, device, layout, call, err);
-    call->stream = stream;
-    return status;
+    return damacy__blosc_launch_lz4(kernels, device, layout, &lz4, err);
 }
 
 /* After the Zstandard decoder: results, and filters that are left, by few blocks of threads, which
@@ -37652,7 +37654,7 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
     const uint64_t most = 2ull * DAMACY__UNFILTER_HELD * device->n_multiprocessors;
 
-    if (call->has_branches) {
+    if (call->lz4) {
         damacy__draft_join(call->draft, call->stream, call->lz4);
     }
     return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call,
@@ -42466,7 +42468,7 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     blosc.likely_size = call->likely_size;
     blosc.stream = call->stream;
     blosc.draft = call->draft;
-    blosc.has_branches = call->draft && !call->is_alone;
+    blosc.is_alone = call->is_alone;
     wave = damacy__blosc_wave_at(&layout->blosc, &blosc);
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
     DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, wave.zstd_jobs, wave.n_zstd,

@@ -315,7 +315,7 @@ static damacy_status damacy__codec_launch_blosc(const damacy__codec_call* call,
     blosc.likely_size = call->likely_size;
     blosc.stream = call->stream;
     blosc.draft = call->draft;
-    blosc.has_branches = call->draft && !call->is_alone;
+    blosc.is_alone = call->is_alone;
     wave = damacy__blosc_wave_at(&layout->blosc, &blosc);
     DAMACY__TRY(damacy__blosc_launch_open(lz, call->device, &layout->blosc, &blosc, err));
     DAMACY__TRY(damacy__codec_launch_zstd(call, &layout->zstd, wave.zstd_jobs, wave.n_zstd,

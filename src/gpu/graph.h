@@ -67,7 +67,7 @@ typedef struct damacy__graph_key {
 
 /* A graph that can be launched. */
 typedef struct damacy__graph {
-    damacy__graph_key key;         /* of the batch that it launched last; zero: none */
+    damacy__graph_key key;         /* of the batch that it launched last */
     damacy__graph_exec executable; /* NULL: none */
     damacy__graph_handle graph;    /* that it was made of; names its nodes */
     void* names[DAMACY__GRAPH_NODES];
@@ -341,12 +341,11 @@ static damacy__graph_kernel damacy__graph_kernel_of(damacy__graph_node* node, vo
     return kernel;
 }
 
-/* Adds node i behind those that it waits for. A division is a wish: refused, it is none. */
+/* Adds node i behind those that it waits for. */
 static int damacy__graph_add(damacy__graph* graph, const damacy__driver* driver, uint32_t i)
 {
     damacy__graph_node* node = &graph->nodes[i];
     void* after[DAMACY__GRAPH_NODES];
-    damacy__launch_attribute division;
     damacy__graph_kernel kernel;
     void* parameters[1];
     size_t n = 0;
@@ -360,12 +359,9 @@ static int damacy__graph_add(damacy__graph* graph, const damacy__driver* driver,
     kernel = damacy__graph_kernel_of(node, parameters);
     code = driver->graph_add(&graph->names[i], graph->graph, n ? after : NULL, n, &kernel);
     if (code == DAMACY__CUDA_OK && node->grid.division) {
-        memset(&division, 0, sizeof division);
-        division.value.percent = node->grid.division;
-        code = driver->graph_attribute(graph->names[i], DAMACY__LAUNCH_DIVISION, &division.value);
-        if (code == DAMACY__CUDA_INVALID_VALUE || code == DAMACY__CUDA_NOT_SUPPORTED) {
-            code = DAMACY__CUDA_OK;
-        }
+        const damacy__launch_attribute division = damacy__division_wish(&node->grid);
+        code = driver->graph_attribute(graph->names[i], division.id, &division.value);
+        code = damacy__is_wish_refused(code) ? DAMACY__CUDA_OK : code;
     }
     return code;
 }
@@ -533,9 +529,8 @@ static bool damacy__graphs_again(damacy__graphs* graphs, damacy__device* device,
     return false;
 }
 
-/* Queues the draft on the stream as one graph, which is known by the key, if that is not NULL,
- * until it launches another. The context is current. false: nothing is queued, and the caller is to
- * queue kernel by kernel. */
+/* Queues the draft on the stream as one graph, which is known by the key until it launches another.
+ * The context is current. false: nothing is queued, and the caller is to queue kernel by kernel. */
 static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device,
                                   const damacy__graph_key* key, damacy__stream stream)
 {
@@ -553,9 +548,6 @@ static bool damacy__graphs_launch(damacy__graphs* graphs, damacy__device* device
     code = damacy__graph_fits(graph, graphs->draft)
                ? damacy__graph_change(graph, graphs->draft, device->driver)
                : damacy__graph_make(graph, device, graphs->draft);
-    memset(&graph->key, 0, sizeof graph->key);
-    if (key) {
-        graph->key = *key;
-    }
+    graph->key = *key;
     return damacy__graphs_queue(graphs, device, graph, code, stream);
 }

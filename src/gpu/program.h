@@ -356,17 +356,31 @@ static damacy_status damacy__kernel_occupancy(const damacy__kernel* kernel, dama
     return DAMACY_OK;
 }
 
-/* A launch with a wish for the division, from damacy__division_for: the driver knows it. */
-static int damacy__launch_divided(const damacy__kernel* kernel, damacy__device* device,
-                                  const damacy__grid* grid, damacy__stream stream,
-                                  void** parameters)
+/* The wish for a division, from damacy__division_for: the driver knows it. */
+static damacy__launch_attribute damacy__division_wish(const damacy__grid* grid)
 {
     damacy__launch_attribute division;
-    damacy__launch_config config;
 
     memset(&division, 0, sizeof division);
     division.id = DAMACY__LAUNCH_DIVISION;
     division.value.percent = grid->division;
+    return division;
+}
+
+/* A wish that is refused is none; what else is wrong, the call without it tells. */
+static bool damacy__is_wish_refused(int code)
+{
+    return code == DAMACY__CUDA_INVALID_VALUE || code == DAMACY__CUDA_NOT_SUPPORTED;
+}
+
+/* A launch with a wish for the division. */
+static int damacy__launch_divided(const damacy__kernel* kernel, damacy__device* device,
+                                  const damacy__grid* grid, damacy__stream stream,
+                                  void** parameters)
+{
+    damacy__launch_attribute division = damacy__division_wish(grid);
+    damacy__launch_config config;
+
     memset(&config, 0, sizeof config);
     config.grid[0] = grid->x;
     config.grid[1] = grid->y;
@@ -395,8 +409,7 @@ static damacy_status damacy__kernel_launch(const damacy__kernel* kernel, damacy_
     if (grid->division) {
         code = damacy__launch_divided(kernel, device, grid, stream, parameters);
     }
-    /* a wish that is refused is none: what else is wrong with the launch, the next tells */
-    if (code == DAMACY__CUDA_INVALID_VALUE || code == DAMACY__CUDA_NOT_SUPPORTED) {
+    if (damacy__is_wish_refused(code)) {
         code = device->driver->launch(kernel->function, grid->x, grid->y, grid->z, grid->threads, 1,
                                       1, grid->shared, stream, parameters, NULL);
     }

