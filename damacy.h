@@ -9711,10 +9711,10 @@ DAMACY__COLD_END
  * run at the same time: the first order and tables, which fse needs; trees, the second order and
  * the early literals, which neither fse nor resolve and place need; the late literals and place.
  *
- *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records
- *   allocate  places of the jobs' shares in scratch, of a part of the jobs behind those of the part
- *             before; zeroes the counters
- *   fill      warp or thread per job: walks the headers again, fills frames, blocks, keys, trees
+ *   count     warp or thread per job: checks every header, counts frames, blocks, literals and
+ *             records; their sums in each part of the jobs
+ *   fill      places of the jobs' shares in scratch, one behind the other; the counters; warp or
+ *             thread per job: walks the headers again, fills frames, blocks, keys, trees
  *   order     lists of blocks with sequences and of frames, of each part of them most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   trees     Huffman tree descriptions -> weights
@@ -9893,56 +9893,62 @@ typedef struct damacy__zstd_tree {
 } damacy__zstd_tree;
 static_assert(sizeof(damacy__zstd_tree) == 160, "ABI");
 
-/* What count found in a job, and where allocate has put it. A job that is broken or does not fit
- * has no frames, blocks, trees, literals and records. */
+/* What count found in a job, and where fill has put it. A job that is broken has no frames, blocks,
+ * trees, literals and records. */
 typedef struct damacy__zstd_span {
     uint64_t n_literal_bytes, n_records; /* multiples of 32 and of 16 */
     uint32_t n_frames, n_blocks, n_trees;
     uint32_t n_spared; /* of the records, 16 each, those that are not needed if all is as likely */
     uint64_t first_literal_byte, first_record; /* likewise */
-    uint32_t first_frame, first_block, first_tree, zero;
+    uint32_t first_frame, first_block, first_tree;
+    uint32_t is_placed; /* 0: there was no room */
 } damacy__zstd_span;
 static_assert(sizeof(damacy__zstd_span) == 64, "ABI");
 
-/* Parts of a table that blocks of threads take one after another: each adds to the sums that the
- * part before has left. */
-typedef struct damacy__zstd_chain {
-    uint32_t n_taken, n_done;
-} damacy__zstd_chain;
+/* The same of all jobs of a part, or of several. There are at most 2^PARTS_LOG parts of 2^PART_LOG
+ * jobs or more. */
+typedef struct damacy__zstd_sum {
+    uint64_t n_literal_bytes, n_records;
+    uint64_t n_likely; /* records, if all is as likely */
+    uint32_t n_frames, n_blocks, n_trees;
+    uint32_t zero[3];
+} damacy__zstd_sum;
+static_assert(sizeof(damacy__zstd_sum) == 48, "ABI");
 
-#define DAMACY__ZSTD_JOBS_PART 4096u  /* jobs of a part, for allocate */
-#define DAMACY__ZSTD_LIST_PART 16384u /* blocks or frames of one, for order */
+#define DAMACY__ZSTD_PARTS_LOG 9u
+#define DAMACY__ZSTD_PARTS     (1u << DAMACY__ZSTD_PARTS_LOG)
+#define DAMACY__ZSTD_PART_LOG  2u
+#define DAMACY__ZSTD_LIST_PART 16384u /* blocks or frames of a part, for order */
 
 /* Counts within the tables: what did not fit is not counted. */
 typedef struct damacy__zstd_counters {
-    uint64_t n_literal_bytes;             /* allocate: used of the literal scratch */
-    uint64_t n_records;                   /* allocate: used of the record scratch */
+    uint64_t n_literal_bytes;             /* fill: used of the literal scratch */
+    uint64_t n_records;                   /* fill: used of the record scratch */
     uint64_t n_more_records;              /* fse: used beyond these, where likely was too little */
     uint64_t n_link_bytes;                /* for execute */
-    uint32_t n_frames, n_blocks, n_trees; /* allocate */
+    uint32_t n_frames, n_blocks, n_trees; /* fill */
     uint32_t n_sequence_blocks;           /* order: entries of sequence_order */
     uint32_t n_literal_blocks[3]; /* order: early blocks in literal_order, by table log: <= 9, 10,
                                      11 */
     uint32_t n_late_blocks[3];    /* order: all others, likewise */
     uint32_t n_execute;           /* order: entries of execute_list; place: less n_apart */
-    uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
+    uint32_t n_refused;           /* fill: jobs that got NEED_SCRATCH */
     uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
     uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
     uint32_t most_dense; /* place: of the one with the most records */
-    uint32_t is_tight;   /* count: NONE; allocate: not all records that there may be have room */
+    uint32_t is_tight;   /* fill: not all records that there may be have room */
     uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
     uint32_t n_taken;   /* execute: frames that a block of threads has or has ended */
     uint32_t n_ended;   /* execute: frames that have ended */
     uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute, or how
                             many have been taken in line */
     uint32_t literals;   /* place: bytes of literals per KB of the frames that density is of */
-    damacy__zstd_chain jobs;   /* count: 0; allocate: parts of the jobs */
     uint32_t n_lists_taken[2]; /* order: parts of lists, those of literals by a pass of its own */
     uint32_t n_lists_done[3];  /* order: parts of the blocks with sequences, frames, literals */
     uint32_t n_apart; /* place: frames in the list of keys; those are no more in execute_list */
     uint32_t mean_size; /* place: bytes of the frames that density is of */
 } damacy__zstd_counters;
-static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
+static_assert(sizeof(damacy__zstd_counters) == 152, "ABI");
 
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
@@ -10119,8 +10125,9 @@ typedef struct damacy__zstd_wave {
     uint64_t n_moves; /* const uint32_t */
     uint32_t max_jobs, max_frames, max_blocks;
     uint32_t flags;
+    uint64_t sums; /* damacy__zstd_sum[PARTS]: count: of the parts of the jobs */
 } damacy__zstd_wave;
-static_assert(sizeof(damacy__zstd_wave) == 216, "ABI");
+static_assert(sizeof(damacy__zstd_wave) == 224, "ABI");
 
 /* ==== kernels/assemble_work.h ==== */
 /* Work of the assemble kernel, made by the host from damacy__copy records (stage/assemble_launch.h)
@@ -16723,7 +16730,6 @@ __extension__ static const char damacy__source_zstd_cu[] =
     "// leaves. Every entry takes the wave by value, reads all counts from the device and works with any\n"
     "// grid of at least one block.\n"
     "#include \"kernels/zstd_parse.cuh\"\n"
-    "#include \"kernels/zstd_allocate.cuh\"\n"
     "#include \"kernels/zstd_trees.cuh\"\n"
     "#include \"kernels/zstd_order.cuh\"\n"
     "#include \"kernels/zstd_resolve.cuh\"\n"
@@ -16731,53 +16737,34 @@ __extension__ static const char damacy__source_zstd_cu[] =
     "#include \"kernels/zstd_place.cuh\"\n"
     "#include \"kernels/zstd_checksum.cuh\"\n"
     "\n"
-    "// Warp per job, or thread: checks headers, counts, resets the result, and what blocks of threads of\n"
-    "// allocate share.\n"
-    "extern \"C\" __global__ __launch_bounds__(64) void damacy_zstd_count(damacy__zstd_wave w)\n"
+    "// A block of threads per part of the jobs, which have a warp each, or a thread: checks headers,\n"
+    "// counts, resets results.\n"
+    "extern \"C\" __global__ __launch_bounds__(128) void damacy_zstd_count(damacy__zstd_wave w)\n"
     "{\n"
-    "    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_spread(n, 1);\n"
-    "    const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;\n"
+    "    DAMACY__SHARED(damacy__zstd_place_shared, shared);\n"
+    "    const uint32_t n = damacy__zstd_n_jobs(w);\n"
     "\n"
-    "    if (thread == 0) {\n"
-    "        damacy__zstd_counts(w)->jobs = damacy__zstd_chain{};\n"
-    "        damacy__zstd_counts(w)->is_tight = DAMACY__ZSTD_NONE;\n"
-    "    }\n"
-    "    if (thread % spread && spread < 32)\n"
-    "        return;\n"
-    "    for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread) {\n"
-    "        uint64_t error;\n"
-    "        const damacy__zstd_span span = spread < 32 ? damacy__zstd_count_job<false>(w, i, error)\n"
-    "                                                   : damacy__zstd_count_job<true>(w, i, error);\n"
-    "        if (thread % spread)\n"
-    "            continue;\n"
-    "        damacy__zstd_spans(w)[i] = span;\n"
-    "        damacy__zstd_errors(w)[i] = error;\n"
-    "        damacy__zstd_result(w, i, DAMACY__JOB_NOT_RUN, 0);\n"
+    "    for (uint32_t index = blockIdx.x;; index += gridDim.x) {\n"
+    "        const damacy__zstd_part p = damacy__zstd_part_of(n, index);\n"
+    "        if (index >= p.n_parts)\n"
+    "            return;\n"
+    "        damacy__zstd_sum_tell(w, p, damacy__zstd_count_part(w, p, damacy__zstd_spread_of(p)),\n"
+    "                              shared.all);\n"
     "    }\n"
     "}\n"
     "\n"
-    "// A block of 1024 threads per JOBS_PART jobs.\n"
-    "extern \"C\" __global__ __launch_bounds__(1024) void damacy_zstd_allocate(damacy__zstd_wave w)\n"
+    "// The same: fills the tables, once all that the part has are placed.\n"
+    "extern \"C\" __global__ __launch_bounds__(128) void damacy_zstd_fill(damacy__zstd_wave w)\n"
     "{\n"
-    "    DAMACY__SHARED(damacy__zstd_allocate_shared, shared);\n"
-    "    damacy__zstd_allocate(w, shared);\n"
-    "}\n"
+    "    DAMACY__SHARED(damacy__zstd_place_shared, shared);\n"
+    "    const uint32_t n = damacy__zstd_n_jobs(w);\n"
     "\n"
-    "// Warp per job, or thread: fills the tables.\n"
-    "extern \"C\" __global__ __launch_bounds__(64) void damacy_zstd_fill(damacy__zstd_wave w)\n"
-    "{\n"
-    "    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_spread(n, 1);\n"
-    "    const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;\n"
-    "\n"
-    "    if (thread % spread && spread < 32)\n"
-    "        return;\n"
-    "    for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread) {\n"
-    "        if (damacy__zstd_errors(w)[i] != DAMACY__ZSTD_NO_ERROR)\n"
-    "            continue;\n"
-    "        if (spread < 32)\n"
-    "            damacy__zstd_fill_job<false>(w, i);\n"
-    "        else\n"
-    "            damacy__zstd_fill_job<true>(w, i);\n"
+    "    for (uint32_t index = blockIdx.x;; index += gridDim.x) {\n"
+    "        const damacy__zstd_part p = damacy__zstd_part_of(n, index);\n"
+    "        if (index >= p.n_parts)\n"
+    "            return;\n"
+    "        const bool is_tight = damacy__zstd_place_part(w, p, shared);\n"
+    "        damacy__zstd_fill_part(w, p, damacy__zstd_spread_of(p), is_tight);\n"
     "    }\n"
     "}\n"
     "\n"
@@ -16881,10 +16868,10 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     " * run at the same time: the first order and tables, which fse needs; trees, the second order and\n"
     " * the early literals, which neither fse nor resolve and place need; the late literals and place.\n"
     " *\n"
-    " *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records\n"
-    " *   allocate  places of the jobs' shares in scratch, of a part of the jobs behind those of the part\n"
-    " *             before; zeroes the counters\n"
-    " *   fill      warp or thread per job: walks the headers again, fills frames, blocks, keys, trees\n"
+    " *   count     warp or thread per job: checks every header, counts frames, blocks, literals and\n"
+    " *             records; their sums in each part of the jobs\n"
+    " *   fill      places of the jobs' shares in scratch, one behind the other; the counters; warp or\n"
+    " *             thread per job: walks the headers again, fills frames, blocks, keys, trees\n"
     " *   order     lists of blocks with sequences and of frames, of each part of them most work first\n"
     " *   tables    FSE table descriptions -> their places and the place of the bit stream\n"
     " *   trees     Huffman tree descriptions -> weights\n"
@@ -17065,56 +17052,62 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "} damacy__zstd_tree;\n"
     "static_assert(sizeof(damacy__zstd_tree) == 160, \"ABI\");\n"
     "\n"
-    "/* What count found in a job, and where allocate has put it. A job that is broken or does not fit\n"
-    " * has no frames, blocks, trees, literals and records. */\n"
+    "/* What count found in a job, and where fill has put it. A job that is broken has no frames, blocks,\n"
+    " * trees, literals and records. */\n"
     "typedef struct damacy__zstd_span {\n"
     "    uint64_t n_literal_bytes, n_records; /* multiples of 32 and of 16 */\n"
     "    uint32_t n_frames, n_blocks, n_trees;\n"
     "    uint32_t n_spared; /* of the records, 16 each, those that are not needed if all is as likely */\n"
     "    uint64_t first_literal_byte, first_record; /* likewise */\n"
-    "    uint32_t first_frame, first_block, first_tree, zero;\n"
+    "    uint32_t first_frame, first_block, first_tree;\n"
+    "    uint32_t is_placed; /* 0: there was no room */\n"
     "} damacy__zstd_span;\n"
     "static_assert(sizeof(damacy__zstd_span) == 64, \"ABI\");\n"
     "\n"
-    "/* Parts of a table that blocks of threads take one after another: each adds to the sums that the\n"
-    " * part before has left. */\n"
-    "typedef struct damacy__zstd_chain {\n"
-    "    uint32_t n_taken, n_done;\n"
-    "} damacy__zstd_chain;\n"
+    "/* The same of all jobs of a part, or of several. There are at most 2^PARTS_LOG parts of 2^PART_LOG\n"
+    " * jobs or more. */\n"
+    "typedef struct damacy__zstd_sum {\n"
+    "    uint64_t n_literal_bytes, n_records;\n"
+    "    uint64_t n_likely; /* records, if all is as likely */\n"
+    "    uint32_t n_frames, n_blocks, n_trees;\n"
+    "    uint32_t zero[3];\n"
+    "} damacy__zstd_sum;\n"
+    "static_assert(sizeof(damacy__zstd_sum) == 48, \"ABI\");\n"
     "\n"
-    "#define DAMACY__ZSTD_JOBS_PART 4096u  /* jobs of a part, for allocate */\n"
-    "#define DAMACY__ZSTD_LIST_PART 16384u /* blocks or frames of one, for order */\n"
+    "#define DAMACY__ZSTD_PARTS_LOG 9u\n"
+    "#define DAMACY__ZSTD_PARTS     (1u << DAMACY__ZSTD_PARTS_LOG)\n"
+    "#define DAMACY__ZSTD_PART_LOG  2u\n"
+    "#define DAMACY__ZSTD_LIST_PART 16384u /* blocks or frames of a part, for order */\n"
     "\n"
     "/* Counts within the tables: what did not fit is not counted. */\n"
     "typedef struct damacy__zstd_counters {\n"
-    "    uint64_t n_literal_bytes;             /* allocate: used of the literal scratch */\n"
-    "    uint64_t n_records;                   /* allocate: used of the record scratch */\n"
+    "    uint64_t n_literal_bytes;             /* fill: used of the literal scratch */\n"
+    "    uint64_t n_records;                   /* fill: used of the record scratch */\n"
     "    uint64_t n_more_records;              /* fse: used beyond these, where likely was too little */\n"
     "    uint64_t n_link_bytes;                /* for execute */\n"
-    "    uint32_t n_frames, n_blocks, n_trees; /* allocate */\n"
+    "    uint32_t n_frames, n_blocks, n_trees; /* fill */\n"
     "    uint32_t n_sequence_blocks;           /* order: entries of sequence_order */\n"
     "    uint32_t n_literal_blocks[3]; /* order: early blocks in literal_order, by table log: <= 9, 10,\n"
     "                                     11 */\n"
     "    uint32_t n_late_blocks[3];    /* order: all others, likewise */\n"
     "    uint32_t n_execute;           /* order: entries of execute_list; place: less n_apart */\n"
-    "    uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */\n"
+    "    uint32_t n_refused;           /* fill: jobs that got NEED_SCRATCH */\n"
     "    uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */\n"
     "    uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */\n"
     "    uint32_t most_dense; /* place: of the one with the most records */\n"
-    "    uint32_t is_tight;   /* count: NONE; allocate: not all records that there may be have room */\n"
+    "    uint32_t is_tight;   /* fill: not all records that there may be have room */\n"
     "    uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */\n"
     "    uint32_t n_taken;   /* execute: frames that a block of threads has or has ended */\n"
     "    uint32_t n_ended;   /* execute: frames that have ended */\n"
     "    uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute, or how\n"
     "                            many have been taken in line */\n"
     "    uint32_t literals;   /* place: bytes of literals per KB of the frames that density is of */\n"
-    "    damacy__zstd_chain jobs;   /* count: 0; allocate: parts of the jobs */\n"
     "    uint32_t n_lists_taken[2]; /* order: parts of lists, those of literals by a pass of its own */\n"
     "    uint32_t n_lists_done[3];  /* order: parts of the blocks with sequences, frames, literals */\n"
     "    uint32_t n_apart; /* place: frames in the list of keys; those are no more in execute_list */\n"
     "    uint32_t mean_size; /* place: bytes of the frames that density is of */\n"
     "} damacy__zstd_counters;\n"
-    "static_assert(sizeof(damacy__zstd_counters) == 160, \"ABI\");\n"
+    "static_assert(sizeof(damacy__zstd_counters) == 152, \"ABI\");\n"
     "\n"
     "/* ---- Flags of a wave, and what the host has to know of shapes. */\n"
     "\n"
@@ -17291,122 +17284,197 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "    uint64_t n_moves; /* const uint32_t */\n"
     "    uint32_t max_jobs, max_frames, max_blocks;\n"
     "    uint32_t flags;\n"
+    "    uint64_t sums; /* damacy__zstd_sum[PARTS]: count: of the parts of the jobs */\n"
     "} damacy__zstd_wave;\n"
-    "static_assert(sizeof(damacy__zstd_wave) == 216, \"ABI\");\n";
+    "static_assert(sizeof(damacy__zstd_wave) == 224, \"ABI\");\n";
 
 /* ==== kernels/zstd_allocate.cuh ==== */
 __extension__ static const char damacy__source_zstd_allocate_cuh[] =
-    "// Shares of a wave's scratch for its jobs, by blocks of 1024 threads, which take parts of the jobs\n"
-    "// one after another: frames, blocks, trees, bytes of literals and records, each job's side by side.\n"
+    "// Shares of a wave's scratch for its jobs: frames, blocks, trees, bytes of literals and records,\n"
+    "// each job's side by side. Jobs are taken in parts: count leaves the sums of each part, and who\n"
+    "// fills a part adds up those of all others first, so that nothing runs in between.\n"
+    "//\n"
     "// The surprising rule: how many records a block makes is not known before it is decoded. Where all\n"
     "// that there may be have no room, every job gets room for as many as are likely, and the sequence\n"
-    "// stage finds more for a block that needs it. Whether it is so, the first part decides for all, as\n"
-    "// jobs that find no room ask for none any more.\n"
+    "// stage finds more for a block that needs it.\n"
     "#pragma once\n"
     "\n"
     "#include \"kernels/zstd_common.cuh\"\n"
     "\n"
-    "typedef struct damacy__zstd_totals {\n"
-    "    uint64_t n_literal_bytes, n_records;\n"
-    "    uint32_t n_frames, n_blocks, n_trees;\n"
-    "} damacy__zstd_totals;\n"
-    "\n"
-    "typedef struct damacy__zstd_allocate_shared {\n"
-    "    damacy__zstd_totals warps[32]; // sums, then what is before each warp\n"
-    "    damacy__zstd_totals base;\n"
-    "    uint64_t n_bytes[32]; // of literals and records, of warps\n"
-    "    uint32_t n_refused, part;\n"
-    "    bool fits;\n"
-    "} damacy__zstd_allocate_shared;\n"
-    "\n"
-    "// Jobs that a block of threads places, n of them.\n"
+    "// Jobs [first, end) of part `index`, and how many parts there are: at least one. All have as many,\n"
+    "// a power of two, but for the last.\n"
     "typedef struct damacy__zstd_part {\n"
-    "    uint32_t index, n;\n"
-    "    bool is_last, is_tight;\n"
+    "    uint32_t index, n_parts, first, end;\n"
     "} damacy__zstd_part;\n"
     "\n"
-    "DAMACY__INLINE void damacy__zstd_totals_add(damacy__zstd_totals& a, const damacy__zstd_totals& b)\n"
+    "DAMACY__INLINE damacy__zstd_part damacy__zstd_part_of(uint32_t n_jobs, uint32_t index)\n"
+    "{\n"
+    "    const uint32_t last = n_jobs ? n_jobs - 1 : 0, n_bits = 32 - damacy__clz(last | 1);\n"
+    "    const uint32_t log = n_bits > DAMACY__ZSTD_PARTS_LOG + DAMACY__ZSTD_PART_LOG\n"
+    "                             ? n_bits - DAMACY__ZSTD_PARTS_LOG\n"
+    "                             : DAMACY__ZSTD_PART_LOG;\n"
+    "    damacy__zstd_part p;\n"
+    "\n"
+    "    p.index = index;\n"
+    "    p.n_parts = (last >> log) + 1;\n"
+    "    p.first = index << log;\n"
+    "    p.end = damacy__min(p.first + (1u << log), n_jobs);\n"
+    "    return p;\n"
+    "}\n"
+    "\n"
+    "// Threads of a block that a job of the part has, as a logarithm. With fewer than a warp one of them\n"
+    "// works, and no more than four in a warp, if there is room, because they wait for each other.\n"
+    "DAMACY__INLINE uint32_t damacy__zstd_spread_of(const damacy__zstd_part& p)\n"
+    "{\n"
+    "    const uint32_t n = p.end - p.first;\n"
+    "    uint32_t log = n <= blockDim.x / 32 ? 5 : 3;\n"
+    "\n"
+    "    while (log > 0 && n << log > blockDim.x)\n"
+    "        log--;\n"
+    "    return log;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE damacy__zstd_sum* damacy__zstd_sums(const damacy__zstd_wave& w)\n"
+    "{\n"
+    "    return (damacy__zstd_sum*)(uintptr_t)w.sums;\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE void damacy__zstd_sum_add(damacy__zstd_sum& a, const damacy__zstd_sum& b)\n"
     "{\n"
     "    a.n_literal_bytes += b.n_literal_bytes;\n"
     "    a.n_records += b.n_records;\n"
+    "    a.n_likely += b.n_likely;\n"
     "    a.n_frames += b.n_frames;\n"
     "    a.n_blocks += b.n_blocks;\n"
     "    a.n_trees += b.n_trees;\n"
     "}\n"
     "\n"
-    "DAMACY__INLINE void damacy__zstd_totals_subtract(damacy__zstd_totals& a,\n"
-    "                                                 const damacy__zstd_totals& b)\n"
+    "DAMACY__INLINE void damacy__zstd_sum_subtract(damacy__zstd_sum& a, const damacy__zstd_sum& b)\n"
     "{\n"
     "    a.n_literal_bytes -= b.n_literal_bytes;\n"
     "    a.n_records -= b.n_records;\n"
+    "    a.n_likely -= b.n_likely;\n"
     "    a.n_frames -= b.n_frames;\n"
     "    a.n_blocks -= b.n_blocks;\n"
     "    a.n_trees -= b.n_trees;\n"
     "}\n"
     "\n"
-    "// A part of jobs with smaller counts, and what was placed before them, have sums of 32 bits. A job\n"
-    "// with larger ones gets more literals than any scratch holds, so that its part is placed one by\n"
-    "// one.\n"
-    "#define DAMACY__ZSTD_COUNT_MAX (1u << 19)\n"
+    "// Sums of all parts have 32 bits if those of one have fewer than these. One with more gets more\n"
+    "// literals than any scratch holds, so that its jobs are placed one by one.\n"
+    "#define DAMACY__ZSTD_COUNT_MAX (1u << 22)\n"
+    "#define DAMACY__ZSTD_BYTES_MAX (1ull << 48)\n"
     "\n"
-    "DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_clamp(damacy__zstd_totals t)\n"
+    "DAMACY__INLINE damacy__zstd_sum damacy__zstd_sum_clamp(damacy__zstd_sum t)\n"
     "{\n"
-    "    if (damacy__max(damacy__max(t.n_frames, t.n_blocks), t.n_trees) >= DAMACY__ZSTD_COUNT_MAX) {\n"
-    "        t = damacy__zstd_totals{};\n"
-    "        t.n_literal_bytes = 1ull << 51;\n"
+    "    const uint32_t most = damacy__max(damacy__max(t.n_frames, t.n_blocks), t.n_trees);\n"
+    "\n"
+    "    if (most >= DAMACY__ZSTD_COUNT_MAX || t.n_literal_bytes >= DAMACY__ZSTD_BYTES_MAX) {\n"
+    "        t = damacy__zstd_sum{};\n"
+    "        t.n_literal_bytes = DAMACY__ZSTD_BYTES_MAX;\n"
     "    }\n"
     "    return t;\n"
     "}\n"
     "\n"
-    "// Of a job, in as few accesses as there can be: one multiprocessor makes them for thousands.\n"
-    "DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_load(const damacy__zstd_span* s,\n"
-    "                                                            bool is_tight)\n"
+    "// What a job needs.\n"
+    "DAMACY__INLINE damacy__zstd_sum damacy__zstd_sum_of(const damacy__zstd_span& s)\n"
     "{\n"
-    "    const damacy__u32x4 a = ((const damacy__u32x4*)s)[0], b = ((const damacy__u32x4*)s)[1];\n"
-    "    const uint64_t spared = is_tight ? 16ull * b.w : 0;\n"
-    "    return {a.x | (uint64_t)a.y << 32, (a.z | (uint64_t)a.w << 32) - spared, b.x, b.y, b.z};\n"
+    "    damacy__zstd_sum t = {};\n"
+    "\n"
+    "    t.n_literal_bytes = s.n_literal_bytes;\n"
+    "    t.n_records = s.n_records;\n"
+    "    t.n_likely = s.n_records - 16ull * s.n_spared;\n"
+    "    t.n_frames = s.n_frames;\n"
+    "    t.n_blocks = s.n_blocks;\n"
+    "    t.n_trees = s.n_trees;\n"
+    "    return t;\n"
     "}\n"
     "\n"
-    "// Whether not all records that there may be have room. All threads.\n"
-    "DAMACY__INLINE bool damacy__zstd_is_tight(const damacy__zstd_wave& w, uint32_t n,\n"
-    "                                          damacy__zstd_allocate_shared& shared)\n"
+    "// Adds it to a sum.\n"
+    "DAMACY__INLINE void damacy__zstd_sum_take(damacy__zstd_sum& sum, const damacy__zstd_span& s)\n"
     "{\n"
-    "    uint64_t n_bytes = 0;\n"
-    "\n"
-    "#pragma unroll 8\n"
-    "    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {\n"
-    "        const damacy__zstd_totals own = damacy__zstd_totals_load(damacy__zstd_spans(w) + i, false);\n"
-    "        n_bytes += own.n_literal_bytes + 8 * own.n_records;\n"
-    "    }\n"
-    "    for (uint32_t d = 16; d; d /= 2)\n"
-    "        n_bytes += damacy__shfl_xor(n_bytes, d);\n"
-    "    if (damacy__lane() == 0)\n"
-    "        shared.n_bytes[threadIdx.x / 32] = n_bytes;\n"
-    "    damacy__sync_block();\n"
-    "    n_bytes = 0;\n"
-    "    for (uint32_t i = 0; i < blockDim.x / 32; i++)\n"
-    "        n_bytes += shared.n_bytes[i];\n"
-    "    return n_bytes > 8 * w.max_records;\n"
+    "    damacy__zstd_sum_add(sum, damacy__zstd_sum_clamp(damacy__zstd_sum_of(s)));\n"
+    "    sum = damacy__zstd_sum_clamp(sum);\n"
     "}\n"
     "\n"
-    "// Sum over this lane and the lanes below it.\n"
-    "DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_scan(damacy__zstd_totals t)\n"
+    "// What one in the table needs, whose places another block of threads may write now.\n"
+    "DAMACY__INLINE damacy__zstd_sum damacy__zstd_sum_at(const damacy__zstd_wave& w, uint32_t job)\n"
     "{\n"
-    "    for (uint32_t d = 1; d < 32; d *= 2) {\n"
-    "        damacy__zstd_totals o;\n"
+    "    const damacy__u32x4* const from = (const damacy__u32x4*)(damacy__zstd_spans(w) + job);\n"
+    "    const damacy__u32x4 a = from[0], b = from[1];\n"
+    "    damacy__zstd_span s = {};\n"
+    "\n"
+    "    s.n_literal_bytes = a.x | (uint64_t)a.y << 32;\n"
+    "    s.n_records = a.z | (uint64_t)a.w << 32;\n"
+    "    s.n_frames = b.x;\n"
+    "    s.n_blocks = b.y;\n"
+    "    s.n_trees = b.z;\n"
+    "    s.n_spared = b.w;\n"
+    "    return damacy__zstd_sum_of(s);\n"
+    "}\n"
+    "\n"
+    "// Over a warp. Each value is below 2^51.\n"
+    "DAMACY__INLINE uint64_t damacy__zstd_sum64_warp(uint64_t v)\n"
+    "{\n"
+    "    const uint32_t low = damacy__warp_sum((uint32_t)v & 0x3ffffff);\n"
+    "    const uint32_t high = damacy__warp_sum((uint32_t)(v >> 26));\n"
+    "    return low + ((uint64_t)high << 26);\n"
+    "}\n"
+    "\n"
+    "DAMACY__INLINE damacy__zstd_sum damacy__zstd_sum_warp(const damacy__zstd_sum& t)\n"
+    "{\n"
+    "    damacy__zstd_sum sum = {};\n"
+    "\n"
+    "    sum.n_literal_bytes = damacy__zstd_sum64_warp(t.n_literal_bytes);\n"
+    "    sum.n_records = damacy__zstd_sum64_warp(t.n_records);\n"
+    "    sum.n_likely = damacy__zstd_sum64_warp(t.n_likely);\n"
+    "    sum.n_frames = damacy__warp_sum(t.n_frames);\n"
+    "    sum.n_blocks = damacy__warp_sum(t.n_blocks);\n"
+    "    sum.n_trees = damacy__warp_sum(t.n_trees);\n"
+    "    return sum;\n"
+    "}\n"
+    "\n"
+    "// Over this lane and the lanes below it, if the first n have some.\n"
+    "DAMACY__INLINE damacy__zstd_sum damacy__zstd_sum_scan(damacy__zstd_sum t, uint32_t n)\n"
+    "{\n"
+    "#pragma unroll 1 // fewer instructions to fetch: most have not run before\n"
+    "    for (uint32_t d = 1; d < 32 && d < n; d *= 2) {\n"
+    "        damacy__zstd_sum o = {};\n"
     "        o.n_literal_bytes = damacy__shfl_up(t.n_literal_bytes, d);\n"
     "        o.n_records = damacy__shfl_up(t.n_records, d);\n"
     "        o.n_frames = damacy__shfl_up(t.n_frames, d);\n"
     "        o.n_blocks = damacy__shfl_up(t.n_blocks, d);\n"
     "        o.n_trees = damacy__shfl_up(t.n_trees, d);\n"
     "        if (damacy__lane() >= d)\n"
-    "            damacy__zstd_totals_add(t, o);\n"
+    "            damacy__zstd_sum_add(t, o);\n"
     "    }\n"
     "    return t;\n"
     "}\n"
     "\n"
-    "DAMACY__INLINE bool damacy__zstd_totals_fit(const damacy__zstd_wave& w,\n"
-    "                                            const damacy__zstd_totals& t)\n"
+    "// What blocks of threads share.\n"
+    "typedef struct damacy__zstd_place_shared {\n"
+    "    damacy__zstd_sum all[4], before[4]; // of warps\n"
+    "    bool is_tight;\n"
+    "} damacy__zstd_place_shared;\n"
+    "\n"
+    "// Leaves the sums of a part, of which each thread has some. All threads; `sums`: of warps.\n"
+    "DAMACY__INLINE void damacy__zstd_sum_tell(const damacy__zstd_wave& w, const damacy__zstd_part& p,\n"
+    "                                          damacy__zstd_sum mine, damacy__zstd_sum* sums)\n"
+    "{\n"
+    "    mine = damacy__zstd_sum_warp(mine);\n"
+    "    if (damacy__lane() == 0)\n"
+    "        sums[threadIdx.x / 32] = mine;\n"
+    "    damacy__sync_block();\n"
+    "    if (threadIdx.x == 0) {\n"
+    "#pragma unroll 1\n"
+    "        for (uint32_t i = 1; i < blockDim.x / 32; i++)\n"
+    "            damacy__zstd_sum_add(mine, sums[i]);\n"
+    "        damacy__zstd_sums(w)[p.index] = damacy__zstd_sum_clamp(mine);\n"
+    "    }\n"
+    "    damacy__sync_block(); // they are written again\n"
+    "}\n"
+    "\n"
+    "// Whether that much is there; n_records are those that jobs get room for.\n"
+    "DAMACY__INLINE bool damacy__zstd_sum_fits(const damacy__zstd_wave& w, const damacy__zstd_sum& t)\n"
     "{\n"
     "    return t.n_records <= w.max_records && // so that the sum below cannot wrap\n"
     "           t.n_literal_bytes <= 8 * (w.max_records - t.n_records) && t.n_frames <= w.max_frames &&\n"
@@ -17414,9 +17482,10 @@ __extension__ static const char damacy__source_zstd_allocate_cuh[] =
     "}\n"
     "\n"
     "// Places a job whose share, with n_records, comes after `at`.\n"
-    "DAMACY__INLINE void damacy__zstd_span_place(const damacy__zstd_wave& w, damacy__zstd_span* s,\n"
-    "                                            uint64_t n_records, const damacy__zstd_totals& at)\n"
+    "DAMACY__INLINE void damacy__zstd_span_place(const damacy__zstd_wave& w, uint32_t job,\n"
+    "                                            uint64_t n_records, const damacy__zstd_sum& at)\n"
     "{\n"
+    "    damacy__u32x4* const to = (damacy__u32x4*)(damacy__zstd_spans(w) + job);\n"
     "    const uint64_t first_record = w.max_records - at.n_records - n_records;\n"
     "    damacy__u32x4 a, b;\n"
     "    a.x = (uint32_t)at.n_literal_bytes;\n"
@@ -17426,188 +17495,158 @@ __extension__ static const char damacy__source_zstd_allocate_cuh[] =
     "    b.x = at.n_frames;\n"
     "    b.y = at.n_blocks;\n"
     "    b.z = at.n_trees;\n"
-    "    b.w = 0;\n"
-    "    ((damacy__u32x4*)s)[2] = a;\n"
-    "    ((damacy__u32x4*)s)[3] = b;\n"
+    "    b.w = 1; // is_placed\n"
+    "    to[2] = a;\n"
+    "    to[3] = b;\n"
     "}\n"
     "\n"
-    "// Places jobs [first, first + n) one by one from `base`: a job that does not fit takes no room.\n"
-    "static __device__ void damacy__zstd_allocate_each(const damacy__zstd_wave& w, uint32_t first,\n"
-    "                                                  uint32_t n, bool is_tight,\n"
-    "                                                  damacy__zstd_totals& base, uint32_t& n_refused)\n"
+    "// The jobs of a part one by one from `base`: one that does not fit takes no room. is_mine: they are\n"
+    "// placed, or refused; else they are only counted. One thread.\n"
+    "DAMACY__INLINE void damacy__zstd_place_each(const damacy__zstd_wave& w, const damacy__zstd_part& p,\n"
+    "                                            bool is_mine, bool is_tight, damacy__zstd_sum& base,\n"
+    "                                            uint32_t& n_refused)\n"
     "{\n"
-    "    for (uint32_t i = first; i < first + n; i++) {\n"
-    "        damacy__zstd_span* const s = damacy__zstd_spans(w) + i;\n"
-    "        const damacy__zstd_totals own = damacy__zstd_totals_load(s, is_tight);\n"
-    "        damacy__zstd_totals next = base;\n"
-    "        damacy__zstd_totals_add(next, own);\n"
-    "        if (damacy__zstd_totals_fit(w, own) && damacy__zstd_totals_fit(w, next)) {\n"
-    "            damacy__zstd_span_place(w, s, own.n_records, base);\n"
-    "            base = next;\n"
-    "        } else {\n"
-    "            *s = damacy__zstd_span{};\n"
+    "    for (uint32_t i = p.first; i < p.end; i++) {\n"
+    "        damacy__zstd_sum own = damacy__zstd_sum_at(w, i), next = base;\n"
+    "        own.n_records = is_tight ? own.n_likely : own.n_records;\n"
+    "        damacy__zstd_sum_add(next, own);\n"
+    "        const bool fits = damacy__zstd_sum_fits(w, own) && damacy__zstd_sum_fits(w, next);\n"
+    "        if (is_mine && fits)\n"
+    "            damacy__zstd_span_place(w, i, own.n_records, base);\n"
+    "        else if (is_mine)\n"
     "            damacy__zstd_errors(w)[i] = DAMACY__JOB_NEED_SCRATCH;\n"
+    "        if (fits)\n"
+    "            base = next;\n"
+    "        else\n"
     "            n_refused++;\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// A part where not all jobs of the wave have room: behind what those before it have taken, which\n"
+    "// each block of threads finds out for itself. Returns what is taken then. One thread.\n"
+    "DAMACY__INLINE damacy__zstd_sum damacy__zstd_place_some(const damacy__zstd_wave& w,\n"
+    "                                                        const damacy__zstd_part& p, bool is_tight,\n"
+    "                                                        uint32_t& n_refused)\n"
+    "{\n"
+    "    const uint32_t n = damacy__zstd_n_jobs(w);\n"
+    "    damacy__zstd_sum base = {};\n"
+    "\n"
+    "    n_refused = 0;\n"
+    "    for (uint32_t i = 0; i <= p.index; i++) {\n"
+    "        damacy__zstd_sum next = damacy__zstd_sums(w)[i];\n"
+    "        next.n_records = is_tight ? next.n_likely : next.n_records;\n"
+    "        const bool fits = damacy__zstd_sum_fits(w, next);\n"
+    "        damacy__zstd_sum_add(next, base);\n"
+    "        if (i < p.index && fits && damacy__zstd_sum_fits(w, next))\n"
+    "            base = next;\n"
+    "        else\n"
+    "            damacy__zstd_place_each(w, damacy__zstd_part_of(n, i), i == p.index, is_tight, base,\n"
+    "                                    n_refused);\n"
+    "    }\n"
+    "    return base;\n"
+    "}\n"
+    "\n"
+    "// A part where all have room, behind `base`. A warp does.\n"
+    "DAMACY__INLINE void damacy__zstd_place_all(const damacy__zstd_wave& w, const damacy__zstd_part& p,\n"
+    "                                           bool is_tight, damacy__zstd_sum base)\n"
+    "{\n"
+    "    for (uint32_t first = p.first; first < p.end; first += 32) {\n"
+    "        const uint32_t i = first + damacy__lane();\n"
+    "        damacy__zstd_sum own = {};\n"
+    "        if (i < p.end)\n"
+    "            own = damacy__zstd_sum_at(w, i);\n"
+    "        own.n_records = is_tight ? own.n_likely : own.n_records;\n"
+    "        damacy__zstd_sum at = damacy__zstd_sum_scan(own, p.end - first);\n"
+    "        damacy__zstd_sum_add(at, base);\n"
+    "        if (p.end - first > 32) {\n"
+    "            base.n_literal_bytes = damacy__shfl(at.n_literal_bytes, 31);\n"
+    "            base.n_records = damacy__shfl(at.n_records, 31);\n"
+    "            base.n_frames = damacy__shfl(at.n_frames, 31);\n"
+    "            base.n_blocks = damacy__shfl(at.n_blocks, 31);\n"
+    "            base.n_trees = damacy__shfl(at.n_trees, 31);\n"
     "        }\n"
+    "        damacy__zstd_sum_subtract(at, own);\n"
+    "        if (i < p.end)\n"
+    "            damacy__zstd_span_place(w, i, own.n_records, at);\n"
     "    }\n"
     "}\n"
     "\n"
-    "// What has been placed before the part. Behind damacy__zstd_chain_wait and a barrier.\n"
-    "DAMACY__INLINE damacy__zstd_totals damacy__zstd_placed(const damacy__zstd_wave& w, uint32_t part)\n"
-    "{\n"
-    "    const damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
-    "    damacy__zstd_totals t = {};\n"
-    "\n"
-    "    if (part != 0) {\n"
-    "        t.n_literal_bytes = damacy__atomic_load(&c->n_literal_bytes);\n"
-    "        t.n_records = damacy__atomic_load(&c->n_records);\n"
-    "        t.n_frames = damacy__atomic_load(&c->n_frames);\n"
-    "        t.n_blocks = damacy__atomic_load(&c->n_blocks);\n"
-    "        t.n_trees = damacy__atomic_load(&c->n_trees);\n"
-    "    }\n"
-    "    return t;\n"
-    "}\n"
-    "\n"
-    "// Zeroes the counters, but for those that blocks of threads take parts by and share.\n"
-    "DAMACY__INLINE void damacy__zstd_allocate_zero(const damacy__zstd_wave& w)\n"
-    "{\n"
-    "    damacy__zstd_counters* const counts = damacy__zstd_counts(w);\n"
-    "    uint32_t* const word = (uint32_t*)counts + threadIdx.x;\n"
-    "\n"
-    "    if (threadIdx.x < sizeof *counts / 4 && word != &counts->jobs.n_taken &&\n"
-    "        word != &counts->jobs.n_done && word != &counts->is_tight)\n"
-    "        *word = 0;\n"
-    "}\n"
-    "\n"
-    "// Leaves what has been placed to the next part or stage. One thread.\n"
-    "static __device__ void damacy__zstd_allocate_leave(const damacy__zstd_wave& w,\n"
-    "                                                   const damacy__zstd_allocate_shared& shared,\n"
-    "                                                   const damacy__zstd_part& p)\n"
+    "// The counters of the wave, of which all else is 0. A warp does; `all` and n_refused: the first\n"
+    "// lane's.\n"
+    "DAMACY__INLINE void damacy__zstd_place_tell(const damacy__zstd_wave& w, const damacy__zstd_sum& all,\n"
+    "                                            bool is_tight, uint32_t n_refused)\n"
     "{\n"
     "    damacy__zstd_counters* const c = damacy__zstd_counts(w);\n"
     "\n"
-    "    c->n_literal_bytes = shared.base.n_literal_bytes;\n"
-    "    c->n_records = shared.base.n_records;\n"
-    "    c->n_frames = shared.base.n_frames;\n"
-    "    c->n_blocks = shared.base.n_blocks;\n"
-    "    c->n_trees = shared.base.n_trees;\n"
-    "    if (shared.n_refused)\n"
-    "        damacy__atomic_add(&c->n_refused, shared.n_refused);\n"
-    "    if (!p.is_last)\n"
-    "        damacy__zstd_chain_tell(&c->jobs.n_done, p.index);\n"
-    "}\n"
-    "\n"
-    "// Sums of warps become what is before each; all of them go to the base, and are left to the next\n"
-    "// part, if they fit. The first warp calls it.\n"
-    "static __device__ void damacy__zstd_allocate_warps(const damacy__zstd_wave& w,\n"
-    "                                                   damacy__zstd_allocate_shared& shared,\n"
-    "                                                   const damacy__zstd_part& p)\n"
-    "{\n"
-    "    const uint32_t lane = damacy__lane();\n"
-    "    const damacy__zstd_totals mine = shared.warps[lane];\n"
-    "    damacy__zstd_totals at = damacy__zstd_totals_scan(mine);\n"
-    "\n"
-    "    damacy__zstd_chain_wait(&damacy__zstd_counts(w)->jobs.n_done, p.index);\n"
+    "    for (uint32_t i = damacy__lane(); i < sizeof *c / 4; i += 32)\n"
+    "        ((uint32_t*)c)[i] = 0;\n"
     "    damacy__sync_warp();\n"
-    "    const damacy__zstd_totals before = damacy__zstd_placed(w, p.index);\n"
-    "    damacy__zstd_totals_add(at, before);\n"
-    "    damacy__sync_warp(); // that has been read\n"
-    "    if (lane == 31) {\n"
-    "        shared.fits = damacy__zstd_totals_fit(w, at);\n"
-    "        shared.base = shared.fits ? at : before;\n"
-    "        if (shared.fits)\n"
-    "            damacy__zstd_allocate_leave(w, shared, p);\n"
-    "    }\n"
-    "    damacy__zstd_totals_subtract(at, mine);\n"
-    "    shared.warps[lane] = at;\n"
-    "}\n"
-    "\n"
-    "// Places the jobs of a part; all threads.\n"
-    "static __device__ void damacy__zstd_allocate_part(const damacy__zstd_wave& w,\n"
-    "                                                  damacy__zstd_allocate_shared& shared,\n"
-    "                                                  const damacy__zstd_part& p)\n"
-    "{\n"
-    "    constexpr uint32_t PER = DAMACY__ZSTD_JOBS_PART / 1024; // jobs of a thread\n"
-    "    const uint32_t first = p.index * DAMACY__ZSTD_JOBS_PART, n = p.n;\n"
-    "    const uint32_t tid = threadIdx.x, warp = tid / 32;\n"
-    "    const uint32_t per = damacy__min((n + blockDim.x - 1) / blockDim.x, PER);\n"
-    "    damacy__zstd_totals mine = {}, at, own[PER];\n"
-    "\n"
-    "    if (p.index == 0)\n"
-    "        damacy__zstd_allocate_zero(w);\n"
-    "    if (tid == 0)\n"
-    "        shared.n_refused = 0;\n"
-    "#pragma unroll\n"
-    "    for (uint32_t k = 0; k < PER; k++) {\n"
-    "        const uint32_t i = 32 * (per * warp + k) + damacy__lane();\n"
-    "        own[k] = damacy__zstd_totals{};\n"
-    "        if (k < per && i < n)\n"
-    "            own[k] = damacy__zstd_totals_clamp(\n"
-    "                damacy__zstd_totals_load(damacy__zstd_spans(w) + first + i, p.is_tight));\n"
-    "        damacy__zstd_totals_add(mine, own[k]);\n"
-    "    }\n"
-    "    at = damacy__zstd_totals_scan(mine);\n"
-    "    if (damacy__lane() == 31)\n"
-    "        shared.warps[warp] = at;\n"
-    "    damacy__sync_block();\n"
-    "    if (warp == 0)\n"
-    "        damacy__zstd_allocate_warps(w, shared, p);\n"
-    "    damacy__sync_block();\n"
-    "    if (!shared.fits) {\n"
-    "        if (tid == 0) {\n"
-    "            damacy__zstd_allocate_each(w, first, n, p.is_tight, shared.base, shared.n_refused);\n"
-    "            damacy__zstd_allocate_leave(w, shared, p);\n"
-    "        }\n"
+    "    if (damacy__lane() != 0)\n"
     "        return;\n"
-    "    }\n"
-    "    damacy__zstd_totals_add(at, shared.warps[warp]);\n"
-    "    damacy__zstd_totals_subtract(at, mine);\n"
-    "#pragma unroll\n"
-    "    for (uint32_t k = 0; k < PER; k++) {\n"
-    "        const uint32_t i = 32 * (per * warp + k) + damacy__lane();\n"
-    "        if (k >= per || i >= n)\n"
-    "            break;\n"
-    "        damacy__zstd_span_place(w, damacy__zstd_spans(w) + first + i, own[k].n_records, at);\n"
-    "        damacy__zstd_totals_add(at, own[k]);\n"
-    "    }\n"
+    "    c->n_literal_bytes = all.n_literal_bytes;\n"
+    "    c->n_records = all.n_records;\n"
+    "    c->n_frames = all.n_frames;\n"
+    "    c->n_blocks = all.n_blocks;\n"
+    "    c->n_trees = all.n_trees;\n"
+    "    c->n_refused = n_refused;\n"
+    "    c->is_tight = is_tight;\n"
     "}\n"
     "\n"
-    "// What the first part has decided, by it; else waits for it. All threads.\n"
-    "DAMACY__INLINE bool damacy__zstd_agree(const damacy__zstd_wave& w, uint32_t n, uint32_t part,\n"
-    "                                       damacy__zstd_allocate_shared& shared)\n"
+    "// The jobs of a part, once each warp has left sums of all parts and of those before it. A warp\n"
+    "// does. The last part's leaves the counters.\n"
+    "static __device__ void damacy__zstd_place_jobs(const damacy__zstd_wave& w,\n"
+    "                                               const damacy__zstd_part& p,\n"
+    "                                               damacy__zstd_place_shared& shared)\n"
     "{\n"
-    "    uint32_t* const is_tight = &damacy__zstd_counts(w)->is_tight;\n"
+    "    damacy__zstd_sum all = shared.all[0], before = shared.before[0];\n"
+    "    uint32_t n_refused = 0;\n"
     "\n"
-    "    if (part == 0) {\n"
-    "        const bool mine = damacy__zstd_is_tight(w, n, shared);\n"
-    "        if (threadIdx.x == 0)\n"
-    "            damacy__atomic_store(is_tight, mine);\n"
-    "        return mine;\n"
+    "#pragma unroll 1\n"
+    "    for (uint32_t i = 1; i < blockDim.x / 32; i++) {\n"
+    "        damacy__zstd_sum_add(all, shared.all[i]);\n"
+    "        damacy__zstd_sum_add(before, shared.before[i]);\n"
     "    }\n"
-    "    if (threadIdx.x == 0)\n"
-    "        while (damacy__atomic_load(is_tight) == DAMACY__ZSTD_NONE) // the first part is under way\n"
-    "            __nanosleep(32);\n"
+    "    const bool is_tight = all.n_literal_bytes + 8 * all.n_records > 8 * w.max_records;\n"
+    "    if (is_tight) {\n"
+    "        all.n_records = all.n_likely;\n"
+    "        before.n_records = before.n_likely;\n"
+    "    }\n"
+    "    if (damacy__zstd_sum_fits(w, all))\n"
+    "        damacy__zstd_place_all(w, p, is_tight, before);\n"
+    "    else if (damacy__lane() == 0)\n"
+    "        all = damacy__zstd_place_some(w, p, is_tight, n_refused);\n"
+    "    if (p.index + 1 == p.n_parts)\n"
+    "        damacy__zstd_place_tell(w, all, is_tight, n_refused);\n"
+    "    if (damacy__lane() == 0)\n"
+    "        shared.is_tight = is_tight;\n"
+    "}\n"
+    "\n"
+    "// Places the jobs of a part; returns whether not all records that there may be have room. All\n"
+    "// threads, up to four warps; behind it they see the places.\n"
+    "DAMACY__INLINE bool damacy__zstd_place_part(const damacy__zstd_wave& w, const damacy__zstd_part& p,\n"
+    "                                            damacy__zstd_place_shared& shared)\n"
+    "{\n"
+    "    damacy__zstd_sum all = {}, before = {};\n"
+    "\n"
+    "#pragma unroll 2\n"
+    "    for (uint32_t i = threadIdx.x; i < p.n_parts; i += blockDim.x) {\n"
+    "        const damacy__zstd_sum sum = damacy__zstd_sums(w)[i];\n"
+    "        damacy__zstd_sum_add(all, sum);\n"
+    "        if (i < p.index)\n"
+    "            damacy__zstd_sum_add(before, sum);\n"
+    "    }\n"
+    "    all = damacy__zstd_sum_warp(all);\n"
+    "    before = damacy__zstd_sum_warp(before);\n"
+    "    damacy__sync_block(); // those of the part before have been read\n"
+    "    if (damacy__lane() == 0) {\n"
+    "        shared.all[threadIdx.x / 32] = all;\n"
+    "        shared.before[threadIdx.x / 32] = before;\n"
+    "    }\n"
     "    damacy__sync_block();\n"
-    "    return damacy__atomic_load(is_tight);\n"
-    "}\n"
-    "\n"
-    "static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,\n"
-    "                                             damacy__zstd_allocate_shared& shared)\n"
-    "{\n"
-    "    const uint32_t n = damacy__zstd_n_jobs(w), size = DAMACY__ZSTD_JOBS_PART;\n"
-    "    const uint32_t n_parts = damacy__zstd_parts(n, size);\n"
-    "    damacy__zstd_part p;\n"
-    "\n"
-    "    for (p.index = blockIdx.x;; p.index += gridDim.x) {\n"
-    "        if (n_parts > 1)\n"
-    "            p.index = damacy__zstd_chain_next(&damacy__zstd_counts(w)->jobs.n_taken, &shared.part);\n"
-    "        if (p.index >= n_parts)\n"
-    "            return;\n"
-    "        p.n = damacy__min(n - p.index * size, size);\n"
-    "        p.is_last = p.index + 1 == n_parts;\n"
-    "        p.is_tight = damacy__zstd_agree(w, n, p.index, shared);\n"
-    "        damacy__zstd_allocate_part(w, shared, p);\n"
-    "    }\n"
+    "    if (threadIdx.x < 32)\n"
+    "        damacy__zstd_place_jobs(w, p, shared);\n"
+    "    damacy__sync_block();\n"
+    "    return shared.is_tight;\n"
     "}\n";
 
 /* ==== kernels/zstd_checksum.cuh ==== */
@@ -17823,26 +17862,6 @@ __extension__ static const char damacy__source_zstd_checksum_cuh[] =
     "    return damacy__xxh64_finish(h + n, src + 32ull * n_stripes, end);\n"
     "}\n"
     "\n"
-    "// The result of a job from its error word; size is what its frames hold.\n"
-    "DAMACY__INLINE void damacy__zstd_result(const damacy__zstd_wave& w, uint32_t index, uint64_t error,\n"
-    "                                        uint64_t size)\n"
-    "{\n"
-    "    damacy__job_result r = {};\n"
-    "\n"
-    "    if (error == DAMACY__ZSTD_NO_ERROR) {\n"
-    "        r.status = DAMACY__JOB_OK;\n"
-    "        r.size = size;\n"
-    "    } else {\n"
-    "        const uint64_t value = (error & ~DAMACY__ZSTD_LAST_ERROR) >> 8;\n"
-    "        r.status = (uint32_t)(error & 255);\n"
-    "        if (r.status == DAMACY__JOB_NO_SPACE)\n"
-    "            r.size = value;\n"
-    "        else\n"
-    "            r.error_offset = value;\n"
-    "    }\n"
-    "    ((damacy__job_result*)(uintptr_t)w.results)[index] = r;\n"
-    "}\n"
-    "\n"
     "// Verifies the checksums of job `index` and writes its result. Called by whole groups of four\n"
     "// lanes, with a job each, or with products by a whole warp.\n"
     "static __device__ void damacy__zstd_finish_job(const damacy__zstd_wave& w, uint32_t index,\n"
@@ -17926,7 +17945,7 @@ __extension__ static const char damacy__source_zstd_common_cuh[] =
     "    return n > w.first_job ? damacy__min(n - w.first_job, w.max_jobs) : 0;\n"
     "}\n"
     "\n"
-    "// ---- parts of a table, one after another; see damacy__zstd_chain ----\n"
+    "// ---- parts of a table, one after another: each adds to the sums that the one before has left ----\n"
     "\n"
     "DAMACY__INLINE uint32_t damacy__zstd_parts(uint32_t n, uint32_t size)\n"
     "{\n"
@@ -17991,6 +18010,26 @@ __extension__ static const char damacy__source_zstd_common_cuh[] =
     "                                      uint64_t at, uint32_t status)\n"
     "{\n"
     "    damacy__zstd_fail_job(w, damacy__zstd_frames(w)[block.frame].job, at, status);\n"
+    "}\n"
+    "\n"
+    "// The result of a job from its error word; size is what its frames hold.\n"
+    "DAMACY__INLINE void damacy__zstd_result(const damacy__zstd_wave& w, uint32_t index, uint64_t error,\n"
+    "                                        uint64_t size)\n"
+    "{\n"
+    "    damacy__job_result r = {};\n"
+    "\n"
+    "    if (error == DAMACY__ZSTD_NO_ERROR) {\n"
+    "        r.status = DAMACY__JOB_OK;\n"
+    "        r.size = size;\n"
+    "    } else {\n"
+    "        const uint64_t value = (error & ~DAMACY__ZSTD_LAST_ERROR) >> 8;\n"
+    "        r.status = (uint32_t)(error & 255);\n"
+    "        if (r.status == DAMACY__JOB_NO_SPACE)\n"
+    "            r.size = value;\n"
+    "        else\n"
+    "            r.error_offset = value;\n"
+    "    }\n"
+    "    ((damacy__job_result*)(uintptr_t)w.results)[index] = r;\n"
     "}\n";
 
 /* ==== kernels/zstd_description.cuh ==== */
@@ -24612,6 +24651,7 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "// that scratch is bounded by content and not by headers.\n"
     "#pragma once\n"
     "\n"
+    "#include \"kernels/zstd_allocate.cuh\"\n"
     "#include \"kernels/zstd_header.cuh\"\n"
     "#include \"kernels/zstd_key.cuh\"\n"
     "\n"
@@ -24959,6 +24999,30 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    return error == DAMACY__ZSTD_NO_ERROR ? k.n : damacy__zstd_span{};\n"
     "}\n"
     "\n"
+    "// Counts the jobs of a part, 2^spread threads each; returns the sums of those that this one has\n"
+    "// counted.\n"
+    "DAMACY__INLINE damacy__zstd_sum damacy__zstd_count_part(const damacy__zstd_wave& w,\n"
+    "                                                        const damacy__zstd_part& p, uint32_t spread)\n"
+    "{\n"
+    "    const bool is_first = (threadIdx.x & ((1u << spread) - 1)) == 0;\n"
+    "    damacy__zstd_sum sum = {};\n"
+    "\n"
+    "    if (spread < 5 && !is_first)\n"
+    "        return sum;\n"
+    "    for (uint32_t i = p.first + (threadIdx.x >> spread); i < p.end; i += blockDim.x >> spread) {\n"
+    "        uint64_t error;\n"
+    "        const damacy__zstd_span span = spread < 5 ? damacy__zstd_count_job<false>(w, i, error)\n"
+    "                                                  : damacy__zstd_count_job<true>(w, i, error);\n"
+    "        if (!is_first)\n"
+    "            continue;\n"
+    "        damacy__zstd_spans(w)[i] = span;\n"
+    "        damacy__zstd_errors(w)[i] = error;\n"
+    "        damacy__zstd_result(w, i, DAMACY__JOB_NOT_RUN, 0);\n"
+    "        damacy__zstd_sum_take(sum, span);\n"
+    "    }\n"
+    "    return sum;\n"
+    "}\n"
+    "\n"
     "// Gives the records that a walk left out a harmless content: only if the source changed after it\n"
     "// was counted.\n"
     "static __device__ void damacy__zstd_fill_rest(const damacy__zstd_wave& w, uint32_t index,\n"
@@ -24986,17 +25050,20 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "    }\n"
     "}\n"
     "\n"
-    "// Fills the tables of one job whose share allocate has placed.\n"
+    "// Fills the tables of one job whose share has been placed; else there is nothing to do.\n"
     "template <bool WARP>\n"
-    "static __device__ void damacy__zstd_fill_job(const damacy__zstd_wave& w, uint32_t index)\n"
+    "static __device__ void damacy__zstd_fill_job(const damacy__zstd_wave& w, uint32_t index,\n"
+    "                                             bool is_tight)\n"
     "{\n"
     "    const damacy__job job = damacy__zstd_jobs(w)[index];\n"
     "    damacy__zstd_span span = damacy__zstd_spans(w)[index];\n"
     "    damacy__zstd_walk k;\n"
     "\n"
+    "    if (!span.is_placed || span.n_frames == 0)\n"
+    "        return;\n"
     "    damacy__zstd_walk_begin(k, job);\n"
     "    k.by_sequence = w.flags & DAMACY__ZSTD_FLAG_BY_SEQUENCE;\n"
-    "    k.is_tight = damacy__zstd_counts(w)->is_tight;\n"
+    "    k.is_tight = is_tight;\n"
     "    span.n_records -= k.is_tight ? 16ull * span.n_spared : 0;\n"
     "    k.n.first_frame = span.first_frame;\n"
     "    k.n.first_block = span.first_block;\n"
@@ -25012,6 +25079,22 @@ __extension__ static const char damacy__source_zstd_parse_cuh[] =
     "            damacy__zstd_errors(w)[index] = k.error;\n"
     "            damacy__zstd_fill_rest(w, index, k, span);\n"
     "        }\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "// Of the jobs of a part, 2^spread threads each. One loop for both walks: with a loop each, that by\n"
+    "// a warp took 12 instead of 7 us for 512 jobs of two blocks (and that by threads 8 instead of 12\n"
+    "// for 4,096 of one).\n"
+    "DAMACY__INLINE void damacy__zstd_fill_part(const damacy__zstd_wave& w, const damacy__zstd_part& p,\n"
+    "                                           uint32_t spread, bool is_tight)\n"
+    "{\n"
+    "    if (spread < 5 && (threadIdx.x & ((1u << spread) - 1)) != 0)\n"
+    "        return;\n"
+    "    for (uint32_t i = p.first + (threadIdx.x >> spread); i < p.end; i += blockDim.x >> spread) {\n"
+    "        if (spread < 5)\n"
+    "            damacy__zstd_fill_job<false>(w, i, is_tight);\n"
+    "        else\n"
+    "            damacy__zstd_fill_job<true>(w, i, is_tight);\n"
     "    }\n"
     "}\n";
 
@@ -25607,6 +25690,8 @@ __extension__ static const char damacy__source_zstd_resolve_cuh[] =
     "{\n"
     "    const damacy__job& job = damacy__zstd_jobs(w)[index];\n"
     "    const damacy__zstd_span span = damacy__zstd_spans(w)[index];\n"
+    "    if (!span.is_placed)\n"
+    "        return;\n"
     "    const uint64_t capacity =\n"
     "        job.dst_capacity < DAMACY__JOB_SIZE_MAX ? job.dst_capacity : DAMACY__JOB_SIZE_MAX;\n"
     "    const damacy__zstd_sizes sizes = damacy__zstd_resolve_sizes(w, span);\n"
@@ -29309,7 +29394,7 @@ DAMACY__WARM_BEGIN
 enum {
     DAMACY__GRAPH_NODES = 48, /* kernels of a batch; one that has more is queued kernel by kernel */
     DAMACY__GRAPH_LANES = 16, /* streams and events of a batch */
-    DAMACY__GRAPH_PARAMETER = 216, /* bytes: of damacy__zstd_wave, the largest */
+    DAMACY__GRAPH_PARAMETER = 224, /* bytes: of damacy__zstd_wave, the largest */
     DAMACY__GRAPHS = 24,           /* kept */
     DAMACY__GRAPH_KEY = 24,        /* words of a key */
     DAMACY__GRAPH_MEMORY = 32      /* batches that are known again */
@@ -35901,6 +35986,7 @@ static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
 {
     return damacy__zstd_reserve(at, w->max_jobs, sizeof(uint64_t), &w->errors) &&
            damacy__zstd_reserve(at, w->max_jobs, sizeof(damacy__zstd_span), &w->spans) &&
+           damacy__zstd_reserve(at, DAMACY__ZSTD_PARTS, sizeof(damacy__zstd_sum), &w->sums) &&
            damacy__zstd_reserve(at, 1, sizeof(damacy__zstd_counters), &w->counters) &&
            damacy__zstd_reserve(at, w->max_frames, sizeof(damacy__zstd_frame), &w->frames) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_block), &w->blocks) &&
@@ -36056,19 +36142,18 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
 static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device);
 enum { /* of the program front */
        DAMACY__ZSTD_COUNT = 0,
-       DAMACY__ZSTD_ALLOCATE = 1,
-       DAMACY__ZSTD_FILL = 2,
-       DAMACY__ZSTD_TREES = 3,
-       DAMACY__ZSTD_ORDER = 4,
-       DAMACY__ZSTD_RESOLVE = 5,
-       DAMACY__ZSTD_LANES9 = 6,
-       DAMACY__ZSTD_LANES10 = 7,
-       DAMACY__ZSTD_LANES11 = 8,
-       DAMACY__ZSTD_LITERALS_SPLIT = 9,
-       DAMACY__ZSTD_PLACE = 10,
-       DAMACY__ZSTD_FINISH = 11,
-       DAMACY__ZSTD_LITERALS_SPLIT_SMALL = 12,
-       DAMACY__ZSTD_LITERALS_SPLIT4 = 13 /* last: not on every device */
+       DAMACY__ZSTD_FILL = 1,
+       DAMACY__ZSTD_TREES = 2,
+       DAMACY__ZSTD_ORDER = 3,
+       DAMACY__ZSTD_RESOLVE = 4,
+       DAMACY__ZSTD_LANES9 = 5,
+       DAMACY__ZSTD_LANES10 = 6,
+       DAMACY__ZSTD_LANES11 = 7,
+       DAMACY__ZSTD_LITERALS_SPLIT = 8,
+       DAMACY__ZSTD_PLACE = 9,
+       DAMACY__ZSTD_FINISH = 10,
+       DAMACY__ZSTD_LITERALS_SPLIT_SMALL = 11,
+       DAMACY__ZSTD_LITERALS_SPLIT4 = 12 /* last: not on every device */
 };
 enum { /* of the program back */
        DAMACY__ZSTD_TABLES = 0,
@@ -36235,7 +36320,6 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 damacy__compiler* compiler, damacy_error* err)
 {
     static const char* const front[] = {"damacy_zstd_count",
-                                        "damacy_zstd_allocate",
                                         "damacy_zstd_fill",
                                         "damacy_zstd_trees",
                                         "damacy_zstd_order",
@@ -36384,7 +36468,7 @@ typedef struct damacy__zstd_call {
 
 /* Stages in order, for marks. */
 enum {
-    DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
+    DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, fill */
     DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
     DAMACY__ZSTD_STAGE_FSE = 2,
     DAMACY__ZSTD_STAGE_LITERALS = 3, /* lists: early ones end with the last of all */
@@ -36711,6 +36795,7 @@ static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
     }
     w.errors += call->scratch;
     w.spans += call->scratch;
+    w.sums += call->scratch;
     w.counters += call->scratch;
     w.frames += call->scratch;
     w.blocks += call->scratch;
@@ -36875,14 +36960,13 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
-    const uint64_t warps = damacy__zstd_grid_of(run, 2); /* a warp per job */
+    const uint64_t parts =
+        DAMACY__MIN(damacy__div_up((uint64_t)run->wave.max_jobs, 1u << DAMACY__ZSTD_PART_LOG),
+                    (uint64_t)DAMACY__ZSTD_PARTS);
 
     run->division = damacy__zstd_division_of(run, false);
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], warps, 64, 0, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE],
-                                  damacy__div_up(run->n_jobs, DAMACY__ZSTD_JOBS_PART), 1024, 0,
-                                  err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], parts, 128, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], parts, 128, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_launch_order(run, err));

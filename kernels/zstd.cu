@@ -2,7 +2,6 @@
 // leaves. Every entry takes the wave by value, reads all counts from the device and works with any
 // grid of at least one block.
 #include "kernels/zstd_parse.cuh"
-#include "kernels/zstd_allocate.cuh"
 #include "kernels/zstd_trees.cuh"
 #include "kernels/zstd_order.cuh"
 #include "kernels/zstd_resolve.cuh"
@@ -10,53 +9,34 @@
 #include "kernels/zstd_place.cuh"
 #include "kernels/zstd_checksum.cuh"
 
-// Warp per job, or thread: checks headers, counts, resets the result, and what blocks of threads of
-// allocate share.
-extern "C" __global__ __launch_bounds__(64) void damacy_zstd_count(damacy__zstd_wave w)
+// A block of threads per part of the jobs, which have a warp each, or a thread: checks headers,
+// counts, resets results.
+extern "C" __global__ __launch_bounds__(128) void damacy_zstd_count(damacy__zstd_wave w)
 {
-    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_spread(n, 1);
-    const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
+    DAMACY__SHARED(damacy__zstd_place_shared, shared);
+    const uint32_t n = damacy__zstd_n_jobs(w);
 
-    if (thread == 0) {
-        damacy__zstd_counts(w)->jobs = damacy__zstd_chain{};
-        damacy__zstd_counts(w)->is_tight = DAMACY__ZSTD_NONE;
-    }
-    if (thread % spread && spread < 32)
-        return;
-    for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread) {
-        uint64_t error;
-        const damacy__zstd_span span = spread < 32 ? damacy__zstd_count_job<false>(w, i, error)
-                                                   : damacy__zstd_count_job<true>(w, i, error);
-        if (thread % spread)
-            continue;
-        damacy__zstd_spans(w)[i] = span;
-        damacy__zstd_errors(w)[i] = error;
-        damacy__zstd_result(w, i, DAMACY__JOB_NOT_RUN, 0);
+    for (uint32_t index = blockIdx.x;; index += gridDim.x) {
+        const damacy__zstd_part p = damacy__zstd_part_of(n, index);
+        if (index >= p.n_parts)
+            return;
+        damacy__zstd_sum_tell(w, p, damacy__zstd_count_part(w, p, damacy__zstd_spread_of(p)),
+                              shared.all);
     }
 }
 
-// A block of 1024 threads per JOBS_PART jobs.
-extern "C" __global__ __launch_bounds__(1024) void damacy_zstd_allocate(damacy__zstd_wave w)
+// The same: fills the tables, once all that the part has are placed.
+extern "C" __global__ __launch_bounds__(128) void damacy_zstd_fill(damacy__zstd_wave w)
 {
-    DAMACY__SHARED(damacy__zstd_allocate_shared, shared);
-    damacy__zstd_allocate(w, shared);
-}
+    DAMACY__SHARED(damacy__zstd_place_shared, shared);
+    const uint32_t n = damacy__zstd_n_jobs(w);
 
-// Warp per job, or thread: fills the tables.
-extern "C" __global__ __launch_bounds__(64) void damacy_zstd_fill(damacy__zstd_wave w)
-{
-    const uint32_t n = damacy__zstd_n_jobs(w), spread = damacy__zstd_spread(n, 1);
-    const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
-
-    if (thread % spread && spread < 32)
-        return;
-    for (uint32_t i = thread / spread; i < n; i += gridDim.x * blockDim.x / spread) {
-        if (damacy__zstd_errors(w)[i] != DAMACY__ZSTD_NO_ERROR)
-            continue;
-        if (spread < 32)
-            damacy__zstd_fill_job<false>(w, i);
-        else
-            damacy__zstd_fill_job<true>(w, i);
+    for (uint32_t index = blockIdx.x;; index += gridDim.x) {
+        const damacy__zstd_part p = damacy__zstd_part_of(n, index);
+        if (index >= p.n_parts)
+            return;
+        const bool is_tight = damacy__zstd_place_part(w, p, shared);
+        damacy__zstd_fill_part(w, p, damacy__zstd_spread_of(p), is_tight);
     }
 }
 

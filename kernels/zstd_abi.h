@@ -5,10 +5,10 @@
  * run at the same time: the first order and tables, which fse needs; trees, the second order and
  * the early literals, which neither fse nor resolve and place need; the late literals and place.
  *
- *   count     warp or thread per job: checks every header, counts frames, blocks, literals, records
- *   allocate  places of the jobs' shares in scratch, of a part of the jobs behind those of the part
- *             before; zeroes the counters
- *   fill      warp or thread per job: walks the headers again, fills frames, blocks, keys, trees
+ *   count     warp or thread per job: checks every header, counts frames, blocks, literals and
+ *             records; their sums in each part of the jobs
+ *   fill      places of the jobs' shares in scratch, one behind the other; the counters; warp or
+ *             thread per job: walks the headers again, fills frames, blocks, keys, trees
  *   order     lists of blocks with sequences and of frames, of each part of them most work first
  *   tables    FSE table descriptions -> their places and the place of the bit stream
  *   trees     Huffman tree descriptions -> weights
@@ -189,56 +189,62 @@ typedef struct damacy__zstd_tree {
 } damacy__zstd_tree;
 static_assert(sizeof(damacy__zstd_tree) == 160, "ABI");
 
-/* What count found in a job, and where allocate has put it. A job that is broken or does not fit
- * has no frames, blocks, trees, literals and records. */
+/* What count found in a job, and where fill has put it. A job that is broken has no frames, blocks,
+ * trees, literals and records. */
 typedef struct damacy__zstd_span {
     uint64_t n_literal_bytes, n_records; /* multiples of 32 and of 16 */
     uint32_t n_frames, n_blocks, n_trees;
     uint32_t n_spared; /* of the records, 16 each, those that are not needed if all is as likely */
     uint64_t first_literal_byte, first_record; /* likewise */
-    uint32_t first_frame, first_block, first_tree, zero;
+    uint32_t first_frame, first_block, first_tree;
+    uint32_t is_placed; /* 0: there was no room */
 } damacy__zstd_span;
 static_assert(sizeof(damacy__zstd_span) == 64, "ABI");
 
-/* Parts of a table that blocks of threads take one after another: each adds to the sums that the
- * part before has left. */
-typedef struct damacy__zstd_chain {
-    uint32_t n_taken, n_done;
-} damacy__zstd_chain;
+/* The same of all jobs of a part, or of several. There are at most 2^PARTS_LOG parts of 2^PART_LOG
+ * jobs or more. */
+typedef struct damacy__zstd_sum {
+    uint64_t n_literal_bytes, n_records;
+    uint64_t n_likely; /* records, if all is as likely */
+    uint32_t n_frames, n_blocks, n_trees;
+    uint32_t zero[3];
+} damacy__zstd_sum;
+static_assert(sizeof(damacy__zstd_sum) == 48, "ABI");
 
-#define DAMACY__ZSTD_JOBS_PART 4096u  /* jobs of a part, for allocate */
-#define DAMACY__ZSTD_LIST_PART 16384u /* blocks or frames of one, for order */
+#define DAMACY__ZSTD_PARTS_LOG 9u
+#define DAMACY__ZSTD_PARTS     (1u << DAMACY__ZSTD_PARTS_LOG)
+#define DAMACY__ZSTD_PART_LOG  2u
+#define DAMACY__ZSTD_LIST_PART 16384u /* blocks or frames of a part, for order */
 
 /* Counts within the tables: what did not fit is not counted. */
 typedef struct damacy__zstd_counters {
-    uint64_t n_literal_bytes;             /* allocate: used of the literal scratch */
-    uint64_t n_records;                   /* allocate: used of the record scratch */
+    uint64_t n_literal_bytes;             /* fill: used of the literal scratch */
+    uint64_t n_records;                   /* fill: used of the record scratch */
     uint64_t n_more_records;              /* fse: used beyond these, where likely was too little */
     uint64_t n_link_bytes;                /* for execute */
-    uint32_t n_frames, n_blocks, n_trees; /* allocate */
+    uint32_t n_frames, n_blocks, n_trees; /* fill */
     uint32_t n_sequence_blocks;           /* order: entries of sequence_order */
     uint32_t n_literal_blocks[3]; /* order: early blocks in literal_order, by table log: <= 9, 10,
                                      11 */
     uint32_t n_late_blocks[3];    /* order: all others, likewise */
     uint32_t n_execute;           /* order: entries of execute_list; place: less n_apart */
-    uint32_t n_refused;           /* allocate: jobs that got NEED_SCRATCH */
+    uint32_t n_refused;           /* fill: jobs that got NEED_SCRATCH */
     uint32_t ticket[3]; /* for persistent grids: 0 is fse's, 1 relay's; 2: most tiles of a frame */
     uint32_t density;   /* place: records per KB of the frames to execute, from 32 of them */
     uint32_t most_dense; /* place: of the one with the most records */
-    uint32_t is_tight;   /* count: NONE; allocate: not all records that there may be have room */
+    uint32_t is_tight;   /* fill: not all records that there may be have room */
     uint32_t n_left;    /* fse: blocks of threads that have left their multiprocessors to others */
     uint32_t n_taken;   /* execute: frames that a block of threads has or has ended */
     uint32_t n_ended;   /* execute: frames that have ended */
     uint32_t next_entry; /* execute: where to look for one that waits, modulo n_execute, or how
                             many have been taken in line */
     uint32_t literals;   /* place: bytes of literals per KB of the frames that density is of */
-    damacy__zstd_chain jobs;   /* count: 0; allocate: parts of the jobs */
     uint32_t n_lists_taken[2]; /* order: parts of lists, those of literals by a pass of its own */
     uint32_t n_lists_done[3];  /* order: parts of the blocks with sequences, frames, literals */
     uint32_t n_apart; /* place: frames in the list of keys; those are no more in execute_list */
     uint32_t mean_size; /* place: bytes of the frames that density is of */
 } damacy__zstd_counters;
-static_assert(sizeof(damacy__zstd_counters) == 160, "ABI");
+static_assert(sizeof(damacy__zstd_counters) == 152, "ABI");
 
 /* ---- Flags of a wave, and what the host has to know of shapes. */
 
@@ -415,5 +421,6 @@ typedef struct damacy__zstd_wave {
     uint64_t n_moves; /* const uint32_t */
     uint32_t max_jobs, max_frames, max_blocks;
     uint32_t flags;
+    uint64_t sums; /* damacy__zstd_sum[PARTS]: count: of the parts of the jobs */
 } damacy__zstd_wave;
-static_assert(sizeof(damacy__zstd_wave) == 216, "ABI");
+static_assert(sizeof(damacy__zstd_wave) == 224, "ABI");

@@ -1,114 +1,188 @@
-// Shares of a wave's scratch for its jobs, by blocks of 1024 threads, which take parts of the jobs
-// one after another: frames, blocks, trees, bytes of literals and records, each job's side by side.
+// Shares of a wave's scratch for its jobs: frames, blocks, trees, bytes of literals and records,
+// each job's side by side. Jobs are taken in parts: count leaves the sums of each part, and who
+// fills a part adds up those of all others first, so that nothing runs in between.
+//
 // The surprising rule: how many records a block makes is not known before it is decoded. Where all
 // that there may be have no room, every job gets room for as many as are likely, and the sequence
-// stage finds more for a block that needs it. Whether it is so, the first part decides for all, as
-// jobs that find no room ask for none any more.
+// stage finds more for a block that needs it.
 #pragma once
 
 #include "kernels/zstd_common.cuh"
 
-typedef struct damacy__zstd_totals {
-    uint64_t n_literal_bytes, n_records;
-    uint32_t n_frames, n_blocks, n_trees;
-} damacy__zstd_totals;
-
-typedef struct damacy__zstd_allocate_shared {
-    damacy__zstd_totals warps[32]; // sums, then what is before each warp
-    damacy__zstd_totals base;
-    uint64_t n_bytes[32]; // of literals and records, of warps
-    uint32_t n_refused, part;
-    bool fits;
-} damacy__zstd_allocate_shared;
-
-// Jobs that a block of threads places, n of them.
+// Jobs [first, end) of part `index`, and how many parts there are: at least one. All have as many,
+// a power of two, but for the last.
 typedef struct damacy__zstd_part {
-    uint32_t index, n;
-    bool is_last, is_tight;
+    uint32_t index, n_parts, first, end;
 } damacy__zstd_part;
 
-DAMACY__INLINE void damacy__zstd_totals_add(damacy__zstd_totals& a, const damacy__zstd_totals& b)
+DAMACY__INLINE damacy__zstd_part damacy__zstd_part_of(uint32_t n_jobs, uint32_t index)
+{
+    const uint32_t last = n_jobs ? n_jobs - 1 : 0, n_bits = 32 - damacy__clz(last | 1);
+    const uint32_t log = n_bits > DAMACY__ZSTD_PARTS_LOG + DAMACY__ZSTD_PART_LOG
+                             ? n_bits - DAMACY__ZSTD_PARTS_LOG
+                             : DAMACY__ZSTD_PART_LOG;
+    damacy__zstd_part p;
+
+    p.index = index;
+    p.n_parts = (last >> log) + 1;
+    p.first = index << log;
+    p.end = damacy__min(p.first + (1u << log), n_jobs);
+    return p;
+}
+
+// Threads of a block that a job of the part has, as a logarithm. With fewer than a warp one of them
+// works, and no more than four in a warp, if there is room, because they wait for each other.
+DAMACY__INLINE uint32_t damacy__zstd_spread_of(const damacy__zstd_part& p)
+{
+    const uint32_t n = p.end - p.first;
+    uint32_t log = n <= blockDim.x / 32 ? 5 : 3;
+
+    while (log > 0 && n << log > blockDim.x)
+        log--;
+    return log;
+}
+
+DAMACY__INLINE damacy__zstd_sum* damacy__zstd_sums(const damacy__zstd_wave& w)
+{
+    return (damacy__zstd_sum*)(uintptr_t)w.sums;
+}
+
+DAMACY__INLINE void damacy__zstd_sum_add(damacy__zstd_sum& a, const damacy__zstd_sum& b)
 {
     a.n_literal_bytes += b.n_literal_bytes;
     a.n_records += b.n_records;
+    a.n_likely += b.n_likely;
     a.n_frames += b.n_frames;
     a.n_blocks += b.n_blocks;
     a.n_trees += b.n_trees;
 }
 
-DAMACY__INLINE void damacy__zstd_totals_subtract(damacy__zstd_totals& a,
-                                                 const damacy__zstd_totals& b)
+DAMACY__INLINE void damacy__zstd_sum_subtract(damacy__zstd_sum& a, const damacy__zstd_sum& b)
 {
     a.n_literal_bytes -= b.n_literal_bytes;
     a.n_records -= b.n_records;
+    a.n_likely -= b.n_likely;
     a.n_frames -= b.n_frames;
     a.n_blocks -= b.n_blocks;
     a.n_trees -= b.n_trees;
 }
 
-// A part of jobs with smaller counts, and what was placed before them, have sums of 32 bits. A job
-// with larger ones gets more literals than any scratch holds, so that its part is placed one by
-// one.
-#define DAMACY__ZSTD_COUNT_MAX (1u << 19)
+// Sums of all parts have 32 bits if those of one have fewer than these. One with more gets more
+// literals than any scratch holds, so that its jobs are placed one by one.
+#define DAMACY__ZSTD_COUNT_MAX (1u << 22)
+#define DAMACY__ZSTD_BYTES_MAX (1ull << 48)
 
-DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_clamp(damacy__zstd_totals t)
+DAMACY__INLINE damacy__zstd_sum damacy__zstd_sum_clamp(damacy__zstd_sum t)
 {
-    if (damacy__max(damacy__max(t.n_frames, t.n_blocks), t.n_trees) >= DAMACY__ZSTD_COUNT_MAX) {
-        t = damacy__zstd_totals{};
-        t.n_literal_bytes = 1ull << 51;
+    const uint32_t most = damacy__max(damacy__max(t.n_frames, t.n_blocks), t.n_trees);
+
+    if (most >= DAMACY__ZSTD_COUNT_MAX || t.n_literal_bytes >= DAMACY__ZSTD_BYTES_MAX) {
+        t = damacy__zstd_sum{};
+        t.n_literal_bytes = DAMACY__ZSTD_BYTES_MAX;
     }
     return t;
 }
 
-// Of a job, in as few accesses as there can be: one multiprocessor makes them for thousands.
-DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_load(const damacy__zstd_span* s,
-                                                            bool is_tight)
+// What a job needs.
+DAMACY__INLINE damacy__zstd_sum damacy__zstd_sum_of(const damacy__zstd_span& s)
 {
-    const damacy__u32x4 a = ((const damacy__u32x4*)s)[0], b = ((const damacy__u32x4*)s)[1];
-    const uint64_t spared = is_tight ? 16ull * b.w : 0;
-    return {a.x | (uint64_t)a.y << 32, (a.z | (uint64_t)a.w << 32) - spared, b.x, b.y, b.z};
+    damacy__zstd_sum t = {};
+
+    t.n_literal_bytes = s.n_literal_bytes;
+    t.n_records = s.n_records;
+    t.n_likely = s.n_records - 16ull * s.n_spared;
+    t.n_frames = s.n_frames;
+    t.n_blocks = s.n_blocks;
+    t.n_trees = s.n_trees;
+    return t;
 }
 
-// Whether not all records that there may be have room. All threads.
-DAMACY__INLINE bool damacy__zstd_is_tight(const damacy__zstd_wave& w, uint32_t n,
-                                          damacy__zstd_allocate_shared& shared)
+// Adds it to a sum.
+DAMACY__INLINE void damacy__zstd_sum_take(damacy__zstd_sum& sum, const damacy__zstd_span& s)
 {
-    uint64_t n_bytes = 0;
-
-#pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-        const damacy__zstd_totals own = damacy__zstd_totals_load(damacy__zstd_spans(w) + i, false);
-        n_bytes += own.n_literal_bytes + 8 * own.n_records;
-    }
-    for (uint32_t d = 16; d; d /= 2)
-        n_bytes += damacy__shfl_xor(n_bytes, d);
-    if (damacy__lane() == 0)
-        shared.n_bytes[threadIdx.x / 32] = n_bytes;
-    damacy__sync_block();
-    n_bytes = 0;
-    for (uint32_t i = 0; i < blockDim.x / 32; i++)
-        n_bytes += shared.n_bytes[i];
-    return n_bytes > 8 * w.max_records;
+    damacy__zstd_sum_add(sum, damacy__zstd_sum_clamp(damacy__zstd_sum_of(s)));
+    sum = damacy__zstd_sum_clamp(sum);
 }
 
-// Sum over this lane and the lanes below it.
-DAMACY__INLINE damacy__zstd_totals damacy__zstd_totals_scan(damacy__zstd_totals t)
+// What one in the table needs, whose places another block of threads may write now.
+DAMACY__INLINE damacy__zstd_sum damacy__zstd_sum_at(const damacy__zstd_wave& w, uint32_t job)
 {
-    for (uint32_t d = 1; d < 32; d *= 2) {
-        damacy__zstd_totals o;
+    const damacy__u32x4* const from = (const damacy__u32x4*)(damacy__zstd_spans(w) + job);
+    const damacy__u32x4 a = from[0], b = from[1];
+    damacy__zstd_span s = {};
+
+    s.n_literal_bytes = a.x | (uint64_t)a.y << 32;
+    s.n_records = a.z | (uint64_t)a.w << 32;
+    s.n_frames = b.x;
+    s.n_blocks = b.y;
+    s.n_trees = b.z;
+    s.n_spared = b.w;
+    return damacy__zstd_sum_of(s);
+}
+
+// Over a warp. Each value is below 2^51.
+DAMACY__INLINE uint64_t damacy__zstd_sum64_warp(uint64_t v)
+{
+    const uint32_t low = damacy__warp_sum((uint32_t)v & 0x3ffffff);
+    const uint32_t high = damacy__warp_sum((uint32_t)(v >> 26));
+    return low + ((uint64_t)high << 26);
+}
+
+DAMACY__INLINE damacy__zstd_sum damacy__zstd_sum_warp(const damacy__zstd_sum& t)
+{
+    damacy__zstd_sum sum = {};
+
+    sum.n_literal_bytes = damacy__zstd_sum64_warp(t.n_literal_bytes);
+    sum.n_records = damacy__zstd_sum64_warp(t.n_records);
+    sum.n_likely = damacy__zstd_sum64_warp(t.n_likely);
+    sum.n_frames = damacy__warp_sum(t.n_frames);
+    sum.n_blocks = damacy__warp_sum(t.n_blocks);
+    sum.n_trees = damacy__warp_sum(t.n_trees);
+    return sum;
+}
+
+// Over this lane and the lanes below it, if the first n have some.
+DAMACY__INLINE damacy__zstd_sum damacy__zstd_sum_scan(damacy__zstd_sum t, uint32_t n)
+{
+#pragma unroll 1 // fewer instructions to fetch: most have not run before
+    for (uint32_t d = 1; d < 32 && d < n; d *= 2) {
+        damacy__zstd_sum o = {};
         o.n_literal_bytes = damacy__shfl_up(t.n_literal_bytes, d);
         o.n_records = damacy__shfl_up(t.n_records, d);
         o.n_frames = damacy__shfl_up(t.n_frames, d);
         o.n_blocks = damacy__shfl_up(t.n_blocks, d);
         o.n_trees = damacy__shfl_up(t.n_trees, d);
         if (damacy__lane() >= d)
-            damacy__zstd_totals_add(t, o);
+            damacy__zstd_sum_add(t, o);
     }
     return t;
 }
 
-DAMACY__INLINE bool damacy__zstd_totals_fit(const damacy__zstd_wave& w,
-                                            const damacy__zstd_totals& t)
+// What blocks of threads share.
+typedef struct damacy__zstd_place_shared {
+    damacy__zstd_sum all[4], before[4]; // of warps
+    bool is_tight;
+} damacy__zstd_place_shared;
+
+// Leaves the sums of a part, of which each thread has some. All threads; `sums`: of warps.
+DAMACY__INLINE void damacy__zstd_sum_tell(const damacy__zstd_wave& w, const damacy__zstd_part& p,
+                                          damacy__zstd_sum mine, damacy__zstd_sum* sums)
+{
+    mine = damacy__zstd_sum_warp(mine);
+    if (damacy__lane() == 0)
+        sums[threadIdx.x / 32] = mine;
+    damacy__sync_block();
+    if (threadIdx.x == 0) {
+#pragma unroll 1
+        for (uint32_t i = 1; i < blockDim.x / 32; i++)
+            damacy__zstd_sum_add(mine, sums[i]);
+        damacy__zstd_sums(w)[p.index] = damacy__zstd_sum_clamp(mine);
+    }
+    damacy__sync_block(); // they are written again
+}
+
+// Whether that much is there; n_records are those that jobs get room for.
+DAMACY__INLINE bool damacy__zstd_sum_fits(const damacy__zstd_wave& w, const damacy__zstd_sum& t)
 {
     return t.n_records <= w.max_records && // so that the sum below cannot wrap
            t.n_literal_bytes <= 8 * (w.max_records - t.n_records) && t.n_frames <= w.max_frames &&
@@ -116,9 +190,10 @@ DAMACY__INLINE bool damacy__zstd_totals_fit(const damacy__zstd_wave& w,
 }
 
 // Places a job whose share, with n_records, comes after `at`.
-DAMACY__INLINE void damacy__zstd_span_place(const damacy__zstd_wave& w, damacy__zstd_span* s,
-                                            uint64_t n_records, const damacy__zstd_totals& at)
+DAMACY__INLINE void damacy__zstd_span_place(const damacy__zstd_wave& w, uint32_t job,
+                                            uint64_t n_records, const damacy__zstd_sum& at)
 {
+    damacy__u32x4* const to = (damacy__u32x4*)(damacy__zstd_spans(w) + job);
     const uint64_t first_record = w.max_records - at.n_records - n_records;
     damacy__u32x4 a, b;
     a.x = (uint32_t)at.n_literal_bytes;
@@ -128,186 +203,156 @@ DAMACY__INLINE void damacy__zstd_span_place(const damacy__zstd_wave& w, damacy__
     b.x = at.n_frames;
     b.y = at.n_blocks;
     b.z = at.n_trees;
-    b.w = 0;
-    ((damacy__u32x4*)s)[2] = a;
-    ((damacy__u32x4*)s)[3] = b;
+    b.w = 1; // is_placed
+    to[2] = a;
+    to[3] = b;
 }
 
-// Places jobs [first, first + n) one by one from `base`: a job that does not fit takes no room.
-static __device__ void damacy__zstd_allocate_each(const damacy__zstd_wave& w, uint32_t first,
-                                                  uint32_t n, bool is_tight,
-                                                  damacy__zstd_totals& base, uint32_t& n_refused)
+// The jobs of a part one by one from `base`: one that does not fit takes no room. is_mine: they are
+// placed, or refused; else they are only counted. One thread.
+DAMACY__INLINE void damacy__zstd_place_each(const damacy__zstd_wave& w, const damacy__zstd_part& p,
+                                            bool is_mine, bool is_tight, damacy__zstd_sum& base,
+                                            uint32_t& n_refused)
 {
-    for (uint32_t i = first; i < first + n; i++) {
-        damacy__zstd_span* const s = damacy__zstd_spans(w) + i;
-        const damacy__zstd_totals own = damacy__zstd_totals_load(s, is_tight);
-        damacy__zstd_totals next = base;
-        damacy__zstd_totals_add(next, own);
-        if (damacy__zstd_totals_fit(w, own) && damacy__zstd_totals_fit(w, next)) {
-            damacy__zstd_span_place(w, s, own.n_records, base);
-            base = next;
-        } else {
-            *s = damacy__zstd_span{};
+    for (uint32_t i = p.first; i < p.end; i++) {
+        damacy__zstd_sum own = damacy__zstd_sum_at(w, i), next = base;
+        own.n_records = is_tight ? own.n_likely : own.n_records;
+        damacy__zstd_sum_add(next, own);
+        const bool fits = damacy__zstd_sum_fits(w, own) && damacy__zstd_sum_fits(w, next);
+        if (is_mine && fits)
+            damacy__zstd_span_place(w, i, own.n_records, base);
+        else if (is_mine)
             damacy__zstd_errors(w)[i] = DAMACY__JOB_NEED_SCRATCH;
+        if (fits)
+            base = next;
+        else
             n_refused++;
+    }
+}
+
+// A part where not all jobs of the wave have room: behind what those before it have taken, which
+// each block of threads finds out for itself. Returns what is taken then. One thread.
+DAMACY__INLINE damacy__zstd_sum damacy__zstd_place_some(const damacy__zstd_wave& w,
+                                                        const damacy__zstd_part& p, bool is_tight,
+                                                        uint32_t& n_refused)
+{
+    const uint32_t n = damacy__zstd_n_jobs(w);
+    damacy__zstd_sum base = {};
+
+    n_refused = 0;
+    for (uint32_t i = 0; i <= p.index; i++) {
+        damacy__zstd_sum next = damacy__zstd_sums(w)[i];
+        next.n_records = is_tight ? next.n_likely : next.n_records;
+        const bool fits = damacy__zstd_sum_fits(w, next);
+        damacy__zstd_sum_add(next, base);
+        if (i < p.index && fits && damacy__zstd_sum_fits(w, next))
+            base = next;
+        else
+            damacy__zstd_place_each(w, damacy__zstd_part_of(n, i), i == p.index, is_tight, base,
+                                    n_refused);
+    }
+    return base;
+}
+
+// A part where all have room, behind `base`. A warp does.
+DAMACY__INLINE void damacy__zstd_place_all(const damacy__zstd_wave& w, const damacy__zstd_part& p,
+                                           bool is_tight, damacy__zstd_sum base)
+{
+    for (uint32_t first = p.first; first < p.end; first += 32) {
+        const uint32_t i = first + damacy__lane();
+        damacy__zstd_sum own = {};
+        if (i < p.end)
+            own = damacy__zstd_sum_at(w, i);
+        own.n_records = is_tight ? own.n_likely : own.n_records;
+        damacy__zstd_sum at = damacy__zstd_sum_scan(own, p.end - first);
+        damacy__zstd_sum_add(at, base);
+        if (p.end - first > 32) {
+            base.n_literal_bytes = damacy__shfl(at.n_literal_bytes, 31);
+            base.n_records = damacy__shfl(at.n_records, 31);
+            base.n_frames = damacy__shfl(at.n_frames, 31);
+            base.n_blocks = damacy__shfl(at.n_blocks, 31);
+            base.n_trees = damacy__shfl(at.n_trees, 31);
         }
+        damacy__zstd_sum_subtract(at, own);
+        if (i < p.end)
+            damacy__zstd_span_place(w, i, own.n_records, at);
     }
 }
 
-// What has been placed before the part. Behind damacy__zstd_chain_wait and a barrier.
-DAMACY__INLINE damacy__zstd_totals damacy__zstd_placed(const damacy__zstd_wave& w, uint32_t part)
-{
-    const damacy__zstd_counters* const c = damacy__zstd_counts(w);
-    damacy__zstd_totals t = {};
-
-    if (part != 0) {
-        t.n_literal_bytes = damacy__atomic_load(&c->n_literal_bytes);
-        t.n_records = damacy__atomic_load(&c->n_records);
-        t.n_frames = damacy__atomic_load(&c->n_frames);
-        t.n_blocks = damacy__atomic_load(&c->n_blocks);
-        t.n_trees = damacy__atomic_load(&c->n_trees);
-    }
-    return t;
-}
-
-// Zeroes the counters, but for those that blocks of threads take parts by and share.
-DAMACY__INLINE void damacy__zstd_allocate_zero(const damacy__zstd_wave& w)
-{
-    damacy__zstd_counters* const counts = damacy__zstd_counts(w);
-    uint32_t* const word = (uint32_t*)counts + threadIdx.x;
-
-    if (threadIdx.x < sizeof *counts / 4 && word != &counts->jobs.n_taken &&
-        word != &counts->jobs.n_done && word != &counts->is_tight)
-        *word = 0;
-}
-
-// Leaves what has been placed to the next part or stage. One thread.
-static __device__ void damacy__zstd_allocate_leave(const damacy__zstd_wave& w,
-                                                   const damacy__zstd_allocate_shared& shared,
-                                                   const damacy__zstd_part& p)
+// The counters of the wave, of which all else is 0. A warp does; `all` and n_refused: the first
+// lane's.
+DAMACY__INLINE void damacy__zstd_place_tell(const damacy__zstd_wave& w, const damacy__zstd_sum& all,
+                                            bool is_tight, uint32_t n_refused)
 {
     damacy__zstd_counters* const c = damacy__zstd_counts(w);
 
-    c->n_literal_bytes = shared.base.n_literal_bytes;
-    c->n_records = shared.base.n_records;
-    c->n_frames = shared.base.n_frames;
-    c->n_blocks = shared.base.n_blocks;
-    c->n_trees = shared.base.n_trees;
-    if (shared.n_refused)
-        damacy__atomic_add(&c->n_refused, shared.n_refused);
-    if (!p.is_last)
-        damacy__zstd_chain_tell(&c->jobs.n_done, p.index);
-}
-
-// Sums of warps become what is before each; all of them go to the base, and are left to the next
-// part, if they fit. The first warp calls it.
-static __device__ void damacy__zstd_allocate_warps(const damacy__zstd_wave& w,
-                                                   damacy__zstd_allocate_shared& shared,
-                                                   const damacy__zstd_part& p)
-{
-    const uint32_t lane = damacy__lane();
-    const damacy__zstd_totals mine = shared.warps[lane];
-    damacy__zstd_totals at = damacy__zstd_totals_scan(mine);
-
-    damacy__zstd_chain_wait(&damacy__zstd_counts(w)->jobs.n_done, p.index);
+    for (uint32_t i = damacy__lane(); i < sizeof *c / 4; i += 32)
+        ((uint32_t*)c)[i] = 0;
     damacy__sync_warp();
-    const damacy__zstd_totals before = damacy__zstd_placed(w, p.index);
-    damacy__zstd_totals_add(at, before);
-    damacy__sync_warp(); // that has been read
-    if (lane == 31) {
-        shared.fits = damacy__zstd_totals_fit(w, at);
-        shared.base = shared.fits ? at : before;
-        if (shared.fits)
-            damacy__zstd_allocate_leave(w, shared, p);
-    }
-    damacy__zstd_totals_subtract(at, mine);
-    shared.warps[lane] = at;
-}
-
-// Places the jobs of a part; all threads.
-static __device__ void damacy__zstd_allocate_part(const damacy__zstd_wave& w,
-                                                  damacy__zstd_allocate_shared& shared,
-                                                  const damacy__zstd_part& p)
-{
-    constexpr uint32_t PER = DAMACY__ZSTD_JOBS_PART / 1024; // jobs of a thread
-    const uint32_t first = p.index * DAMACY__ZSTD_JOBS_PART, n = p.n;
-    const uint32_t tid = threadIdx.x, warp = tid / 32;
-    const uint32_t per = damacy__min((n + blockDim.x - 1) / blockDim.x, PER);
-    damacy__zstd_totals mine = {}, at, own[PER];
-
-    if (p.index == 0)
-        damacy__zstd_allocate_zero(w);
-    if (tid == 0)
-        shared.n_refused = 0;
-#pragma unroll
-    for (uint32_t k = 0; k < PER; k++) {
-        const uint32_t i = 32 * (per * warp + k) + damacy__lane();
-        own[k] = damacy__zstd_totals{};
-        if (k < per && i < n)
-            own[k] = damacy__zstd_totals_clamp(
-                damacy__zstd_totals_load(damacy__zstd_spans(w) + first + i, p.is_tight));
-        damacy__zstd_totals_add(mine, own[k]);
-    }
-    at = damacy__zstd_totals_scan(mine);
-    if (damacy__lane() == 31)
-        shared.warps[warp] = at;
-    damacy__sync_block();
-    if (warp == 0)
-        damacy__zstd_allocate_warps(w, shared, p);
-    damacy__sync_block();
-    if (!shared.fits) {
-        if (tid == 0) {
-            damacy__zstd_allocate_each(w, first, n, p.is_tight, shared.base, shared.n_refused);
-            damacy__zstd_allocate_leave(w, shared, p);
-        }
+    if (damacy__lane() != 0)
         return;
-    }
-    damacy__zstd_totals_add(at, shared.warps[warp]);
-    damacy__zstd_totals_subtract(at, mine);
-#pragma unroll
-    for (uint32_t k = 0; k < PER; k++) {
-        const uint32_t i = 32 * (per * warp + k) + damacy__lane();
-        if (k >= per || i >= n)
-            break;
-        damacy__zstd_span_place(w, damacy__zstd_spans(w) + first + i, own[k].n_records, at);
-        damacy__zstd_totals_add(at, own[k]);
-    }
+    c->n_literal_bytes = all.n_literal_bytes;
+    c->n_records = all.n_records;
+    c->n_frames = all.n_frames;
+    c->n_blocks = all.n_blocks;
+    c->n_trees = all.n_trees;
+    c->n_refused = n_refused;
+    c->is_tight = is_tight;
 }
 
-// What the first part has decided, by it; else waits for it. All threads.
-DAMACY__INLINE bool damacy__zstd_agree(const damacy__zstd_wave& w, uint32_t n, uint32_t part,
-                                       damacy__zstd_allocate_shared& shared)
+// The jobs of a part, once each warp has left sums of all parts and of those before it. A warp
+// does. The last part's leaves the counters.
+static __device__ void damacy__zstd_place_jobs(const damacy__zstd_wave& w,
+                                               const damacy__zstd_part& p,
+                                               damacy__zstd_place_shared& shared)
 {
-    uint32_t* const is_tight = &damacy__zstd_counts(w)->is_tight;
+    damacy__zstd_sum all = shared.all[0], before = shared.before[0];
+    uint32_t n_refused = 0;
 
-    if (part == 0) {
-        const bool mine = damacy__zstd_is_tight(w, n, shared);
-        if (threadIdx.x == 0)
-            damacy__atomic_store(is_tight, mine);
-        return mine;
+#pragma unroll 1
+    for (uint32_t i = 1; i < blockDim.x / 32; i++) {
+        damacy__zstd_sum_add(all, shared.all[i]);
+        damacy__zstd_sum_add(before, shared.before[i]);
     }
-    if (threadIdx.x == 0)
-        while (damacy__atomic_load(is_tight) == DAMACY__ZSTD_NONE) // the first part is under way
-            __nanosleep(32);
+    const bool is_tight = all.n_literal_bytes + 8 * all.n_records > 8 * w.max_records;
+    if (is_tight) {
+        all.n_records = all.n_likely;
+        before.n_records = before.n_likely;
+    }
+    if (damacy__zstd_sum_fits(w, all))
+        damacy__zstd_place_all(w, p, is_tight, before);
+    else if (damacy__lane() == 0)
+        all = damacy__zstd_place_some(w, p, is_tight, n_refused);
+    if (p.index + 1 == p.n_parts)
+        damacy__zstd_place_tell(w, all, is_tight, n_refused);
+    if (damacy__lane() == 0)
+        shared.is_tight = is_tight;
+}
+
+// Places the jobs of a part; returns whether not all records that there may be have room. All
+// threads, up to four warps; behind it they see the places.
+DAMACY__INLINE bool damacy__zstd_place_part(const damacy__zstd_wave& w, const damacy__zstd_part& p,
+                                            damacy__zstd_place_shared& shared)
+{
+    damacy__zstd_sum all = {}, before = {};
+
+#pragma unroll 2
+    for (uint32_t i = threadIdx.x; i < p.n_parts; i += blockDim.x) {
+        const damacy__zstd_sum sum = damacy__zstd_sums(w)[i];
+        damacy__zstd_sum_add(all, sum);
+        if (i < p.index)
+            damacy__zstd_sum_add(before, sum);
+    }
+    all = damacy__zstd_sum_warp(all);
+    before = damacy__zstd_sum_warp(before);
+    damacy__sync_block(); // those of the part before have been read
+    if (damacy__lane() == 0) {
+        shared.all[threadIdx.x / 32] = all;
+        shared.before[threadIdx.x / 32] = before;
+    }
     damacy__sync_block();
-    return damacy__atomic_load(is_tight);
-}
-
-static __device__ void damacy__zstd_allocate(const damacy__zstd_wave& w,
-                                             damacy__zstd_allocate_shared& shared)
-{
-    const uint32_t n = damacy__zstd_n_jobs(w), size = DAMACY__ZSTD_JOBS_PART;
-    const uint32_t n_parts = damacy__zstd_parts(n, size);
-    damacy__zstd_part p;
-
-    for (p.index = blockIdx.x;; p.index += gridDim.x) {
-        if (n_parts > 1)
-            p.index = damacy__zstd_chain_next(&damacy__zstd_counts(w)->jobs.n_taken, &shared.part);
-        if (p.index >= n_parts)
-            return;
-        p.n = damacy__min(n - p.index * size, size);
-        p.is_last = p.index + 1 == n_parts;
-        p.is_tight = damacy__zstd_agree(w, n, p.index, shared);
-        damacy__zstd_allocate_part(w, shared, p);
-    }
+    if (threadIdx.x < 32)
+        damacy__zstd_place_jobs(w, p, shared);
+    damacy__sync_block();
+    return shared.is_tight;
 }

@@ -209,26 +209,6 @@ static __device__ uint64_t damacy__xxh64(uint64_t src, uint32_t n, uint32_t grou
     return damacy__xxh64_finish(h + n, src + 32ull * n_stripes, end);
 }
 
-// The result of a job from its error word; size is what its frames hold.
-DAMACY__INLINE void damacy__zstd_result(const damacy__zstd_wave& w, uint32_t index, uint64_t error,
-                                        uint64_t size)
-{
-    damacy__job_result r = {};
-
-    if (error == DAMACY__ZSTD_NO_ERROR) {
-        r.status = DAMACY__JOB_OK;
-        r.size = size;
-    } else {
-        const uint64_t value = (error & ~DAMACY__ZSTD_LAST_ERROR) >> 8;
-        r.status = (uint32_t)(error & 255);
-        if (r.status == DAMACY__JOB_NO_SPACE)
-            r.size = value;
-        else
-            r.error_offset = value;
-    }
-    ((damacy__job_result*)(uintptr_t)w.results)[index] = r;
-}
-
 // Verifies the checksums of job `index` and writes its result. Called by whole groups of four
 // lanes, with a job each, or with products by a whole warp.
 static __device__ void damacy__zstd_finish_job(const damacy__zstd_wave& w, uint32_t index,

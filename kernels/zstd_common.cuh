@@ -56,7 +56,7 @@ DAMACY__INLINE uint32_t damacy__zstd_n_jobs(const damacy__zstd_wave& w)
     return n > w.first_job ? damacy__min(n - w.first_job, w.max_jobs) : 0;
 }
 
-// ---- parts of a table, one after another; see damacy__zstd_chain ----
+// ---- parts of a table, one after another: each adds to the sums that the one before has left ----
 
 DAMACY__INLINE uint32_t damacy__zstd_parts(uint32_t n, uint32_t size)
 {
@@ -121,4 +121,24 @@ DAMACY__INLINE void damacy__zstd_fail(const damacy__zstd_wave& w, const damacy__
                                       uint64_t at, uint32_t status)
 {
     damacy__zstd_fail_job(w, damacy__zstd_frames(w)[block.frame].job, at, status);
+}
+
+// The result of a job from its error word; size is what its frames hold.
+DAMACY__INLINE void damacy__zstd_result(const damacy__zstd_wave& w, uint32_t index, uint64_t error,
+                                        uint64_t size)
+{
+    damacy__job_result r = {};
+
+    if (error == DAMACY__ZSTD_NO_ERROR) {
+        r.status = DAMACY__JOB_OK;
+        r.size = size;
+    } else {
+        const uint64_t value = (error & ~DAMACY__ZSTD_LAST_ERROR) >> 8;
+        r.status = (uint32_t)(error & 255);
+        if (r.status == DAMACY__JOB_NO_SPACE)
+            r.size = value;
+        else
+            r.error_offset = value;
+    }
+    ((damacy__job_result*)(uintptr_t)w.results)[index] = r;
 }

@@ -146,6 +146,8 @@ static __device__ void damacy__zstd_resolve_job(const damacy__zstd_wave& w, uint
 {
     const damacy__job& job = damacy__zstd_jobs(w)[index];
     const damacy__zstd_span span = damacy__zstd_spans(w)[index];
+    if (!span.is_placed)
+        return;
     const uint64_t capacity =
         job.dst_capacity < DAMACY__JOB_SIZE_MAX ? job.dst_capacity : DAMACY__JOB_SIZE_MAX;
     const damacy__zstd_sizes sizes = damacy__zstd_resolve_sizes(w, span);

@@ -13,7 +13,7 @@
 enum {
     DAMACY__GRAPH_NODES = 48, /* kernels of a batch; one that has more is queued kernel by kernel */
     DAMACY__GRAPH_LANES = 16, /* streams and events of a batch */
-    DAMACY__GRAPH_PARAMETER = 216, /* bytes: of damacy__zstd_wave, the largest */
+    DAMACY__GRAPH_PARAMETER = 224, /* bytes: of damacy__zstd_wave, the largest */
     DAMACY__GRAPHS = 24,           /* kept */
     DAMACY__GRAPH_KEY = 24,        /* words of a key */
     DAMACY__GRAPH_MEMORY = 32      /* batches that are known again */

@@ -54,7 +54,7 @@ typedef struct damacy__zstd_call {
 
 /* Stages in order, for marks. */
 enum {
-    DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, allocate, fill */
+    DAMACY__ZSTD_STAGE_PARSE = 0,   /* count, fill */
     DAMACY__ZSTD_STAGE_PREPARE = 1, /* trees, tables, order */
     DAMACY__ZSTD_STAGE_FSE = 2,
     DAMACY__ZSTD_STAGE_LITERALS = 3, /* lists: early ones end with the last of all */

@@ -27,19 +27,18 @@ static damacy_status damacy__zstd_kernels_finish(damacy__zstd_kernels* kernels,
 static void damacy__zstd_kernels_deinit(damacy__zstd_kernels* kernels, damacy__device* device);
 enum { /* of the program front */
        DAMACY__ZSTD_COUNT = 0,
-       DAMACY__ZSTD_ALLOCATE = 1,
-       DAMACY__ZSTD_FILL = 2,
-       DAMACY__ZSTD_TREES = 3,
-       DAMACY__ZSTD_ORDER = 4,
-       DAMACY__ZSTD_RESOLVE = 5,
-       DAMACY__ZSTD_LANES9 = 6,
-       DAMACY__ZSTD_LANES10 = 7,
-       DAMACY__ZSTD_LANES11 = 8,
-       DAMACY__ZSTD_LITERALS_SPLIT = 9,
-       DAMACY__ZSTD_PLACE = 10,
-       DAMACY__ZSTD_FINISH = 11,
-       DAMACY__ZSTD_LITERALS_SPLIT_SMALL = 12,
-       DAMACY__ZSTD_LITERALS_SPLIT4 = 13 /* last: not on every device */
+       DAMACY__ZSTD_FILL = 1,
+       DAMACY__ZSTD_TREES = 2,
+       DAMACY__ZSTD_ORDER = 3,
+       DAMACY__ZSTD_RESOLVE = 4,
+       DAMACY__ZSTD_LANES9 = 5,
+       DAMACY__ZSTD_LANES10 = 6,
+       DAMACY__ZSTD_LANES11 = 7,
+       DAMACY__ZSTD_LITERALS_SPLIT = 8,
+       DAMACY__ZSTD_PLACE = 9,
+       DAMACY__ZSTD_FINISH = 10,
+       DAMACY__ZSTD_LITERALS_SPLIT_SMALL = 11,
+       DAMACY__ZSTD_LITERALS_SPLIT4 = 12 /* last: not on every device */
 };
 enum { /* of the program back */
        DAMACY__ZSTD_TABLES = 0,
@@ -206,7 +205,6 @@ static damacy_status damacy__zstd_kernels_start(damacy__zstd_kernels* kernels,
                                                 damacy__compiler* compiler, damacy_error* err)
 {
     static const char* const front[] = {"damacy_zstd_count",
-                                        "damacy_zstd_allocate",
                                         "damacy_zstd_fill",
                                         "damacy_zstd_trees",
                                         "damacy_zstd_order",

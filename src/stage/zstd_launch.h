@@ -30,6 +30,7 @@ static damacy__zstd_wave damacy__zstd_wave_at(const damacy__zstd_layout* layout,
     }
     w.errors += call->scratch;
     w.spans += call->scratch;
+    w.sums += call->scratch;
     w.counters += call->scratch;
     w.frames += call->scratch;
     w.blocks += call->scratch;
@@ -194,14 +195,13 @@ static damacy_status damacy__zstd_launch_parse(damacy__zstd_pass* run, damacy_er
 {
     const damacy__kernel* front = run->kernels->front.kernels;
     const damacy__kernel* back = run->kernels->back.kernels;
-    const uint64_t warps = damacy__zstd_grid_of(run, 2); /* a warp per job */
+    const uint64_t parts =
+        DAMACY__MIN(damacy__div_up((uint64_t)run->wave.max_jobs, 1u << DAMACY__ZSTD_PART_LOG),
+                    (uint64_t)DAMACY__ZSTD_PARTS);
 
     run->division = damacy__zstd_division_of(run, false);
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], warps, 64, 0, err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_ALLOCATE],
-                                  damacy__div_up(run->n_jobs, DAMACY__ZSTD_JOBS_PART), 1024, 0,
-                                  err));
-    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], warps, 64, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_COUNT], parts, 128, 0, err));
+    DAMACY__TRY(damacy__zstd_step(run, &front[DAMACY__ZSTD_FILL], parts, 128, 0, err));
     DAMACY__TRY(damacy__zstd_mark(run, DAMACY__ZSTD_STAGE_PARSE, err));
     DAMACY__TRY(damacy__zstd_fork(run, run->call->stream, err));
     DAMACY__TRY(damacy__zstd_launch_order(run, err));

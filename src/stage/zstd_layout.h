@@ -51,6 +51,7 @@ static bool damacy__zstd_take_tables(damacy__zstd_wave* w, uint64_t* at)
 {
     return damacy__zstd_reserve(at, w->max_jobs, sizeof(uint64_t), &w->errors) &&
            damacy__zstd_reserve(at, w->max_jobs, sizeof(damacy__zstd_span), &w->spans) &&
+           damacy__zstd_reserve(at, DAMACY__ZSTD_PARTS, sizeof(damacy__zstd_sum), &w->sums) &&
            damacy__zstd_reserve(at, 1, sizeof(damacy__zstd_counters), &w->counters) &&
            damacy__zstd_reserve(at, w->max_frames, sizeof(damacy__zstd_frame), &w->frames) &&
            damacy__zstd_reserve(at, w->max_blocks, sizeof(damacy__zstd_block), &w->blocks) &&

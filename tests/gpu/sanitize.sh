@@ -44,7 +44,7 @@ cases() {
             zstd_jump zstd_fse_few zstd_literals zstd_t zstd_place zstd_order zstd_finish; do
             echo "zstd $kernels small_wave"
         done
-        for kernels in zstd_allocate zstd_order; do # parts by several blocks of threads
+        for kernels in zstd_count zstd_fill zstd_order; do # parts by several blocks of threads
             echo "zstd $kernels many_small"
         done
         for kernels in zstd_cut zstd_place; do # frames that have a list of their own

@@ -29,15 +29,16 @@ template <class T> static bool same(const std::vector<T>& a, const std::vector<T
     return memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-// Three times the job, in two blocks of threads, which have a warp for each, or in one.
+// Three times the job, by a block of threads that has a warp for each, or one of a single warp.
 static parsed parse(const bytes& src, bool by_warp, uint32_t max_blocks,
                     uint64_t max_records = 1u << 24)
 {
     enum { N = 3 };
     const uint32_t n = N;
-    const dim3 grid(by_warp ? 2 : 1);
+    const dim3 threads(by_warp ? 128 : 32);
     std::vector<damacy__job> jobs(N);
     std::vector<damacy__job_result> results(N);
+    std::vector<damacy__zstd_sum> sums(DAMACY__ZSTD_PARTS);
     damacy__zstd_wave w = {};
     parsed p;
 
@@ -61,6 +62,7 @@ static parsed parse(const bytes& src, bool by_warp, uint32_t max_blocks,
     w.results = at(results);
     w.errors = at(p.errors);
     w.spans = at(p.spans);
+    w.sums = at(sums);
     w.counters = (uint64_t)(uintptr_t)&p.counters;
     w.frames = at(p.frames);
     w.blocks = at(p.blocks);
@@ -70,9 +72,8 @@ static parsed parse(const bytes& src, bool by_warp, uint32_t max_blocks,
     w.max_jobs = N;
     w.max_frames = w.max_blocks = max_blocks;
     w.max_records = max_records;
-    simt::launch(grid, dim3(64), 0, [&] { damacy_zstd_count(w); });
-    simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
-    simt::launch(grid, dim3(64), 0, [&] { damacy_zstd_fill(w); });
+    simt::launch(dim3(1), threads, 0, [&] { damacy_zstd_count(w); });
+    simt::launch(dim3(1), threads, 0, [&] { damacy_zstd_fill(w); });
     return p;
 }
 
@@ -221,7 +222,7 @@ TEST(a_warp_reports_the_error_that_a_thread_reports)
     CHECK(n_kinds >= 4);
 }
 
-// More jobs than a thread of allocate takes at once, more blocks and frames than one of order does.
+// More jobs than parts have at least, more blocks and frames than a thread of order takes at once.
 TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
 {
     enum { N = 4200 };
@@ -232,6 +233,7 @@ TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
         std::vector<damacy__job> jobs(N);
         std::vector<damacy__job_result> results(N);
         std::vector<uint64_t> errors(N);
+        std::vector<damacy__zstd_sum> sums(DAMACY__ZSTD_PARTS);
         std::vector<damacy__zstd_span> spans(N);
         std::vector<damacy__zstd_frame> frames(max_blocks);
         std::vector<damacy__zstd_block> blocks(max_blocks);
@@ -252,6 +254,7 @@ TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
         w.results = at(results);
         w.errors = at(errors);
         w.spans = at(spans);
+        w.sums = at(sums);
         w.counters = (uint64_t)(uintptr_t)&counters;
         w.frames = at(frames);
         w.blocks = at(blocks);
@@ -263,9 +266,8 @@ TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
         w.max_jobs = N;
         w.max_frames = w.max_blocks = max_blocks;
         w.max_records = 1u << 24;
-        simt::launch(dim3(4), dim3(64), 0, [&] { damacy_zstd_count(w); });
-        simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
-        simt::launch(dim3(4), dim3(64), 0, [&] { damacy_zstd_fill(w); });
+        simt::launch(dim3(4), dim3(128), 0, [&] { damacy_zstd_count(w); });
+        simt::launch(dim3(5), dim3(64), 0, [&] { damacy_zstd_fill(w); });
         simt::launch(dim3(max_blocks == N ? 2 : 1), dim3(1024), 0, [&] { damacy_zstd_order(w); });
         CHECK_EQ(counters.n_blocks, max_blocks);
         CHECK_EQ(counters.n_frames, max_blocks);
@@ -278,8 +280,8 @@ TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
         for (uint32_t i = 0; i < N; i++) {
             CHECK_EQ(errors[i],
                      i < max_blocks ? DAMACY__ZSTD_NO_ERROR : (uint64_t)DAMACY__JOB_NEED_SCRATCH);
+            CHECK_EQ(spans[i].is_placed, i < max_blocks ? 1u : 0u);
             if (i >= max_blocks) {
-                CHECK_EQ(spans[i].n_blocks, 0);
                 continue;
             }
             CHECK_EQ(order[i], i);
@@ -294,18 +296,30 @@ TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
     }
 }
 
-// Jobs of a frame each and of these numbers of blocks, placed by `n_threads` blocks of threads,
-// half of which are there at the same time.
+// Jobs of a frame each and of these numbers of blocks, placed by `n_threads` blocks of threads, of
+// which half are there at the same time, at most eight.
 struct placed {
     std::vector<damacy__zstd_span> spans;
     std::vector<uint64_t> errors;
     damacy__zstd_counters counters = {};
 };
 
+static void place_parts(const damacy__zstd_wave& w)
+{
+    DAMACY__SHARED(damacy__zstd_place_shared, shared);
+    for (uint32_t index = blockIdx.x;; index += gridDim.x) {
+        const damacy__zstd_part p = damacy__zstd_part_of(damacy__zstd_n_jobs(w), index);
+        if (index >= p.n_parts)
+            return;
+        (void)damacy__zstd_place_part(w, p, shared);
+    }
+}
+
 static placed place(const std::vector<uint32_t>& n_blocks, uint32_t max_blocks,
                     uint32_t n_threads = 1, uint64_t max_records = 1u << 24)
 {
     const uint32_t n = (uint32_t)n_blocks.size();
+    std::vector<damacy__zstd_sum> sums(DAMACY__ZSTD_PARTS, damacy__zstd_sum{});
     placed p;
     damacy__zstd_wave w = {};
 
@@ -318,16 +332,22 @@ static placed place(const std::vector<uint32_t>& n_blocks, uint32_t max_blocks,
         p.spans[i].n_records = 160;
         p.spans[i].n_spared = 5;
     }
+    for (uint32_t i = 0; i < damacy__zstd_part_of(n, 0).n_parts; i++) { // as count leaves them
+        const damacy__zstd_part part = damacy__zstd_part_of(n, i);
+        for (uint32_t k = part.first; k < part.end; k++)
+            damacy__zstd_sum_take(sums[i], p.spans[k]);
+    }
     w.n_jobs = (uint64_t)(uintptr_t)&n;
     w.errors = at(p.errors);
     w.spans = at(p.spans);
+    w.sums = at(sums);
     w.counters = (uint64_t)(uintptr_t)&p.counters;
     w.max_jobs = w.max_frames = n;
     w.max_blocks = max_blocks;
     w.max_records = max_records;
-    p.counters.is_tight = DAMACY__ZSTD_NONE; // as count leaves it
-    simt::launch_together(dim3(n_threads), dim3(1024), 0, (n_threads + 1) / 2,
-                          [&] { damacy_zstd_allocate(w); });
+    memset((void*)&p.counters, 0xee, sizeof p.counters);
+    simt::launch_together(dim3(n_threads), dim3(n_threads % 2 ? 128 : 64), 0,
+                          std::min((n_threads + 1) / 2, 8u), [&] { place_parts(w); });
     return p;
 }
 
@@ -343,7 +363,7 @@ TEST(jobs_are_placed_side_by_side_however_much_room_there_is)
     }
     const placed few = place(n_blocks, 210000);
     CHECK_EQ(few.counters.n_refused, 0);
-    CHECK(few.spans[1].first_block != few.spans[0].n_blocks);
+    CHECK_EQ(few.spans[1].first_block, few.spans[0].n_blocks);
     for (const uint32_t max_blocks : {(1u << 19) - 1, 1u << 19, 1u << 20, 1u << 30}) {
         const placed many = place(n_blocks, max_blocks);
         CHECK_EQ(many.counters.n_blocks, few.counters.n_blocks);
@@ -353,22 +373,22 @@ TEST(jobs_are_placed_side_by_side_however_much_room_there_is)
 }
 
 // Parts of the jobs by blocks of threads that are there one after another, at the same time, or
-// are more than there are parts. Where not all fit, a part is placed job by job.
+// are more than there are parts. Where not all fit, all are placed job by job that may not.
 TEST(jobs_are_placed_alike_by_one_block_of_threads_and_by_several)
 {
     uint64_t seed = test_seed();
-    std::vector<uint32_t> n_blocks(5 * DAMACY__ZSTD_JOBS_PART + 77);
+    std::vector<uint32_t> n_blocks(20 * DAMACY__ZSTD_PARTS + 77);
 
     for (uint32_t& n : n_blocks) {
         n = 1 + (uint32_t)(test_random(&seed) % 9);
     }
-    for (const uint32_t max_blocks : {200000u, 50000u, 15000u}) {
+    for (const uint32_t max_blocks : {100000u, 25000u, 7500u}) {
         // The last: not all records have room, but those of all jobs that are not refused would.
-        const uint64_t max_records = max_blocks == 15000 ? 160 * (n_blocks.size() - 200) : 1u << 24;
+        const uint64_t max_records = max_blocks == 7500 ? 160 * (n_blocks.size() - 200) : 1u << 24;
         const placed one = place(n_blocks, max_blocks, 1, max_records);
-        CHECK_EQ(one.counters.n_refused != 0, max_blocks != 200000);
-        CHECK_EQ(one.counters.is_tight, max_blocks == 15000);
-        for (const uint32_t n_threads : {2u, 4u, 6u, 9u, 11u, 12u}) {
+        CHECK_EQ(one.counters.n_refused != 0, max_blocks != 100000);
+        CHECK_EQ(one.counters.is_tight, max_blocks == 7500);
+        for (const uint32_t n_threads : {2u, 5u, 64u, 511u, 700u}) {
             const placed several = place(n_blocks, max_blocks, n_threads, max_records);
             CHECK_EQ(several.counters.n_blocks, one.counters.n_blocks);
             CHECK_EQ(several.counters.is_tight, one.counters.is_tight);
@@ -424,7 +444,7 @@ TEST(counts_whose_sum_has_more_than_32_bits_do_not_fit)
         CHECK_EQ(p.counters.n_blocks, 0);
         for (uint32_t k = 0; k < N; k++) {
             CHECK_EQ(p.errors[k], DAMACY__JOB_NEED_SCRATCH);
-            CHECK_EQ(p.spans[k].n_blocks, 0);
+            CHECK_EQ(p.spans[k].is_placed, 0);
         }
     }
 }

@@ -353,6 +353,7 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     w.flags = o.flags;
     wave_memory results(n * sizeof(damacy__job_result), 0, 0xee), errors(8ull * n, 0, 0xee);
     wave_memory spans(n * sizeof(damacy__zstd_span), 0, 0xee);
+    wave_memory sums(DAMACY__ZSTD_PARTS * sizeof(damacy__zstd_sum), 0, 0xee);
     wave_memory counters(sizeof(damacy__zstd_counters), 0, 0xee);
     wave_memory frames(w.max_frames * sizeof(damacy__zstd_frame), 0, 0xee);
     wave_memory blocks(w.max_blocks * sizeof(damacy__zstd_block), 0, 0xee);
@@ -369,6 +370,7 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     w.results = (uint64_t)(uintptr_t)results.ptr;
     w.errors = (uint64_t)(uintptr_t)errors.ptr;
     w.spans = (uint64_t)(uintptr_t)spans.ptr;
+    w.sums = (uint64_t)(uintptr_t)sums.ptr;
     w.counters = (uint64_t)(uintptr_t)counters.ptr;
     w.frames = (uint64_t)(uintptr_t)frames.ptr;
     w.blocks = (uint64_t)(uintptr_t)blocks.ptr;
@@ -385,11 +387,9 @@ static inline std::string wave_run(std::vector<wave_job>& jobs, const wave_optio
     w.literals = w.records = (uint64_t)(uintptr_t)pool.ptr + 64;
 
     simt::g.seed = o.seed * 2 + 1;
-    // a warp for each job, or fewer threads
-    const dim3 walkers = simt::random() % 2 ? wave_grid(3) : dim3((n + 1) / 2);
-    simt::launch(walkers, dim3(64), 0, [&] { damacy_zstd_count(w); });
-    simt::launch(dim3(1), dim3(1024), 0, [&] { damacy_zstd_allocate(w); });
-    simt::launch(walkers, dim3(64), 0, [&] { damacy_zstd_fill(w); });
+    const dim3 walkers(simt::random() % 2 ? 128 : 32); // a warp for each job, or fewer threads
+    simt::launch(wave_grid(3), walkers, 0, [&] { damacy_zstd_count(w); });
+    simt::launch(wave_grid(3), walkers, 0, [&] { damacy_zstd_fill(w); });
     wave_take_room(w, o.percent_short);
     const uint32_t few = simt::random() % 2 ? DAMACY__ZSTD_FLAG_EARLY_FEW : 0; // alone: nothing
     const uint32_t early = few | (o.seed % 4 == 1 || o.seed % 4 == 2 ? DAMACY__ZSTD_FLAG_EARLY : 0);
