@@ -21,13 +21,16 @@ typedef struct damacy__apart {
     uint32_t n;      // elements, a multiple of 8
 } damacy__apart;
 
-// Eight bytes of plane b from element i + k on.
+// Eight bytes of plane b from element i + k on. Nobody reads them again, nor, soon, what is made of
+// them: caches keep what others need.
 template <bool IS_ALIGNED>
 DAMACY__INLINE damacy__u32x2 damacy__plane8(const damacy__filtered* f, uint32_t b, uint32_t i,
                                             uint32_t k)
 {
     const uint8_t* const p = f->src + (uint64_t)b * f->n + i + k;
-    if (IS_ALIGNED || ((uintptr_t)p & 7) == 0)
+    if (IS_ALIGNED)
+        return damacy__load_u32x2_stream((const damacy__u32x2*)p);
+    if (((uintptr_t)p & 7) == 0)
         return *(const damacy__u32x2*)p;
     return damacy__gather8(p, 8, f->src, f->src + f->size);
 }
@@ -36,7 +39,9 @@ DAMACY__INLINE uint32_t damacy__plane4(const damacy__filtered* f, uint32_t b, ui
                                        uint32_t k)
 {
     const uint8_t* const p = f->src + (uint64_t)b * f->n + i + k;
-    if (IS_ALIGNED || ((uintptr_t)p & 3) == 0)
+    if (IS_ALIGNED)
+        return damacy__load_u32_stream((const uint32_t*)p);
+    if (((uintptr_t)p & 3) == 0)
         return *(const uint32_t*)p;
     return damacy__gather8(p, 4, f->src, f->src + f->size).x;
 }
@@ -56,9 +61,9 @@ DAMACY__INLINE damacy__u32x2 damacy__plane8(const damacy__apart* f, uint32_t b, 
     const uint32_t skew = (uint32_t)(uintptr_t)p & 7;
     const damacy__u32x2* const words = (const damacy__u32x2*)(const void*)(p - skew);
     damacy__u32x2 high = {0, 0}, r;
-    const damacy__u32x2 low = words[0];
+    const damacy__u32x2 low = damacy__load_u32x2_stream(words);
     if (skew)
-        high = words[1];
+        high = damacy__load_u32x2_stream(words + 1);
     const uint32_t middle = skew < 4 ? low.y : high.x;
     r.x = damacy__funnel_right(skew < 4 ? low.x : low.y, middle, 8 * skew);
     r.y = damacy__funnel_right(middle, skew < 4 ? high.x : high.y, 8 * skew);
@@ -71,9 +76,9 @@ DAMACY__INLINE uint32_t damacy__plane4(const damacy__apart* f, uint32_t b, uint3
     const uint32_t skew = (uint32_t)(uintptr_t)p & 3;
     const uint32_t* const words = (const uint32_t*)(const void*)(p - skew);
     uint32_t high = 0;
-    const uint32_t low = words[0];
+    const uint32_t low = damacy__load_u32_stream(words);
     if (skew)
-        high = words[1];
+        high = damacy__load_u32_stream(words + 1);
     return damacy__funnel_right(low, high, 8 * skew);
 }
 
@@ -119,7 +124,8 @@ DAMACY__INLINE uint32_t damacy__unshuffle2_some(const F* f, uint32_t first, uint
         }
 #pragma unroll
         for (uint32_t k = 0; k < AHEAD; k++)
-            *(damacy__u32x4*)(f->dst + 2 * (uint64_t)(first + k * step)) = damacy__zip8(a[k], b[k]);
+            damacy__store_u32x4_stream((damacy__u32x4*)(f->dst + 2 * (uint64_t)(first + k * step)),
+                                       damacy__zip8(a[k], b[k]));
     }
     return first;
 }
@@ -146,8 +152,8 @@ DAMACY__INLINE uint32_t damacy__unshuffle4_some(const F* f, uint32_t first, uint
         }
 #pragma unroll
         for (uint32_t k = 0; k < AHEAD; k++)
-            *(damacy__u32x4*)(f->dst + 4 * (uint64_t)(first + k * step)) =
-                damacy__transpose4(v[k].x, v[k].y, v[k].z, v[k].w);
+            damacy__store_u32x4_stream((damacy__u32x4*)(f->dst + 4 * (uint64_t)(first + k * step)),
+                                       damacy__transpose4(v[k].x, v[k].y, v[k].z, v[k].w));
     }
     return first;
 }

@@ -335,6 +335,23 @@ DAMACY__INLINE uint64_t damacy__load_u64_stream(const uint64_t* p) // will not b
 {
     return (uint64_t)__ldcs((const unsigned long long*)p);
 }
+DAMACY__INLINE uint32_t damacy__load_u32_stream(const uint32_t* p)
+{
+    return __ldcs(p);
+}
+DAMACY__INLINE damacy__u32x2 damacy__load_u32x2_stream(const damacy__u32x2* p)
+{
+    damacy__u32x2 v;
+    asm volatile("ld.global.cs.v2.u32 {%0,%1},[%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
+// Nobody reads it soon: what is in caches stays there.
+DAMACY__INLINE void damacy__store_u32x4_stream(damacy__u32x4* p, damacy__u32x4 v)
+{
+    asm volatile("st.global.cs.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+}
 DAMACY__INLINE void damacy__prefetch_l2(const void* p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
@@ -351,6 +368,18 @@ DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_once(const void* p)
 DAMACY__INLINE uint64_t damacy__load_u64_stream(const uint64_t* p)
 {
     return *p;
+}
+DAMACY__INLINE uint32_t damacy__load_u32_stream(const uint32_t* p)
+{
+    return *p;
+}
+DAMACY__INLINE damacy__u32x2 damacy__load_u32x2_stream(const damacy__u32x2* p)
+{
+    return *p;
+}
+DAMACY__INLINE void damacy__store_u32x4_stream(damacy__u32x4* p, damacy__u32x4 v)
+{
+    *p = v;
 }
 DAMACY__INLINE void damacy__prefetch_l2(const void* p)
 {
