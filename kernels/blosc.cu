@@ -531,15 +531,16 @@ extern "C" __global__
 {
     DAMACY__SHARED(damacy__blosc_addresses, planes);
     const uint32_t n = damacy__min(*(const uint32_t*)(uintptr_t)wave.n_jobs, wave.max_jobs);
-    const uint64_t n_parts = (uint64_t)n * wave.parts;
-    for (uint64_t i = (uint64_t)(threadIdx.x >> 5) * gridDim.x + blockIdx.x; i < n;
-         i += (uint64_t)(blockDim.x >> 5) * gridDim.x)
-        damacy__blosc_finish(&wave, (uint32_t)i);
-    const uint64_t end = (blockIdx.x + 1ull) * n_parts / gridDim.x;
-    for (uint64_t at = blockIdx.x * n_parts / gridDim.x; at < end;) {
-        const uint32_t first = (uint32_t)(at % wave.parts), rest = wave.parts - first;
-        const uint32_t here = end - at < rest ? (uint32_t)(end - at) : rest;
-        damacy__blosc_unfilter(&wave, (uint32_t)(at / wave.parts), first, first + here,
+    const uint32_t parts = n < 1u << 23 ? wave.parts : 1; // at most 256: n_parts has 32 bits
+    const uint32_t n_parts = n * parts, per = n_parts / gridDim.x, rest = n_parts % gridDim.x;
+    for (uint32_t i = (threadIdx.x >> 5) * gridDim.x + blockIdx.x; i < n;
+         i += (blockDim.x >> 5) * gridDim.x)
+        damacy__blosc_finish(&wave, i);
+    const uint32_t begin = blockIdx.x * per + damacy__min(blockIdx.x, rest);
+    const uint32_t end = begin + per + (blockIdx.x < rest);
+    for (uint32_t at = begin; at < end;) {
+        const uint32_t first = at % parts, here = damacy__min(end - at, parts - first);
+        damacy__blosc_unfilter(&wave, at / parts, parts, first, first + here,
                                damacy__shared_address(&planes));
         at += here;
     }

@@ -72,9 +72,9 @@ DAMACY__INLINE void damacy__blosc_finish(const damacy__blosc_wave* wave, uint32_
 // that is not whole, or none.
 DAMACY__INLINE uint32_t damacy__blosc_done(const damacy__blosc_chunk* chunk, uint32_t n_blocks)
 {
-    const uint32_t n_whole = chunk->size / chunk->block_size;
     if (chunk->n_filtered == n_blocks)
         return n_blocks;
+    const uint32_t n_whole = chunk->size / chunk->block_size;
     return chunk->filter == DAMACY__BLOSC_FILTER_PLANES && chunk->n_filtered == n_whole ? n_whole
                                                                                         : 0;
 }
@@ -102,11 +102,12 @@ DAMACY__INLINE void damacy__blosc_unfilter_piece(const damacy__blosc_chunk* chun
     damacy__unfilter_piece(&f, chunk->filter == DAMACY__BLOSC_FILTER_BITS, begin, piece);
 }
 
-// Parts [first, last) of a chunk, if it has been decoded and there is something left to undo: a
-// part is every wave.parts-th piece. Reads are coalesced in every plane, writes are 16 bytes a
+// Parts [first, last) of `parts` of a chunk, if it has been decoded and there is something left to
+// undo: a part is every parts-th piece. Reads are coalesced in every plane, writes are 16 bytes a
 // thread.
 DAMACY__INLINE void damacy__blosc_unfilter(const damacy__blosc_wave* wave, uint32_t index,
-                                           uint32_t first, uint32_t last, uint32_t planes)
+                                           uint32_t parts, uint32_t first, uint32_t last,
+                                           uint32_t planes)
 {
     const damacy__blosc_chunk* const chunk =
         (const damacy__blosc_chunk*)(uintptr_t)wave->chunks + index;
@@ -114,15 +115,15 @@ DAMACY__INLINE void damacy__blosc_unfilter(const damacy__blosc_wave* wave, uint3
     if (chunk->filter == DAMACY__BLOSC_FILTER_NONE || chunk->size == 0 ||
         chunk->status != DAMACY__JOB_OK)
         return;
-    const uint32_t width = chunk->type_size;
-    const uint32_t piece = damacy__piece_elements(width, DAMACY__UNFILTER_PIECE); // elements
-    const uint32_t n_pieces = (chunk->block_size - 1) / (piece * width) + 1;      // of a block
     const uint32_t n_blocks = (chunk->size - 1) / chunk->block_size + 1;
     const uint32_t n_done = damacy__blosc_done(chunk, n_blocks);
     if (n_done == n_blocks || damacy__blosc_status(wave, chunk, &failed) != DAMACY__JOB_OK)
         return;
+    const uint32_t width = chunk->type_size;
+    const uint32_t piece = damacy__piece_elements(width, DAMACY__UNFILTER_PIECE); // elements
+    const uint32_t n_pieces = (chunk->block_size - 1) / (piece * width) + 1;      // of a block
     const uint64_t n = (uint64_t)n_pieces * (n_blocks - n_done);
-    for (uint64_t round = 0; round < n; round += wave->parts)
+    for (uint64_t round = 0; round < n; round += parts)
         for (uint64_t i = round + first; i < round + last && i < n; i++)
             damacy__blosc_unfilter_piece(chunk, n_done + (uint32_t)(i / n_pieces),
                                          (uint32_t)(i % n_pieces) * piece, piece, planes);
