@@ -9830,8 +9830,8 @@ static_assert(sizeof(damacy__zstd_frame) == 64, "ABI");
 typedef struct damacy__zstd_block {
     uint64_t src;           /* RAW: bytes. RLE: the byte */
     uint64_t literals;      /* SEQUENCES: address of the regenerated literals, which the source (raw
-                               literals, any alignment) or scratch (32-byte aligned) holds; they have no
-                               padding in the source. LITERALS: set by resolve to dst */
+                               literals, any alignment) or scratch (32-byte aligned) holds; they
+                               have no padding in the source. LITERALS: set by resolve to dst */
     uint64_t literal_src;   /* Huffman: what follows the literals header. RLE literals: the byte */
     uint64_t sequence_src;  /* what follows the modes byte: table descriptions, then bit stream */
     uint64_t first_record;  /* SEQUENCES: index of its first record, a multiple of 16 */
@@ -17026,8 +17026,8 @@ __extension__ static const char damacy__source_zstd_abi_h[] =
     "typedef struct damacy__zstd_block {\n"
     "    uint64_t src;           /* RAW: bytes. RLE: the byte */\n"
     "    uint64_t literals;      /* SEQUENCES: address of the regenerated literals, which the source (raw\n"
-    "                               literals, any alignment) or scratch (32-byte aligned) holds; they have no\n"
-    "                               padding in the source. LITERALS: set by resolve to dst */\n"
+    "                               literals, any alignment) or scratch (32-byte aligned) holds; they\n"
+    "                               have no padding in the source. LITERALS: set by resolve to dst */\n"
     "    uint64_t literal_src;   /* Huffman: what follows the literals header. RLE literals: the byte */\n"
     "    uint64_t sequence_src;  /* what follows the modes byte: table descriptions, then bit stream */\n"
     "    uint64_t first_record;  /* SEQUENCES: index of its first record, a multiple of 16 */\n"
@@ -22542,9 +22542,9 @@ __extension__ static const char damacy__source_zstd_fse_table_cuh[] =
     "    uint32_t n_common, n_rare;\n"
     "};\n"
     "\n"
-    "// First half of a build of N tables, all lanes: a bit at the first cell of each common symbol and at\n"
-    "// the turn of each rare one, and {next state, kind} of each symbol by its number. Step by step, so\n"
-    "// that all tables wait together; those of size 0 have no symbol.\n"
+    "// First half of a build of N tables, all lanes: a bit at the first cell of each common symbol and\n"
+    "// at the turn of each rare one, and {next state, kind} of each symbol by its number. Step by step,\n"
+    "// so that all tables wait together; those of size 0 have no symbol.\n"
     "template <class Shape, uint32_t N>\n"
     "DAMACY__INLINE void damacy__fse_rank_symbols(uint32_t table, const uint32_t (&size)[N],\n"
     "                                             uint32_t counts, uint32_t scratch,\n"

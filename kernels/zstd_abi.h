@@ -126,8 +126,8 @@ static_assert(sizeof(damacy__zstd_frame) == 64, "ABI");
 typedef struct damacy__zstd_block {
     uint64_t src;           /* RAW: bytes. RLE: the byte */
     uint64_t literals;      /* SEQUENCES: address of the regenerated literals, which the source (raw
-                               literals, any alignment) or scratch (32-byte aligned) holds; they have no
-                               padding in the source. LITERALS: set by resolve to dst */
+                               literals, any alignment) or scratch (32-byte aligned) holds; they
+                               have no padding in the source. LITERALS: set by resolve to dst */
     uint64_t literal_src;   /* Huffman: what follows the literals header. RLE literals: the byte */
     uint64_t sequence_src;  /* what follows the modes byte: table descriptions, then bit stream */
     uint64_t first_record;  /* SEQUENCES: index of its first record, a multiple of 16 */

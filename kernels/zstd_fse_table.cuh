@@ -147,9 +147,9 @@ struct damacy__fse_numbers {
     uint32_t n_common, n_rare;
 };
 
-// First half of a build of N tables, all lanes: a bit at the first cell of each common symbol and at
-// the turn of each rare one, and {next state, kind} of each symbol by its number. Step by step, so
-// that all tables wait together; those of size 0 have no symbol.
+// First half of a build of N tables, all lanes: a bit at the first cell of each common symbol and
+// at the turn of each rare one, and {next state, kind} of each symbol by its number. Step by step,
+// so that all tables wait together; those of size 0 have no symbol.
 template <class Shape, uint32_t N>
 DAMACY__INLINE void damacy__fse_rank_symbols(uint32_t table, const uint32_t (&size)[N],
                                              uint32_t counts, uint32_t scratch,
