@@ -17449,7 +17449,7 @@ __extension__ static const char damacy__source_zstd_allocate_cuh[] =
     "    return damacy__zstd_sum_of(s);\n"
     "}\n"
     "\n"
-    "// Over a warp. Each value is below 2^51.\n"
+    "// Over a warp. Each value is below 2^53.\n"
     "DAMACY__INLINE uint64_t damacy__zstd_sum64_warp(uint64_t v)\n"
     "{\n"
     "    const uint32_t low = damacy__warp_sum((uint32_t)v & 0x3ffffff);\n"

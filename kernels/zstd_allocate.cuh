@@ -120,7 +120,7 @@ DAMACY__INLINE damacy__zstd_sum damacy__zstd_sum_at(const damacy__zstd_wave& w, 
     return damacy__zstd_sum_of(s);
 }
 
-// Over a warp. Each value is below 2^51.
+// Over a warp. Each value is below 2^53.
 DAMACY__INLINE uint64_t damacy__zstd_sum64_warp(uint64_t v)
 {
     const uint32_t low = damacy__warp_sum((uint32_t)v & 0x3ffffff);

@@ -76,7 +76,7 @@ TEST(zstd_gpu_decodes_every_valid_frame)
     valid_waves(files, 32, o, 11, false, false);
 }
 
-// More than execution has blocks of threads, which take them in line, and than one places or lists.
+// More than execution has blocks of threads, which take them in line, and than one lists.
 TEST(zstd_gpu_decodes_many_small_frames)
 {
     if (!gpu()) {

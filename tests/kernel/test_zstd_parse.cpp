@@ -296,6 +296,24 @@ TEST(jobs_of_a_large_wave_are_placed_side_by_side_and_listed_once)
     }
 }
 
+TEST(each_job_is_in_one_of_few_parts)
+{
+    for (const uint32_t n : {0u, 1u, 3u, 4u, 5u, 2047u, 2048u, 2049u, 4096u, 65535u, 65536u, 65537u,
+                             1u << 20, 1u << 30}) {
+        const uint32_t n_parts = damacy__zstd_part_of(n, 0).n_parts;
+        uint32_t next = 0;
+        CHECK(n_parts >= 1 && n_parts <= DAMACY__ZSTD_PARTS);
+        for (uint32_t i = 0; i < n_parts; i++) {
+            const damacy__zstd_part p = damacy__zstd_part_of(n, i);
+            CHECK_EQ(p.first, next);
+            CHECK(p.end > p.first || n == 0);
+            CHECK(p.end - p.first >= 1u << DAMACY__ZSTD_PART_LOG || p.end == n);
+            next = p.end;
+        }
+        CHECK_EQ(next, n);
+    }
+}
+
 // Jobs of a frame each and of these numbers of blocks, placed by `n_threads` blocks of threads, of
 // which half are there at the same time, at most eight.
 struct placed {
