@@ -30,12 +30,13 @@ DAMACY__INLINE damacy__zstd_part damacy__zstd_part_of(uint32_t n_jobs, uint32_t 
     return p;
 }
 
-// Threads of a block that a job of the part has, as a logarithm. With fewer than a warp one of them
-// works, and no more than four in a warp, if there is room, because they wait for each other.
+// Threads of a block that a job of the part has, as a logarithm: at most a warp. With fewer one of
+// them works, and no more than four in a warp, if there is room, because they wait for each other.
+#define DAMACY__ZSTD_SPREAD_WARP 5u
 DAMACY__INLINE uint32_t damacy__zstd_spread_of(const damacy__zstd_part& p)
 {
     const uint32_t n = p.end - p.first;
-    uint32_t log = n <= blockDim.x / 32 ? 5 : 3;
+    uint32_t log = n <= blockDim.x / 32 ? DAMACY__ZSTD_SPREAD_WARP : 3;
 
     while (log > 0 && n << log > blockDim.x)
         log--;

@@ -362,12 +362,13 @@ DAMACY__INLINE damacy__zstd_sum damacy__zstd_count_part(const damacy__zstd_wave&
     const bool is_first = (threadIdx.x & ((1u << spread) - 1)) == 0;
     damacy__zstd_sum sum = {};
 
-    if (spread < 5 && !is_first)
+    if (spread < DAMACY__ZSTD_SPREAD_WARP && !is_first)
         return sum;
     for (uint32_t i = p.first + (threadIdx.x >> spread); i < p.end; i += blockDim.x >> spread) {
         uint64_t error;
-        const damacy__zstd_span span = spread < 5 ? damacy__zstd_count_job<false>(w, i, error)
-                                                  : damacy__zstd_count_job<true>(w, i, error);
+        const damacy__zstd_span span = spread < DAMACY__ZSTD_SPREAD_WARP
+                                           ? damacy__zstd_count_job<false>(w, i, error)
+                                           : damacy__zstd_count_job<true>(w, i, error);
         if (!is_first)
             continue;
         damacy__zstd_spans(w)[i] = span;
@@ -443,10 +444,10 @@ static __device__ void damacy__zstd_fill_job(const damacy__zstd_wave& w, uint32_
 DAMACY__INLINE void damacy__zstd_fill_part(const damacy__zstd_wave& w, const damacy__zstd_part& p,
                                            uint32_t spread, bool is_tight)
 {
-    if (spread < 5 && (threadIdx.x & ((1u << spread) - 1)) != 0)
+    if (spread < DAMACY__ZSTD_SPREAD_WARP && (threadIdx.x & ((1u << spread) - 1)) != 0)
         return;
     for (uint32_t i = p.first + (threadIdx.x >> spread); i < p.end; i += blockDim.x >> spread) {
-        if (spread < 5)
+        if (spread < DAMACY__ZSTD_SPREAD_WARP)
             damacy__zstd_fill_job<false>(w, i, is_tight);
         else
             damacy__zstd_fill_job<true>(w, i, is_tight);
