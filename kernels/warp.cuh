@@ -331,11 +331,7 @@ DAMACY__INLINE void damacy__store_u32x4(uint64_t a, damacy__u32x4 v) // 16-align
                  "r"(v.w)
                  : "memory");
 }
-DAMACY__INLINE uint64_t damacy__load_u64_stream(const uint64_t* p) // will not be read again
-{
-    return (uint64_t)__ldcs((const unsigned long long*)p);
-}
-DAMACY__INLINE uint32_t damacy__load_u32_stream(const uint32_t* p)
+DAMACY__INLINE uint32_t damacy__load_u32_stream(const uint32_t* p) // will not be read again
 {
     return __ldcs(p);
 }
@@ -364,10 +360,6 @@ DAMACY__INLINE void damacy__store_u32x4(uint64_t a, damacy__u32x4 v)
 DAMACY__INLINE damacy__u32x4 damacy__load_u32x4_once(const void* p)
 {
     return *(const damacy__u32x4*)p;
-}
-DAMACY__INLINE uint64_t damacy__load_u64_stream(const uint64_t* p)
-{
-    return *p;
 }
 DAMACY__INLINE uint32_t damacy__load_u32_stream(const uint32_t* p)
 {

@@ -27,13 +27,7 @@ DAMACY__INLINE uint32_t damacy__exec_word(uint64_t at)
 // A record; it is not read again.
 DAMACY__INLINE damacy__u32x2 damacy__exec_record(uint64_t at)
 {
-    damacy__u32x2 v;
-#ifdef __CUDACC__
-    asm volatile("ld.global.cs.v2.u32 {%0,%1},[%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
-#else
-    v = *(const damacy__u32x2*)(uintptr_t)at;
-#endif
-    return v;
+    return damacy__load_u32x2_stream((const damacy__u32x2*)(uintptr_t)at);
 }
 
 DAMACY__INLINE uint32_t damacy__exec_byte(uint64_t at)
