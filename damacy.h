@@ -397,8 +397,8 @@ DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch);
 /* Drops a reference; with the last one the slot is reused. INVAL, and no effect, when the batch was
  * released already. The slot is reused only after the CUevent, after what is queued in the CUstream
  * now, and for the plain form after what is queued in config.cuda_stream now, if that is set:
- * without it the GPU must have read the batch already. Only this slot waits. On the CPU all are the
- * same. */
+ * without it the GPU must have read the batch already. Only the batch that is made there next
+ * waits, and those after it. On the CPU all are the same. */
 DAMACY_API damacy_status damacy_release(damacy_batch batch);
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event);
 DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream);
@@ -1620,8 +1620,14 @@ typedef struct damacy__condition {
 typedef struct damacy__task {
     void (*function)(void* context, uint32_t worker); /* worker: index of the running thread */
     void* context;
-    struct damacy__task* next; /* guarded by the pool's mutex */
+    struct damacy__task* next; /* in the list that holds it */
 } damacy__task;
+
+/* Tasks in line; whoever owns the line guards it. */
+typedef struct damacy__task_list {
+    damacy__task* first;
+    damacy__task* last;
+} damacy__task_list;
 
 typedef struct damacy__pool {
     damacy__alloc* alloc;
@@ -1631,11 +1637,10 @@ typedef struct damacy__pool {
     char name[12];
     damacy__mutex mutex;
     damacy__condition wake;
-    damacy__task* head[2]; /* guarded by mutex; [0] before [1] */
-    damacy__task* tail[2]; /* guarded by mutex */
-    uint32_t n_started;   /* guarded by mutex: gives each thread its index */
-    uint32_t n_idle;      /* guarded by mutex */
-    bool stop;            /* guarded by mutex: queued jobs still run */
+    damacy__task_list tasks[2]; /* guarded by mutex; [0] before [1] */
+    uint32_t n_started;         /* guarded by mutex: gives each thread its index */
+    uint32_t n_idle;            /* guarded by mutex */
+    bool stop;                  /* guarded by mutex: queued jobs still run */
 } damacy__pool;
 
 enum { DAMACY__URGENT = 0, DAMACY__NORMAL = 1 };
@@ -1735,18 +1740,54 @@ static damacy_status damacy__thread_start(pthread_t* thread, const char* name,
     return DAMACY_OK;
 }
 
+/* ---- lines of tasks ---- */
+
+static void damacy__tasks_append(damacy__task_list* list, damacy__task* task)
+{
+    task->next = NULL;
+    if (list->last) {
+        list->last->next = task;
+    } else {
+        list->first = task;
+    }
+    list->last = task;
+}
+
+/* The first one, or NULL. */
+static damacy__task* damacy__tasks_take(damacy__task_list* list)
+{
+    damacy__task* task = list->first;
+
+    if (task) {
+        list->first = task->next;
+        if (!list->first) {
+            list->last = NULL;
+        }
+    }
+    return task;
+}
+
+/* Puts all of `before` in front, and leaves that empty. */
+static void damacy__tasks_prepend(damacy__task_list* list, damacy__task_list* before)
+{
+    if (before->first) {
+        before->last->next = list->first;
+        list->first = before->first;
+        list->last = list->last ? list->last : before->last;
+        before->first = before->last = NULL;
+    }
+}
+
+/* ---- the pool ---- */
+
 /* Next job in priority order, or NULL once the pool stops and nothing is queued. Holds the mutex.
  */
 static damacy__task* damacy__pool_take(damacy__pool* pool)
 {
     for (;;) {
         for (int p = 0; p < 2; p++) {
-            damacy__task* job = pool->head[p];
+            damacy__task* job = damacy__tasks_take(&pool->tasks[p]);
             if (job) {
-                pool->head[p] = job->next;
-                if (!job->next) {
-                    pool->tail[p] = NULL;
-                }
                 return job;
             }
         }
@@ -1820,13 +1861,7 @@ static damacy_status damacy__pool_init(damacy__pool* pool, damacy__alloc* alloc,
 static void damacy__pool_submit(damacy__pool* pool, damacy__task* job, int priority)
 {
     damacy__lock(&pool->mutex);
-    job->next = NULL;
-    if (pool->tail[priority]) {
-        pool->tail[priority]->next = job;
-    } else {
-        pool->head[priority] = job;
-    }
-    pool->tail[priority] = job;
+    damacy__tasks_append(&pool->tasks[priority], job);
     if (pool->n_idle > 0) {
         damacy__signal(&pool->wake);
     }
@@ -34748,6 +34783,7 @@ typedef struct damacy__slot {
     damacy__units chunk_units;
     damacy__units fill_units;
     damacy__unit finish_unit;
+    damacy__task_list aside; /* GPU thread only: units that stand aside */
     uint64_t ready_event; /* GPU: CUevent behind the batch's last work */
     uint64_t gate_stream; /* GPU: CUstream that waits for what its last consumers asked for */
     uint64_t gate_event;  /* GPU: CUevent of that stream */
@@ -38345,13 +38381,12 @@ typedef struct damacy__gpu {
     bool has_thread;
     damacy__mutex mutex;
     damacy__condition wake;
-    damacy__task* head; /* guarded by mutex: units that wait for a wave */
-    damacy__task* tail;
-    bool stop;            /* guarded by mutex */
-    bool has_failed;      /* GPU thread only: no more work is given to the device */
-    damacy_error failure; /* GPU thread only */
-    uint64_t failed_ns;   /* GPU thread only: when it failed */
-    uint64_t patience_ns; /* constant: for how long what was queued then may go on */
+    damacy__task_list queue; /* guarded by mutex: units that wait for a wave */
+    bool stop;               /* guarded by mutex */
+    bool has_failed;         /* GPU thread only: no more work is given to the device */
+    damacy_error failure;    /* GPU thread only */
+    uint64_t failed_ns;      /* GPU thread only: when it failed */
+    uint64_t patience_ns;    /* constant: for how long what was queued then may go on */
 } damacy__gpu;
 
 static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,
@@ -38360,6 +38395,17 @@ static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot,
                                            damacy_error* err);
 static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot);
 static void damacy__gpu_close(damacy__gpu* gpu);
+
+/* No more work is given to the device. GPU thread only. */
+static void damacy__gpu_fail(damacy__gpu* gpu, const damacy_error* error)
+{
+    if (!gpu->has_failed) {
+        gpu->has_failed = true;
+        gpu->failure = *error;
+        gpu->failed_ns = damacy__now_ns();
+        damacy__core_log(gpu->core, DAMACY_LOG_ERROR, "GPU: %s", error->message);
+    }
+}
 
 /* ---- memory ---- */
 
@@ -38545,64 +38591,6 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
                      "time: first batch: pinned %.1f ms (aside), device memory %.1f ms",
                      (double)gpu->pin_ns * 1e-6, (double)(damacy__now_ns() - begin) * 1e-6);
     return status;
-}
-
-/* Makes later work of `waiter` wait for what is queued in `stream` now, a stream of any context;
- * the default streams (NULL, 1, 2) are those of the device's context. */
-static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
-                                           damacy__stream stream, damacy_error* err)
-{
-    const damacy__driver* driver = device->driver;
-    damacy__context context = device->context;
-    damacy__event event = NULL;
-    damacy_status status;
-
-    DAMACY__TRY(damacy__device_alive(device, err));
-    if ((uintptr_t)stream > 2) {
-        DAMACY__TRY(damacy__device_check(device, driver->stream_context(stream, &context), err,
-                                         "the consumer's stream (cuStreamGetCtx)"));
-    }
-    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
-                                     "the context of the consumer's stream"));
-    status = damacy__event_open(device, false, &event, err);
-    if (status == DAMACY_OK) {
-        status = damacy__event_record(device, event, stream, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__stream_await(device, waiter, event, err);
-    }
-    damacy__device_leave(device);
-    damacy__event_close(device, event); /* what waits for it keeps it */
-    return status;
-}
-
-/* Makes a slot wait for an event of a consumer's, or for what is queued in a consumer's stream now.
- * Gates of one slot add up, and hold up no other slot. */
-static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void* event,
-                                      void* stream, damacy_error* err)
-{
-    damacy__stream const gate = (damacy__stream)(uintptr_t)slot->gate_stream;
-
-    return event ? damacy__stream_await(&gpu->device, gate, (damacy__event)event, err)
-                 : damacy__stream_follow(&gpu->device, gate, (damacy__stream)stream, err);
-}
-
-/* Makes a stream of ours wait for all gates of a slot that was free and is used again. */
-static damacy_status damacy__gpu_pass_gates(damacy__gpu* gpu, damacy__slot* slot,
-                                            damacy__stream stream, damacy_error* err)
-{
-    damacy__event const event = (damacy__event)(uintptr_t)slot->gate_event;
-    bool has_gate;
-
-    damacy__lock(&gpu->core->mutex);
-    has_gate = slot->has_gate;
-    damacy__unlock(&gpu->core->mutex);
-    if (!has_gate) {
-        return DAMACY_OK;
-    }
-    DAMACY__TRY(damacy__event_record(&gpu->device, event,
-                                     (damacy__stream)(uintptr_t)slot->gate_stream, err));
-    return damacy__stream_await(&gpu->device, stream, event, err);
 }
 
 /* ---- closing ---- */
@@ -38828,6 +38816,178 @@ static uint32_t damacy__gpu_classify(const damacy__core* core, const damacy__lay
     }
     *stored = whole;
     return DAMACY__UNIT_HOST; /* which also finds the words for what is wrong */
+}
+DAMACY__COLD_END
+
+/* ==== src/stage/gpu_gate.h ==== */
+DAMACY__COLD_BEGIN
+/* Gates: what a consumer has queued still reads a slot when it is given back, and the next batch
+ * there is not written before that. Each slot has a stream that waits for all that its consumers
+ * asked for, and an event behind it.
+ *
+ * All waves share one stream. What waits there for a gate holds up whatever is queued behind it, so
+ * units of a batch with a gate stand aside until every earlier batch has been made: a consumer may
+ * need one of those before it lets the gate open. Later batches cannot be popped before anyway.
+ * What the host decoded for such units keeps its space: where that takes all of it, an earlier
+ * batch that needs some, too, does wait for the gate. */
+
+/* Makes later work of `waiter` wait for what is queued in `stream` now, a stream of any context;
+ * the default streams (NULL, 1, 2) are those of the device's context. */
+static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
+                                           damacy__stream stream, damacy_error* err)
+{
+    const damacy__driver* driver = device->driver;
+    damacy__context context = device->context;
+    damacy__event event = NULL;
+    damacy_status status;
+
+    DAMACY__TRY(damacy__device_alive(device, err));
+    if ((uintptr_t)stream > 2) {
+        DAMACY__TRY(damacy__device_check(device, driver->stream_context(stream, &context), err,
+                                         "the consumer's stream (cuStreamGetCtx)"));
+    }
+    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
+                                     "the context of the consumer's stream"));
+    status = damacy__event_open(device, false, &event, err);
+    if (status == DAMACY_OK) {
+        status = damacy__event_record(device, event, stream, err);
+    }
+    if (status == DAMACY_OK) {
+        status = damacy__stream_await(device, waiter, event, err);
+    }
+    damacy__device_leave(device);
+    damacy__event_close(device, event); /* what waits for it keeps it */
+    return status;
+}
+
+/* Makes a slot wait for an event of a consumer's, or for what is queued in a consumer's stream now.
+ * Gates of one slot add up. */
+static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void* event,
+                                      void* stream, damacy_error* err)
+{
+    damacy__stream const gate = (damacy__stream)(uintptr_t)slot->gate_stream;
+
+    DAMACY__TRY(event ? damacy__stream_await(&gpu->device, gate, (damacy__event)event, err)
+                      : damacy__stream_follow(&gpu->device, gate, (damacy__stream)stream, err));
+    return damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event, gate,
+                                err);
+}
+
+static bool damacy__gpu_has_gate(damacy__gpu* gpu, const damacy__slot* slot)
+{
+    bool has_gate;
+
+    damacy__lock(&gpu->core->mutex);
+    has_gate = slot->has_gate;
+    damacy__unlock(&gpu->core->mutex);
+    return has_gate;
+}
+
+/* Makes a stream of ours wait for all gates of a slot that was free and is used again. */
+static damacy_status damacy__gpu_pass_gates(damacy__gpu* gpu, damacy__slot* slot,
+                                            damacy__stream stream, damacy_error* err)
+{
+    return damacy__gpu_has_gate(gpu, slot)
+               ? damacy__stream_await(&gpu->device, stream,
+                                      (damacy__event)(uintptr_t)slot->gate_event, err)
+               : DAMACY_OK;
+}
+
+/* Whether a batch that is still made comes before that of a slot. */
+static bool damacy__gpu_is_behind(damacy__gpu* gpu, const damacy__slot* slot)
+{
+    damacy__core* core = gpu->core;
+    bool is_behind = false;
+
+    damacy__lock(&core->mutex);
+    for (uint32_t i = 0; i < core->config.batch_slots; i++) {
+        is_behind = is_behind ||
+                    (core->slots[i].state == DAMACY__SLOT_RUNNING && core->slots[i].id < slot->id);
+    }
+    damacy__unlock(&core->mutex);
+    return is_behind;
+}
+
+/* Whether units of a slot stand aside now. A gate that is open is none any more. */
+static bool damacy__gpu_must_wait(damacy__gpu* gpu, damacy__slot* slot)
+{
+    damacy_error error;
+    bool done = false;
+
+    if (gpu->has_failed || !damacy__gpu_has_gate(gpu, slot) || !damacy__gpu_is_behind(gpu, slot)) {
+        return false;
+    }
+    memset(&error, 0, sizeof error);
+    error.stage = DAMACY_STAGE_TRANSFER;
+    error.sample = error.offset = UINT64_MAX;
+    if (damacy__event_done(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event, &done,
+                           &error) != DAMACY_OK) {
+        damacy__gpu_fail(gpu, &error);
+        return false;
+    }
+    if (done) {
+        damacy__lock(&gpu->core->mutex);
+        slot->has_gate = false;
+        damacy__unlock(&gpu->core->mutex);
+    }
+    return !done;
+}
+
+/* ---- the queue of the GPU thread ---- */
+
+/* Queues a unit for the GPU thread. */
+static void damacy__gpu_take(damacy__unit* unit)
+{
+    damacy__gpu* gpu = unit->slot->core->gpu;
+
+    unit->task.context = unit;
+    damacy__lock(&gpu->mutex);
+    damacy__tasks_append(&gpu->queue, &unit->task);
+    damacy__signal(&gpu->wake);
+    damacy__unlock(&gpu->mutex);
+}
+
+/* Units that stood aside and need not any more go before the others. */
+static void damacy__gpu_call_back(damacy__gpu* gpu)
+{
+    for (uint32_t i = 0; i < gpu->core->config.batch_slots; i++) {
+        damacy__slot* slot = &gpu->core->slots[i];
+        if (slot->aside.first && !damacy__gpu_must_wait(gpu, slot)) {
+            damacy__lock(&gpu->mutex);
+            damacy__tasks_prepend(&gpu->queue, &slot->aside);
+            damacy__unlock(&gpu->mutex);
+        }
+    }
+}
+
+static bool damacy__gpu_has_aside(const damacy__gpu* gpu)
+{
+    bool has = false;
+
+    for (uint32_t i = 0; i < gpu->core->config.batch_slots; i++) {
+        has = has || gpu->core->slots[i].aside.first;
+    }
+    return has;
+}
+
+/* The next unit that a wave may take, or NULL; others on the way stand aside. */
+static damacy__unit* damacy__gpu_next(damacy__gpu* gpu)
+{
+    for (;;) {
+        damacy__task* task;
+        damacy__unit* unit;
+        damacy__lock(&gpu->mutex);
+        task = damacy__tasks_take(&gpu->queue);
+        damacy__unlock(&gpu->mutex);
+        if (!task) {
+            return NULL;
+        }
+        unit = (damacy__unit*)task->context;
+        if (!unit->slot->aside.first && !damacy__gpu_must_wait(gpu, unit->slot)) {
+            return unit;
+        }
+        damacy__tasks_append(&unit->slot->aside, task);
+    }
 }
 DAMACY__COLD_END
 
@@ -39337,24 +39497,6 @@ DAMACY__COLD_BEGIN
 
 static void* damacy__gpu_main(void* context);
 
-/* Queues a unit for the GPU thread. */
-static void damacy__gpu_take(damacy__unit* unit)
-{
-    damacy__gpu* gpu = unit->slot->core->gpu;
-
-    damacy__lock(&gpu->mutex);
-    unit->task.next = NULL;
-    unit->task.context = unit;
-    if (gpu->tail) {
-        gpu->tail->next = &unit->task;
-    } else {
-        gpu->head = &unit->task;
-    }
-    gpu->tail = &unit->task;
-    damacy__signal(&gpu->wake);
-    damacy__unlock(&gpu->mutex);
-}
-
 /* Host memory of a unit's bytes goes back. */
 static void damacy__unit_sent(damacy__unit* unit)
 {
@@ -39369,16 +39511,6 @@ static void damacy__unit_sent(damacy__unit* unit)
         damacy__run_release(&slot->read_tasks.items[slot->plan.chunks.items[unit->first].read], 1);
     }
     unit->bytes = NULL;
-}
-
-static void damacy__gpu_fail(damacy__gpu* gpu, const damacy_error* error)
-{
-    if (!gpu->has_failed) {
-        gpu->has_failed = true;
-        gpu->failure = *error;
-        gpu->failed_ns = damacy__now_ns();
-        damacy__core_log(gpu->core, DAMACY_LOG_ERROR, "GPU: %s", error->message);
-    }
 }
 
 /* A unit ends without its voxels. */
@@ -39793,22 +39925,6 @@ static damacy__wave* damacy__gpu_idle_wave(damacy__gpu* gpu)
     return NULL;
 }
 
-static damacy__unit* damacy__gpu_next(damacy__gpu* gpu)
-{
-    damacy__unit* unit = NULL;
-
-    damacy__lock(&gpu->mutex);
-    if (gpu->head) {
-        unit = (damacy__unit*)gpu->head->context;
-        gpu->head = gpu->head->next;
-        if (!gpu->head) {
-            gpu->tail = NULL;
-        }
-    }
-    damacy__unlock(&gpu->mutex);
-    return unit;
-}
-
 /* Gathers units into an idle wave and starts it; *held keeps the unit that did not fit any more. */
 static bool damacy__gpu_gather(damacy__gpu* gpu, damacy__unit** held)
 {
@@ -39818,6 +39934,7 @@ static bool damacy__gpu_gather(damacy__gpu* gpu, damacy__unit** held)
     if (!wave) {
         return false;
     }
+    damacy__gpu_call_back(gpu);
     for (;;) {
         unit = *held ? *held : damacy__gpu_next(gpu);
         *held = NULL;
@@ -39867,15 +39984,15 @@ static bool damacy__gpu_wait(damacy__gpu* gpu, bool has_held)
 
     damacy__lock(&gpu->mutex);
     if (damacy__gpu_is_busy(gpu) || has_held) {
-        if (!gpu->head || !damacy__gpu_idle_wave(gpu)) {
+        if (!gpu->queue.first || !damacy__gpu_idle_wave(gpu)) {
             (void)damacy__condition_wait_until(&gpu->wake, &gpu->mutex, damacy__now_ns() + 20000);
         }
     } else {
-        while (!gpu->head && !gpu->stop) {
+        while (!gpu->queue.first && !gpu->stop) {
             damacy__wait(&gpu->wake, &gpu->mutex);
         }
     }
-    go_on = !gpu->stop || gpu->head || damacy__gpu_is_busy(gpu) || has_held;
+    go_on = !gpu->stop || gpu->queue.first || damacy__gpu_is_busy(gpu) || has_held;
     damacy__unlock(&gpu->mutex);
     return go_on;
 }
@@ -39894,7 +40011,7 @@ static void* damacy__gpu_main(void* context)
     if (!entered) {
         damacy__gpu_fail(gpu, &error);
     }
-    while (damacy__gpu_wait(gpu, held != NULL)) {
+    while (damacy__gpu_wait(gpu, held || damacy__gpu_has_aside(gpu))) {
         damacy__gpu_poll(gpu);
         while (damacy__gpu_gather(gpu, &held)) {
         }

@@ -18,8 +18,14 @@ typedef struct damacy__condition {
 typedef struct damacy__task {
     void (*function)(void* context, uint32_t worker); /* worker: index of the running thread */
     void* context;
-    struct damacy__task* next; /* guarded by the pool's mutex */
+    struct damacy__task* next; /* in the list that holds it */
 } damacy__task;
+
+/* Tasks in line; whoever owns the line guards it. */
+typedef struct damacy__task_list {
+    damacy__task* first;
+    damacy__task* last;
+} damacy__task_list;
 
 typedef struct damacy__pool {
     damacy__alloc* alloc;
@@ -29,11 +35,10 @@ typedef struct damacy__pool {
     char name[12];
     damacy__mutex mutex;
     damacy__condition wake;
-    damacy__task* head[2]; /* guarded by mutex; [0] before [1] */
-    damacy__task* tail[2]; /* guarded by mutex */
-    uint32_t n_started;   /* guarded by mutex: gives each thread its index */
-    uint32_t n_idle;      /* guarded by mutex */
-    bool stop;            /* guarded by mutex: queued jobs still run */
+    damacy__task_list tasks[2]; /* guarded by mutex; [0] before [1] */
+    uint32_t n_started;         /* guarded by mutex: gives each thread its index */
+    uint32_t n_idle;            /* guarded by mutex */
+    bool stop;                  /* guarded by mutex: queued jobs still run */
 } damacy__pool;
 
 enum { DAMACY__URGENT = 0, DAMACY__NORMAL = 1 };
@@ -133,18 +138,54 @@ static damacy_status damacy__thread_start(pthread_t* thread, const char* name,
     return DAMACY_OK;
 }
 
+/* ---- lines of tasks ---- */
+
+static void damacy__tasks_append(damacy__task_list* list, damacy__task* task)
+{
+    task->next = NULL;
+    if (list->last) {
+        list->last->next = task;
+    } else {
+        list->first = task;
+    }
+    list->last = task;
+}
+
+/* The first one, or NULL. */
+static damacy__task* damacy__tasks_take(damacy__task_list* list)
+{
+    damacy__task* task = list->first;
+
+    if (task) {
+        list->first = task->next;
+        if (!list->first) {
+            list->last = NULL;
+        }
+    }
+    return task;
+}
+
+/* Puts all of `before` in front, and leaves that empty. */
+static void damacy__tasks_prepend(damacy__task_list* list, damacy__task_list* before)
+{
+    if (before->first) {
+        before->last->next = list->first;
+        list->first = before->first;
+        list->last = list->last ? list->last : before->last;
+        before->first = before->last = NULL;
+    }
+}
+
+/* ---- the pool ---- */
+
 /* Next job in priority order, or NULL once the pool stops and nothing is queued. Holds the mutex.
  */
 static damacy__task* damacy__pool_take(damacy__pool* pool)
 {
     for (;;) {
         for (int p = 0; p < 2; p++) {
-            damacy__task* job = pool->head[p];
+            damacy__task* job = damacy__tasks_take(&pool->tasks[p]);
             if (job) {
-                pool->head[p] = job->next;
-                if (!job->next) {
-                    pool->tail[p] = NULL;
-                }
                 return job;
             }
         }
@@ -218,13 +259,7 @@ static damacy_status damacy__pool_init(damacy__pool* pool, damacy__alloc* alloc,
 static void damacy__pool_submit(damacy__pool* pool, damacy__task* job, int priority)
 {
     damacy__lock(&pool->mutex);
-    job->next = NULL;
-    if (pool->tail[priority]) {
-        pool->tail[priority]->next = job;
-    } else {
-        pool->head[priority] = job;
-    }
-    pool->tail[priority] = job;
+    damacy__tasks_append(&pool->tasks[priority], job);
     if (pool->n_idle > 0) {
         damacy__signal(&pool->wake);
     }

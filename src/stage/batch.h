@@ -4,7 +4,7 @@
  * as long as the pipeline or another batch of it lives. */
 #pragma once
 #include "stage/core.h"
-#include "stage/gpu.h"
+#include "stage/gpu_gate.h"
 
 static damacy__slot* damacy__batch_slot(damacy__core* core, uint64_t id);
 static void damacy__core_unref(damacy__core* core);

@@ -116,6 +116,7 @@ typedef struct damacy__slot {
     damacy__units chunk_units;
     damacy__units fill_units;
     damacy__unit finish_unit;
+    damacy__task_list aside; /* GPU thread only: units that stand aside */
     uint64_t ready_event; /* GPU: CUevent behind the batch's last work */
     uint64_t gate_stream; /* GPU: CUstream that waits for what its last consumers asked for */
     uint64_t gate_event;  /* GPU: CUevent of that stream */

@@ -119,13 +119,12 @@ typedef struct damacy__gpu {
     bool has_thread;
     damacy__mutex mutex;
     damacy__condition wake;
-    damacy__task* head; /* guarded by mutex: units that wait for a wave */
-    damacy__task* tail;
-    bool stop;            /* guarded by mutex */
-    bool has_failed;      /* GPU thread only: no more work is given to the device */
-    damacy_error failure; /* GPU thread only */
-    uint64_t failed_ns;   /* GPU thread only: when it failed */
-    uint64_t patience_ns; /* constant: for how long what was queued then may go on */
+    damacy__task_list queue; /* guarded by mutex: units that wait for a wave */
+    bool stop;               /* guarded by mutex */
+    bool has_failed;         /* GPU thread only: no more work is given to the device */
+    damacy_error failure;    /* GPU thread only */
+    uint64_t failed_ns;      /* GPU thread only: when it failed */
+    uint64_t patience_ns;    /* constant: for how long what was queued then may go on */
 } damacy__gpu;
 
 static damacy_status damacy__gpu_make_waves(damacy__gpu* gpu, uint64_t slots_size,
@@ -134,6 +133,17 @@ static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot,
                                            damacy_error* err);
 static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot);
 static void damacy__gpu_close(damacy__gpu* gpu);
+
+/* No more work is given to the device. GPU thread only. */
+static void damacy__gpu_fail(damacy__gpu* gpu, const damacy_error* error)
+{
+    if (!gpu->has_failed) {
+        gpu->has_failed = true;
+        gpu->failure = *error;
+        gpu->failed_ns = damacy__now_ns();
+        damacy__core_log(gpu->core, DAMACY_LOG_ERROR, "GPU: %s", error->message);
+    }
+}
 
 /* ---- memory ---- */
 
@@ -319,64 +329,6 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
                      "time: first batch: pinned %.1f ms (aside), device memory %.1f ms",
                      (double)gpu->pin_ns * 1e-6, (double)(damacy__now_ns() - begin) * 1e-6);
     return status;
-}
-
-/* Makes later work of `waiter` wait for what is queued in `stream` now, a stream of any context;
- * the default streams (NULL, 1, 2) are those of the device's context. */
-static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
-                                           damacy__stream stream, damacy_error* err)
-{
-    const damacy__driver* driver = device->driver;
-    damacy__context context = device->context;
-    damacy__event event = NULL;
-    damacy_status status;
-
-    DAMACY__TRY(damacy__device_alive(device, err));
-    if ((uintptr_t)stream > 2) {
-        DAMACY__TRY(damacy__device_check(device, driver->stream_context(stream, &context), err,
-                                         "the consumer's stream (cuStreamGetCtx)"));
-    }
-    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
-                                     "the context of the consumer's stream"));
-    status = damacy__event_open(device, false, &event, err);
-    if (status == DAMACY_OK) {
-        status = damacy__event_record(device, event, stream, err);
-    }
-    if (status == DAMACY_OK) {
-        status = damacy__stream_await(device, waiter, event, err);
-    }
-    damacy__device_leave(device);
-    damacy__event_close(device, event); /* what waits for it keeps it */
-    return status;
-}
-
-/* Makes a slot wait for an event of a consumer's, or for what is queued in a consumer's stream now.
- * Gates of one slot add up, and hold up no other slot. */
-static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void* event,
-                                      void* stream, damacy_error* err)
-{
-    damacy__stream const gate = (damacy__stream)(uintptr_t)slot->gate_stream;
-
-    return event ? damacy__stream_await(&gpu->device, gate, (damacy__event)event, err)
-                 : damacy__stream_follow(&gpu->device, gate, (damacy__stream)stream, err);
-}
-
-/* Makes a stream of ours wait for all gates of a slot that was free and is used again. */
-static damacy_status damacy__gpu_pass_gates(damacy__gpu* gpu, damacy__slot* slot,
-                                            damacy__stream stream, damacy_error* err)
-{
-    damacy__event const event = (damacy__event)(uintptr_t)slot->gate_event;
-    bool has_gate;
-
-    damacy__lock(&gpu->core->mutex);
-    has_gate = slot->has_gate;
-    damacy__unlock(&gpu->core->mutex);
-    if (!has_gate) {
-        return DAMACY_OK;
-    }
-    DAMACY__TRY(damacy__event_record(&gpu->device, event,
-                                     (damacy__stream)(uintptr_t)slot->gate_stream, err));
-    return damacy__stream_await(&gpu->device, stream, event, err);
 }
 
 /* ---- closing ---- */

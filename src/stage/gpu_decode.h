@@ -1,6 +1,7 @@
 /* The launches of one wave: its tables sent, its chunks decoded, its list of copies run. All are
  * queued on streams without waiting. */
 #pragma once
+#include "stage/gpu_gate.h"
 #include "stage/gpu_gather.h"
 
 /* Sends the counts of jobs and what is used of their tables. */

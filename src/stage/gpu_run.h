@@ -10,24 +10,6 @@
 
 static void* damacy__gpu_main(void* context);
 
-/* Queues a unit for the GPU thread. */
-static void damacy__gpu_take(damacy__unit* unit)
-{
-    damacy__gpu* gpu = unit->slot->core->gpu;
-
-    damacy__lock(&gpu->mutex);
-    unit->task.next = NULL;
-    unit->task.context = unit;
-    if (gpu->tail) {
-        gpu->tail->next = &unit->task;
-    } else {
-        gpu->head = &unit->task;
-    }
-    gpu->tail = &unit->task;
-    damacy__signal(&gpu->wake);
-    damacy__unlock(&gpu->mutex);
-}
-
 /* Host memory of a unit's bytes goes back. */
 static void damacy__unit_sent(damacy__unit* unit)
 {
@@ -42,16 +24,6 @@ static void damacy__unit_sent(damacy__unit* unit)
         damacy__run_release(&slot->read_tasks.items[slot->plan.chunks.items[unit->first].read], 1);
     }
     unit->bytes = NULL;
-}
-
-static void damacy__gpu_fail(damacy__gpu* gpu, const damacy_error* error)
-{
-    if (!gpu->has_failed) {
-        gpu->has_failed = true;
-        gpu->failure = *error;
-        gpu->failed_ns = damacy__now_ns();
-        damacy__core_log(gpu->core, DAMACY_LOG_ERROR, "GPU: %s", error->message);
-    }
 }
 
 /* A unit ends without its voxels. */
@@ -466,22 +438,6 @@ static damacy__wave* damacy__gpu_idle_wave(damacy__gpu* gpu)
     return NULL;
 }
 
-static damacy__unit* damacy__gpu_next(damacy__gpu* gpu)
-{
-    damacy__unit* unit = NULL;
-
-    damacy__lock(&gpu->mutex);
-    if (gpu->head) {
-        unit = (damacy__unit*)gpu->head->context;
-        gpu->head = gpu->head->next;
-        if (!gpu->head) {
-            gpu->tail = NULL;
-        }
-    }
-    damacy__unlock(&gpu->mutex);
-    return unit;
-}
-
 /* Gathers units into an idle wave and starts it; *held keeps the unit that did not fit any more. */
 static bool damacy__gpu_gather(damacy__gpu* gpu, damacy__unit** held)
 {
@@ -491,6 +447,7 @@ static bool damacy__gpu_gather(damacy__gpu* gpu, damacy__unit** held)
     if (!wave) {
         return false;
     }
+    damacy__gpu_call_back(gpu);
     for (;;) {
         unit = *held ? *held : damacy__gpu_next(gpu);
         *held = NULL;
@@ -540,15 +497,15 @@ static bool damacy__gpu_wait(damacy__gpu* gpu, bool has_held)
 
     damacy__lock(&gpu->mutex);
     if (damacy__gpu_is_busy(gpu) || has_held) {
-        if (!gpu->head || !damacy__gpu_idle_wave(gpu)) {
+        if (!gpu->queue.first || !damacy__gpu_idle_wave(gpu)) {
             (void)damacy__condition_wait_until(&gpu->wake, &gpu->mutex, damacy__now_ns() + 20000);
         }
     } else {
-        while (!gpu->head && !gpu->stop) {
+        while (!gpu->queue.first && !gpu->stop) {
             damacy__wait(&gpu->wake, &gpu->mutex);
         }
     }
-    go_on = !gpu->stop || gpu->head || damacy__gpu_is_busy(gpu) || has_held;
+    go_on = !gpu->stop || gpu->queue.first || damacy__gpu_is_busy(gpu) || has_held;
     damacy__unlock(&gpu->mutex);
     return go_on;
 }
@@ -567,7 +524,7 @@ static void* damacy__gpu_main(void* context)
     if (!entered) {
         damacy__gpu_fail(gpu, &error);
     }
-    while (damacy__gpu_wait(gpu, held != NULL)) {
+    while (damacy__gpu_wait(gpu, held || damacy__gpu_has_aside(gpu))) {
         damacy__gpu_poll(gpu);
         while (damacy__gpu_gather(gpu, &held)) {
         }

@@ -32,7 +32,8 @@ typedef struct mem_store {
     unsigned delay_us; /* of every read; atomic */
     pthread_mutex_t mutex;
     pthread_cond_t resume;
-    int paused;    /* reads of keys with "/c/" wait */
+    int paused;             /* reads of keys with "/c/" wait, */
+    const char* paused_uri; /* of all arrays, or of this one alone */
     int n_waiting; /* such reads; atomic */
 } mem_store;
 
@@ -126,7 +127,8 @@ static damacy_status mem_read_at(void* user, void* object, uint64_t offset, void
     damacy_status status = DAMACY_OK;
 
     pthread_mutex_lock(&m->mutex);
-    while (m->paused && strstr(o->key, "/c/")) {
+    while (m->paused && strstr(o->key, "/c/") &&
+           (!m->paused_uri || strncmp(o->key, m->paused_uri, strlen(m->paused_uri)) == 0)) {
         __atomic_add_fetch(&m->n_waiting, 1, __ATOMIC_RELEASE);
         pthread_cond_wait(&m->resume, &m->mutex);
         __atomic_sub_fetch(&m->n_waiting, 1, __ATOMIC_RELAXED);

@@ -384,6 +384,123 @@ TEST(batch_without_one_good_sample_waits_for_the_gate_before_it_is_filled)
     check_no_leftovers(s);
 }
 
+// Waits until the device has been given nothing for a while.
+static void wait_for_launches()
+{
+    fake_counts before, now;
+    int quiet = 0;
+    fake_count(&before);
+    while (quiet < 20) {
+        usleep(5000);
+        fake_count(&now);
+        quiet = now.n_launches == before.n_launches ? quiet + 1 : 0;
+        before = now;
+    }
+}
+
+// Batch 1 waits for its bytes, batch 2 for a gate of slot 0, which a consumer's stream holds.
+struct held_slot {
+    scene s{4};
+    latch l;
+    damacy* d = NULL;
+    damacy__context context = NULL;
+    damacy__stream stream = NULL;
+    explicit held_slot(bool is_bad)
+    {
+        s.config.on_error = DAMACY_ON_ERROR_FILL;
+        s.config.samples_per_batch = 1;
+        s.config.batch_slots = 2;
+        if (is_bad) {
+            s.samples[2].box[0].begin += 1000;
+            s.samples[2].box[0].end += 1000;
+        }
+        s.store->paused_uri = s.samples[1].uri;
+        mem_pause(s.store, 1);
+        d = create(s);
+        push_all(s, d);
+        const damacy_batch first = pop(s, d);
+        CHECK_EQ(wait_for(info_of(first)), 0);
+        while (__atomic_load_n(&s.store->n_waiting, __ATOMIC_ACQUIRE) == 0) // batch 1 has slot 1
+            usleep(100);
+        context = primary_context();
+        stream = open_stream(context);
+        hold_stream(context, stream, &l);
+        give_back(first, BY_STREAM, context, stream);
+        wait_for_launches(); // of batch 2, if any
+        fake_exempt(0);
+    }
+    void end()
+    {
+        fake_exempt(1);
+        close_stream(context, stream);
+        fake::primary_release(0);
+        damacy_destroy(d);
+        check_no_leftovers(s);
+    }
+};
+
+TEST(batch_waits_for_no_gate_of_a_later_one)
+{
+    for (const bool is_bad : {false, true}) { // the later one has chunks, or is filled
+        held_slot h(is_bad);
+        scene& s = h.s;
+        mem_pause(s.store, 0);
+        const damacy_batch second = pop(s, h.d);
+        CHECK_EQ(wait_for(info_of(second)), 0);
+        CHECK_EQ(n_wrong(s, second, info_of(second)), 0);
+        CHECK_EQ(damacy_release(second), DAMACY_OK);
+        h.l.open();
+        for (int i = 2; i < 4; i++) {
+            const damacy_batch batch = pop(s, h.d);
+            CHECK_EQ(wait_for(info_of(batch)), 0);
+            CHECK_EQ(info_of(batch).n_failed, is_bad && i == 2);
+            CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
+            CHECK_EQ(damacy_release(batch), DAMACY_OK);
+        }
+        h.end();
+    }
+}
+
+TEST(batch_that_waits_for_a_gate_ends_with_the_device)
+{
+    for (const bool is_bad : {false, true}) {
+        held_slot h(is_bad);
+        scene& s = h.s;
+        damacy_batch batch;
+        damacy_status status;
+        fake_fail("event_query", 0, 400); // asked of the gate, as no wave is under way
+        while (fake_failures_left() != 0)
+            usleep(100);
+        mem_pause(s.store, 0);
+        do {
+            status = damacy_pop_timeout(h.d, UINT64_C(60000000000), &batch, &s.err);
+            if (status == DAMACY_OK) {
+                CHECK_EQ(info_of(batch).n_failed, 1);
+                CHECK_EQ(damacy_release(batch), DAMACY_OK);
+            }
+        } while (status == DAMACY_OK);
+        CHECK_EQ(status, DAMACY_CUDA);
+        h.l.open();
+        h.end();
+    }
+}
+
+TEST(batch_that_waits_for_a_gate_is_given_up_by_destroy)
+{
+    for (const bool is_bad : {false, true}) {
+        held_slot h(is_bad);
+        mem_pause(h.s.store, 0);
+        std::thread opener([&] {
+            usleep(20000); // destroy may wait for what is queued
+            h.l.open();
+        });
+        damacy_destroy(h.d);
+        opener.join();
+        h.d = NULL;
+        h.end();
+    }
+}
+
 // ---- DLPack ----
 
 TEST(tensor_is_ordered_after_the_batch_on_every_kind_of_stream)
