@@ -34935,6 +34935,17 @@ static void damacy__core_tell(damacy__core* core, const damacy_error* error, uin
                      error->uri, error->chunk, error->message);
 }
 
+/* Whether consumers of the batch before may still read a slot. */
+static bool damacy__slot_has_gate(const damacy__slot* slot)
+{
+    bool has_gate;
+
+    damacy__lock(&slot->core->mutex);
+    has_gate = slot->has_gate;
+    damacy__unlock(&slot->core->mutex);
+    return has_gate;
+}
+
 /* Marks a sample as failed; the first error of a sample is kept. */
 static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t crop,
                               const damacy_error* error)
@@ -35576,6 +35587,8 @@ static void damacy__run_chunk_arrived(damacy__read_task* task, uint32_t chunk)
         damacy__run_chunk_fail(slot, chunk, &error);
         damacy__run_release(task, 1);
         damacy__run_done(slot, 1);
+    } else if (unit->kind == DAMACY__UNIT_HOST && damacy__slot_has_gate(slot)) {
+        damacy__gpu_take(unit); /* which passes it on when it need not stand aside */
     } else if (unit->kind == DAMACY__UNIT_HOST) {
         damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
     } else {
@@ -37295,8 +37308,8 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     return damacy__zstd_join(run, err);
 }
 
-/* Warps that verify checksums: of a job each as long as its chain limits them, then of 8, which need
- * more time a chain and fewer instructions. */
+/* Warps that verify checksums: of a job each as long as its chain limits them, then of 8, which
+ * need more time a chain and fewer instructions. */
 static uint64_t damacy__zstd_finish_grid(const damacy__zstd_pass* run)
 {
     const uint64_t most = 16ull * run->device->n_multiprocessors;
@@ -38828,8 +38841,8 @@ DAMACY__COLD_BEGIN
  * All waves share one stream. What waits there for a gate holds up whatever is queued behind it, so
  * units of a batch with a gate stand aside until every earlier batch has been made: a consumer may
  * need one of those before it lets the gate open. Later batches cannot be popped before anyway.
- * What the host decoded for such units keeps its space: where that takes all of it, an earlier
- * batch that needs some, too, does wait for the gate. */
+ * The host does not decode for them either, as what it decoded would keep space that an earlier
+ * batch may need; their bytes keep no space of those, whose reads have been issued before. */
 
 /* Makes later work of `waiter` wait for what is queued in `stream` now, a stream of any context;
  * the default streams (NULL, 1, 2) are those of the device's context. */
@@ -38873,21 +38886,11 @@ static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void
                                 err);
 }
 
-static bool damacy__gpu_has_gate(damacy__gpu* gpu, const damacy__slot* slot)
-{
-    bool has_gate;
-
-    damacy__lock(&gpu->core->mutex);
-    has_gate = slot->has_gate;
-    damacy__unlock(&gpu->core->mutex);
-    return has_gate;
-}
-
 /* Makes a stream of ours wait for all gates of a slot that was free and is used again. */
 static damacy_status damacy__gpu_pass_gates(damacy__gpu* gpu, damacy__slot* slot,
                                             damacy__stream stream, damacy_error* err)
 {
-    return damacy__gpu_has_gate(gpu, slot)
+    return damacy__slot_has_gate(slot)
                ? damacy__stream_await(&gpu->device, stream,
                                       (damacy__event)(uintptr_t)slot->gate_event, err)
                : DAMACY_OK;
@@ -38914,7 +38917,7 @@ static bool damacy__gpu_must_wait(damacy__gpu* gpu, damacy__slot* slot)
     damacy_error error;
     bool done = false;
 
-    if (gpu->has_failed || !damacy__gpu_has_gate(gpu, slot) || !damacy__gpu_is_behind(gpu, slot)) {
+    if (gpu->has_failed || !damacy__slot_has_gate(slot) || !damacy__gpu_is_behind(gpu, slot)) {
         return false;
     }
     memset(&error, 0, sizeof error);
@@ -38970,7 +38973,7 @@ static bool damacy__gpu_has_aside(const damacy__gpu* gpu)
     return has;
 }
 
-/* The next unit that a wave may take, or NULL; others on the way stand aside. */
+/* The next unit that a wave may take, or NULL; on the way others stand aside or go to the host. */
 static damacy__unit* damacy__gpu_next(damacy__gpu* gpu)
 {
     for (;;) {
@@ -38983,10 +38986,13 @@ static damacy__unit* damacy__gpu_next(damacy__gpu* gpu)
             return NULL;
         }
         unit = (damacy__unit*)task->context;
-        if (!unit->slot->aside.first && !damacy__gpu_must_wait(gpu, unit->slot)) {
+        if (unit->slot->aside.first || damacy__gpu_must_wait(gpu, unit->slot)) {
+            damacy__tasks_append(&unit->slot->aside, task);
+        } else if (unit->kind == DAMACY__UNIT_HOST) {
+            damacy__pool_submit(&gpu->core->workers, task, DAMACY__NORMAL);
+        } else {
             return unit;
         }
-        damacy__tasks_append(&unit->slot->aside, task);
     }
 }
 DAMACY__COLD_END

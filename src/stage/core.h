@@ -268,6 +268,17 @@ static void damacy__core_tell(damacy__core* core, const damacy_error* error, uin
                      error->uri, error->chunk, error->message);
 }
 
+/* Whether consumers of the batch before may still read a slot. */
+static bool damacy__slot_has_gate(const damacy__slot* slot)
+{
+    bool has_gate;
+
+    damacy__lock(&slot->core->mutex);
+    has_gate = slot->has_gate;
+    damacy__unlock(&slot->core->mutex);
+    return has_gate;
+}
+
 /* Marks a sample as failed; the first error of a sample is kept. */
 static void damacy__crop_fail(damacy__core* core, damacy__slot* slot, uint32_t crop,
                               const damacy_error* error)

@@ -5,8 +5,8 @@
  * All waves share one stream. What waits there for a gate holds up whatever is queued behind it, so
  * units of a batch with a gate stand aside until every earlier batch has been made: a consumer may
  * need one of those before it lets the gate open. Later batches cannot be popped before anyway.
- * What the host decoded for such units keeps its space: where that takes all of it, an earlier
- * batch that needs some, too, does wait for the gate. */
+ * The host does not decode for them either, as what it decoded would keep space that an earlier
+ * batch may need; their bytes keep no space of those, whose reads have been issued before. */
 #pragma once
 #include "stage/gpu.h"
 
@@ -52,21 +52,11 @@ static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void
                                 err);
 }
 
-static bool damacy__gpu_has_gate(damacy__gpu* gpu, const damacy__slot* slot)
-{
-    bool has_gate;
-
-    damacy__lock(&gpu->core->mutex);
-    has_gate = slot->has_gate;
-    damacy__unlock(&gpu->core->mutex);
-    return has_gate;
-}
-
 /* Makes a stream of ours wait for all gates of a slot that was free and is used again. */
 static damacy_status damacy__gpu_pass_gates(damacy__gpu* gpu, damacy__slot* slot,
                                             damacy__stream stream, damacy_error* err)
 {
-    return damacy__gpu_has_gate(gpu, slot)
+    return damacy__slot_has_gate(slot)
                ? damacy__stream_await(&gpu->device, stream,
                                       (damacy__event)(uintptr_t)slot->gate_event, err)
                : DAMACY_OK;
@@ -93,7 +83,7 @@ static bool damacy__gpu_must_wait(damacy__gpu* gpu, damacy__slot* slot)
     damacy_error error;
     bool done = false;
 
-    if (gpu->has_failed || !damacy__gpu_has_gate(gpu, slot) || !damacy__gpu_is_behind(gpu, slot)) {
+    if (gpu->has_failed || !damacy__slot_has_gate(slot) || !damacy__gpu_is_behind(gpu, slot)) {
         return false;
     }
     memset(&error, 0, sizeof error);
@@ -149,7 +139,7 @@ static bool damacy__gpu_has_aside(const damacy__gpu* gpu)
     return has;
 }
 
-/* The next unit that a wave may take, or NULL; others on the way stand aside. */
+/* The next unit that a wave may take, or NULL; on the way others stand aside or go to the host. */
 static damacy__unit* damacy__gpu_next(damacy__gpu* gpu)
 {
     for (;;) {
@@ -162,9 +152,12 @@ static damacy__unit* damacy__gpu_next(damacy__gpu* gpu)
             return NULL;
         }
         unit = (damacy__unit*)task->context;
-        if (!unit->slot->aside.first && !damacy__gpu_must_wait(gpu, unit->slot)) {
+        if (unit->slot->aside.first || damacy__gpu_must_wait(gpu, unit->slot)) {
+            damacy__tasks_append(&unit->slot->aside, task);
+        } else if (unit->kind == DAMACY__UNIT_HOST) {
+            damacy__pool_submit(&gpu->core->workers, task, DAMACY__NORMAL);
+        } else {
             return unit;
         }
-        damacy__tasks_append(&unit->slot->aside, task);
     }
 }

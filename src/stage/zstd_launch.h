@@ -469,8 +469,8 @@ static damacy_status damacy__zstd_launch_execute(damacy__zstd_pass* run, damacy_
     return damacy__zstd_join(run, err);
 }
 
-/* Warps that verify checksums: of a job each as long as its chain limits them, then of 8, which need
- * more time a chain and fewer instructions. */
+/* Warps that verify checksums: of a job each as long as its chain limits them, then of 8, which
+ * need more time a chain and fewer instructions. */
 static uint64_t damacy__zstd_finish_grid(const damacy__zstd_pass* run)
 {
     const uint64_t most = 16ull * run->device->n_multiprocessors;

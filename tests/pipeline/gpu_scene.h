@@ -94,15 +94,16 @@ static std::vector<uint8_t> compressed(const way& w, const uint8_t* raw, size_t 
 }
 
 // Writes an array in its way.
-static mem_array put_way(mem_store* m, const way& w, uint32_t seed)
+static mem_array put_way(mem_store* m, const way& w, uint32_t seed, int extent = EXTENT,
+                         int chunk = CHUNK)
 {
     mem_array a;
     memset(&a, 0, sizeof a);
     a.uri = w.uri;
     a.rank = 3;
     for (int i = 0; i < 3; i++) {
-        a.shape[i] = EXTENT;
-        a.chunk[i] = CHUNK;
+        a.shape[i] = extent;
+        a.chunk[i] = chunk;
     }
     a.data_type = w.data_type;
     a.item_size = w.item_size;

@@ -398,6 +398,10 @@ static void wait_for_launches()
     }
 }
 
+// What batch 2 is made of: chunks that the device decodes, nothing, so that it is filled, or more
+// chunks that the host decodes than there is space for, as of batch 1.
+enum { ON_DEVICE, FILLED, ON_HOST };
+
 // Batch 1 waits for its bytes, batch 2 for a gate of slot 0, which a consumer's stream holds.
 struct held_slot {
     scene s{4};
@@ -405,14 +409,23 @@ struct held_slot {
     damacy* d = NULL;
     damacy__context context = NULL;
     damacy__stream stream = NULL;
-    explicit held_slot(bool is_bad)
+    explicit held_slot(int kind)
     {
         s.config.on_error = DAMACY_ON_ERROR_FILL;
         s.config.samples_per_batch = 1;
         s.config.batch_slots = 2;
-        if (is_bad) {
+        if (kind == FILLED) {
             s.samples[2].box[0].begin += 1000;
             s.samples[2].box[0].end += 1000;
+        }
+        for (int i = 1; i < 3 && kind == ON_HOST; i++) {
+            const int chunk = 52; // 275 KiB; a quarter of the host's bytes is for eight
+            way w = ways[6];
+            w.uri = i == 1 ? "one.zarr" : "two.zarr";
+            s.arrays[i] = put_way(s.store, w, (uint32_t)i, 2 * chunk, chunk);
+            s.samples[i] = mem_sample(&s.arrays[i], chunk - 5, chunk - 5, chunk - 5, CROP);
+            s.config.max_host_bytes = 8u << 20;
+            s.config.io_threads = 10; // eight of them wait
         }
         s.store->paused_uri = s.samples[1].uri;
         mem_pause(s.store, 1);
@@ -441,8 +454,8 @@ struct held_slot {
 
 TEST(batch_waits_for_no_gate_of_a_later_one)
 {
-    for (const bool is_bad : {false, true}) { // the later one has chunks, or is filled
-        held_slot h(is_bad);
+    for (const int kind : {(int)ON_DEVICE, (int)FILLED, (int)ON_HOST}) {
+        held_slot h(kind);
         scene& s = h.s;
         mem_pause(s.store, 0);
         const damacy_batch second = pop(s, h.d);
@@ -453,7 +466,7 @@ TEST(batch_waits_for_no_gate_of_a_later_one)
         for (int i = 2; i < 4; i++) {
             const damacy_batch batch = pop(s, h.d);
             CHECK_EQ(wait_for(info_of(batch)), 0);
-            CHECK_EQ(info_of(batch).n_failed, is_bad && i == 2);
+            CHECK_EQ(info_of(batch).n_failed, kind == FILLED && i == 2);
             CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
             CHECK_EQ(damacy_release(batch), DAMACY_OK);
         }
@@ -463,8 +476,8 @@ TEST(batch_waits_for_no_gate_of_a_later_one)
 
 TEST(batch_that_waits_for_a_gate_ends_with_the_device)
 {
-    for (const bool is_bad : {false, true}) {
-        held_slot h(is_bad);
+    for (const int kind : {(int)ON_DEVICE, (int)FILLED, (int)ON_HOST}) {
+        held_slot h(kind);
         scene& s = h.s;
         damacy_batch batch;
         damacy_status status;
@@ -487,8 +500,8 @@ TEST(batch_that_waits_for_a_gate_ends_with_the_device)
 
 TEST(batch_that_waits_for_a_gate_is_given_up_by_destroy)
 {
-    for (const bool is_bad : {false, true}) {
-        held_slot h(is_bad);
+    for (const int kind : {(int)ON_DEVICE, (int)FILLED, (int)ON_HOST}) {
+        held_slot h(kind);
         mem_pause(h.s.store, 0);
         std::thread opener([&] {
             usleep(20000); // destroy may wait for what is queued
