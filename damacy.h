@@ -367,7 +367,7 @@ typedef struct damacy_batch_info_t {
     int64_t shape[DAMACY_MAX_RANK + 1];
     uint64_t id;        /* 0, 1, 2, ... in delivery order */
     uint32_t n_failed;  /* samples whose status is not OK */
-    void* ready_stream; /* CUstream on which the batch is made; NULL on the CPU */
+    void* ready_stream; /* CUstream on which batches are made, later ones too; NULL on the CPU */
     void* ready_event;  /* CUevent: the voxels are valid after it; NULL on the CPU */
 } damacy_batch_info_t;
 
@@ -34787,7 +34787,8 @@ typedef struct damacy__slot {
     uint64_t ready_event; /* GPU: CUevent behind the batch's last work */
     uint64_t gate_stream; /* GPU: CUstream that waits for what its last consumers asked for */
     uint64_t gate_event;  /* GPU: CUevent of that stream */
-    bool has_gate;        /* the next batch here waits; guarded by core.mutex */
+    bool has_gate;        /* atomic: the next batch here waits; changes under core.mutex */
+    bool has_passed;      /* GPU thread only: something of that batch is queued behind the gate */
     uint64_t n_released;  /* when it was, in releases of the pipeline; guarded by core.mutex */
     uint64_t next_read;   /* scheduler only: reads that have been issued */
     uint64_t n_pending;   /* atomic: tasks that must end before the batch is ready */
@@ -34935,15 +34936,10 @@ static void damacy__core_tell(damacy__core* core, const damacy_error* error, uin
                      error->uri, error->chunk, error->message);
 }
 
-/* Whether consumers of the batch before may still read a slot. */
+/* Whether consumers of the batch before may still read a slot in which one is made. */
 static bool damacy__slot_has_gate(const damacy__slot* slot)
 {
-    bool has_gate;
-
-    damacy__lock(&slot->core->mutex);
-    has_gate = slot->has_gate;
-    damacy__unlock(&slot->core->mutex);
-    return has_gate;
+    return __atomic_load_n(&slot->has_gate, __ATOMIC_RELAXED);
 }
 
 /* Marks a sample as failed; the first error of a sample is kept. */
@@ -38890,10 +38886,21 @@ static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void
 static damacy_status damacy__gpu_pass_gates(damacy__gpu* gpu, damacy__slot* slot,
                                             damacy__stream stream, damacy_error* err)
 {
-    return damacy__slot_has_gate(slot)
-               ? damacy__stream_await(&gpu->device, stream,
-                                      (damacy__event)(uintptr_t)slot->gate_event, err)
-               : DAMACY_OK;
+    if (!damacy__slot_has_gate(slot)) {
+        return DAMACY_OK;
+    }
+    slot->has_passed = true;
+    return damacy__stream_await(&gpu->device, stream, (damacy__event)(uintptr_t)slot->gate_event,
+                                err);
+}
+
+/* The slot's batch waits for no gate any more: all that it writes is behind it, or it is open. */
+static void damacy__gpu_drop_gate(damacy__gpu* gpu, damacy__slot* slot)
+{
+    damacy__lock(&gpu->core->mutex);
+    __atomic_store_n(&slot->has_gate, false, __ATOMIC_RELAXED);
+    damacy__unlock(&gpu->core->mutex);
+    slot->has_passed = false;
 }
 
 /* Whether a batch that is still made comes before that of a slot. */
@@ -38929,9 +38936,7 @@ static bool damacy__gpu_must_wait(damacy__gpu* gpu, damacy__slot* slot)
         return false;
     }
     if (done) {
-        damacy__lock(&gpu->core->mutex);
-        slot->has_gate = false;
-        damacy__unlock(&gpu->core->mutex);
+        damacy__gpu_drop_gate(gpu, slot);
     }
     return !done;
 }
@@ -39849,6 +39854,8 @@ static bool damacy__gpu_needs_repair(const damacy__gpu* gpu, const damacy__slot*
 static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy__wave* wave)
 {
     const damacy_on_error policy = gpu->core->config.on_error;
+    /* Its waves have ended; those of later batches may be queued on the stream of all. */
+    damacy__stream behind = (damacy__stream)(uintptr_t)slot->gate_stream;
     damacy_error error;
     damacy_status status = DAMACY_OK;
 
@@ -39863,10 +39870,11 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy
     }
     if (damacy__gpu_needs_repair(gpu, slot)) {
         status = damacy__gpu_repair(gpu, slot, wave, &error);
+        behind = gpu->stream;
     }
     if (!gpu->has_failed && status == DAMACY_OK) {
         status = damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event,
-                                      gpu->stream, &error);
+                                      behind, &error);
     }
     if (status != DAMACY_OK) {
         damacy__gpu_fail(gpu, &error);
@@ -39882,9 +39890,9 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy
         }
         damacy__unlock(&gpu->core->mutex);
     }
-    damacy__lock(&gpu->core->mutex);
-    slot->has_gate = false; /* every wave of this batch has waited for it */
-    damacy__unlock(&gpu->core->mutex);
+    if (slot->has_passed) { /* else nothing was written, and the next batch waits as this one */
+        damacy__gpu_drop_gate(gpu, slot);
+    }
     damacy__slot_publish(slot);
 }
 
@@ -40334,7 +40342,7 @@ static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* s
     }
     if (status == DAMACY_OK) {
         damacy__lock(&core->mutex);
-        slot->has_gate = true;
+        __atomic_store_n(&slot->has_gate, true, __ATOMIC_RELAXED);
         damacy__unlock(&core->mutex);
     }
     (void)damacy__batch_drop(batch, false);

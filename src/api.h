@@ -359,7 +359,7 @@ typedef struct damacy_batch_info_t {
     int64_t shape[DAMACY_MAX_RANK + 1];
     uint64_t id;        /* 0, 1, 2, ... in delivery order */
     uint32_t n_failed;  /* samples whose status is not OK */
-    void* ready_stream; /* CUstream on which the batch is made; NULL on the CPU */
+    void* ready_stream; /* CUstream on which batches are made, later ones too; NULL on the CPU */
     void* ready_event;  /* CUevent: the voxels are valid after it; NULL on the CPU */
 } damacy_batch_info_t;
 

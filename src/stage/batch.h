@@ -130,7 +130,7 @@ static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* s
     }
     if (status == DAMACY_OK) {
         damacy__lock(&core->mutex);
-        slot->has_gate = true;
+        __atomic_store_n(&slot->has_gate, true, __ATOMIC_RELAXED);
         damacy__unlock(&core->mutex);
     }
     (void)damacy__batch_drop(batch, false);

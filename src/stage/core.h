@@ -120,7 +120,8 @@ typedef struct damacy__slot {
     uint64_t ready_event; /* GPU: CUevent behind the batch's last work */
     uint64_t gate_stream; /* GPU: CUstream that waits for what its last consumers asked for */
     uint64_t gate_event;  /* GPU: CUevent of that stream */
-    bool has_gate;        /* the next batch here waits; guarded by core.mutex */
+    bool has_gate;        /* atomic: the next batch here waits; changes under core.mutex */
+    bool has_passed;      /* GPU thread only: something of that batch is queued behind the gate */
     uint64_t n_released;  /* when it was, in releases of the pipeline; guarded by core.mutex */
     uint64_t next_read;   /* scheduler only: reads that have been issued */
     uint64_t n_pending;   /* atomic: tasks that must end before the batch is ready */
@@ -268,15 +269,10 @@ static void damacy__core_tell(damacy__core* core, const damacy_error* error, uin
                      error->uri, error->chunk, error->message);
 }
 
-/* Whether consumers of the batch before may still read a slot. */
+/* Whether consumers of the batch before may still read a slot in which one is made. */
 static bool damacy__slot_has_gate(const damacy__slot* slot)
 {
-    bool has_gate;
-
-    damacy__lock(&slot->core->mutex);
-    has_gate = slot->has_gate;
-    damacy__unlock(&slot->core->mutex);
-    return has_gate;
+    return __atomic_load_n(&slot->has_gate, __ATOMIC_RELAXED);
 }
 
 /* Marks a sample as failed; the first error of a sample is kept. */

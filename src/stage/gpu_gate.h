@@ -56,10 +56,21 @@ static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void
 static damacy_status damacy__gpu_pass_gates(damacy__gpu* gpu, damacy__slot* slot,
                                             damacy__stream stream, damacy_error* err)
 {
-    return damacy__slot_has_gate(slot)
-               ? damacy__stream_await(&gpu->device, stream,
-                                      (damacy__event)(uintptr_t)slot->gate_event, err)
-               : DAMACY_OK;
+    if (!damacy__slot_has_gate(slot)) {
+        return DAMACY_OK;
+    }
+    slot->has_passed = true;
+    return damacy__stream_await(&gpu->device, stream, (damacy__event)(uintptr_t)slot->gate_event,
+                                err);
+}
+
+/* The slot's batch waits for no gate any more: all that it writes is behind it, or it is open. */
+static void damacy__gpu_drop_gate(damacy__gpu* gpu, damacy__slot* slot)
+{
+    damacy__lock(&gpu->core->mutex);
+    __atomic_store_n(&slot->has_gate, false, __ATOMIC_RELAXED);
+    damacy__unlock(&gpu->core->mutex);
+    slot->has_passed = false;
 }
 
 /* Whether a batch that is still made comes before that of a slot. */
@@ -95,9 +106,7 @@ static bool damacy__gpu_must_wait(damacy__gpu* gpu, damacy__slot* slot)
         return false;
     }
     if (done) {
-        damacy__lock(&gpu->core->mutex);
-        slot->has_gate = false;
-        damacy__unlock(&gpu->core->mutex);
+        damacy__gpu_drop_gate(gpu, slot);
     }
     return !done;
 }

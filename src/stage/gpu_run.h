@@ -356,6 +356,8 @@ static bool damacy__gpu_needs_repair(const damacy__gpu* gpu, const damacy__slot*
 static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy__wave* wave)
 {
     const damacy_on_error policy = gpu->core->config.on_error;
+    /* Its waves have ended; those of later batches may be queued on the stream of all. */
+    damacy__stream behind = (damacy__stream)(uintptr_t)slot->gate_stream;
     damacy_error error;
     damacy_status status = DAMACY_OK;
 
@@ -370,10 +372,11 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy
     }
     if (damacy__gpu_needs_repair(gpu, slot)) {
         status = damacy__gpu_repair(gpu, slot, wave, &error);
+        behind = gpu->stream;
     }
     if (!gpu->has_failed && status == DAMACY_OK) {
         status = damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event,
-                                      gpu->stream, &error);
+                                      behind, &error);
     }
     if (status != DAMACY_OK) {
         damacy__gpu_fail(gpu, &error);
@@ -389,9 +392,9 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy
         }
         damacy__unlock(&gpu->core->mutex);
     }
-    damacy__lock(&gpu->core->mutex);
-    slot->has_gate = false; /* every wave of this batch has waited for it */
-    damacy__unlock(&gpu->core->mutex);
+    if (slot->has_passed) { /* else nothing was written, and the next batch waits as this one */
+        damacy__gpu_drop_gate(gpu, slot);
+    }
     damacy__slot_publish(slot);
 }
 

@@ -503,6 +503,88 @@ TEST(events_of_a_foreign_stream_hold_the_slot_under_load)
     mem_free(m);
 }
 
+/* Holds a stream until the flag is set. */
+static void hold(void* user)
+{
+    while (!__atomic_load_n((int*)user, __ATOMIC_ACQUIRE)) {
+        dawdle(NULL);
+    }
+}
+
+/* A batch on its way to a consumer that waits at most 20 s; the voxels are looked at. */
+static damacy_batch pop_good(damacy* d, const scene* s, const damacy_sample* sample)
+{
+    static uint8_t voxels[64 * 64 * 64 * 2];
+    damacy_batch batch = {NULL, 0};
+    damacy_error err;
+
+    CHECK_EQ(damacy_pop_timeout(d, UINT64_C(20000000000), &batch, &err), DAMACY_OK);
+    CHECK_EQ(damacy_batch_read(batch, voxels, sizeof voxels, &err), DAMACY_OK);
+    CHECK(scene_equal(s, sample->box, voxels));
+    return batch;
+}
+
+/* The bytes of batch 1 come late, and the slot of batch 2 is held by the consumer's stream, which
+ * goes on after batch 1 alone. */
+TEST(batch_waits_for_no_gate_of_a_later_one)
+{
+    static const int64_t extent[3] = {64, 64, 64};
+    static int is_open;
+    uint64_t seed = test_seed();
+    damacy_sample samples[4];
+    damacy_config config;
+    damacy_error err;
+    damacy_batch batch;
+    damacy* d = NULL;
+    void* stream = NULL;
+    mem_store* m;
+    scene s[2];
+
+    NEED_GPU();
+    m = mem_new();
+    s[0] = put_array(m, "a.zarr", &kinds[1], ZSTD, 100, 32, &seed);
+    s[1] = put_array(m, "b.zarr", &kinds[1], ZSTD, 100, 32, &seed);
+    for (int i = 0; i < 4; i++) {
+        samples[i] = crop_of(&s[i % 2], extent, &seed);
+    }
+    config = gpu_config(m);
+    config.dtype = DAMACY_NATIVE;
+    config.samples_per_batch = 1;
+    config.batch_slots = 2;
+    config.io_threads = 64; /* all chunks of batch 1 wait, and those of batch 2 do not */
+    m->paused_uri = "b.zarr";
+    mem_pause(m, 1);
+    enter();
+    ok(cuda.stream_create(&stream, 1, 0));
+    CHECK_EQ(damacy_create(&config, &d, &err), DAMACY_OK);
+    CHECK_EQ(damacy_push(d, samples, 4, NULL, &err), DAMACY_OK);
+    CHECK_EQ(damacy_finish(d), DAMACY_OK);
+    batch = pop_good(d, &s[0], &samples[0]);
+    while (__atomic_load_n(&m->n_waiting, __ATOMIC_ACQUIRE) == 0) {
+        dawdle(NULL);
+    }
+    __atomic_store_n(&is_open, 0, __ATOMIC_RELEASE);
+    ok(cuda.launch_host(stream, hold, &is_open));
+    CHECK_EQ(damacy_release_stream(batch, stream), DAMACY_OK);
+    for (int i = 0; i < 300; i++) { /* 0.1 s, in which batch 2 could have been queued */
+        dawdle(NULL);
+    }
+    mem_pause(m, 0);
+    batch = pop_good(d, &s[1], &samples[1]);
+    CHECK_EQ(damacy_release(batch), DAMACY_OK);
+    __atomic_store_n(&is_open, 1, __ATOMIC_RELEASE);
+    for (int i = 2; i < 4; i++) {
+        batch = pop_good(d, &s[i % 2], &samples[i]);
+        CHECK_EQ(damacy_release(batch), DAMACY_OK);
+    }
+    damacy_destroy(d);
+    ok(cuda.stream_destroy(stream));
+    leave();
+    free(s[0].voxels);
+    free(s[1].voxels);
+    mem_free(m);
+}
+
 /* ---- resources ---- */
 
 static size_t free_device_bytes(void)

@@ -398,6 +398,48 @@ static void wait_for_launches()
     }
 }
 
+// The third batch has no sample, so that nothing of it waits for the gate: the next one there does.
+TEST(gate_outlives_a_batch_that_writes_nothing)
+{
+    scene s(6);
+    latch l;
+    s.config.on_error = DAMACY_ON_ERROR_SKIP;
+    s.config.samples_per_batch = 1;
+    s.config.batch_slots = 2;
+    s.samples[2].box[0].begin += 1000;
+    s.samples[2].box[0].end += 1000;
+    damacy* d = create(s);
+    push_all(s, d);
+    const damacy_batch first = pop(s, d);
+    const damacy_batch_info_t info = info_of(first);
+    CHECK_EQ(wait_for(info), 0);
+    const std::vector<char> before((char*)info.ptr, (char*)info.ptr + info.size);
+    damacy__context context = primary_context();
+    damacy__stream stream = open_stream(context);
+    hold_stream(context, stream, &l);
+    give_back(first, BY_STREAM, context, stream);
+    const damacy_batch second = pop(s, d), third = pop(s, d);
+    CHECK(info_of(third).ptr == info.ptr && info_of(third).shape[0] == 0);
+    CHECK_EQ(damacy_release(second), DAMACY_OK);
+    CHECK_EQ(damacy_release(third), DAMACY_OK);
+    const damacy_batch fourth = pop(s, d); // in the other slot, so that the fifth has this one
+    wait_for_launches();
+    CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
+    CHECK_EQ(damacy_release(fourth), DAMACY_OK);
+    l.open();
+    for (int i = 4; i < 6; i++) {
+        const damacy_batch batch = pop(s, d);
+        CHECK_EQ(wait_for(info_of(batch)), 0);
+        CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
+        CHECK_EQ(damacy_release(batch), DAMACY_OK);
+    }
+    fake_exempt(1);
+    close_stream(context, stream);
+    fake::primary_release(0);
+    damacy_destroy(d);
+    check_no_leftovers(s);
+}
+
 // What batch 2 is made of: chunks that the device decodes, nothing, so that it is filled, or more
 // chunks that the host decodes than there is space for, as of batch 1.
 enum { ON_DEVICE, FILLED, ON_HOST };
@@ -512,6 +554,29 @@ TEST(batch_that_waits_for_a_gate_is_given_up_by_destroy)
         h.d = NULL;
         h.end();
     }
+}
+
+// A consumer's work on a batch does not wait for waves of later ones, which are on the stream that
+// batches are made on; what is overwritten there is made by it.
+TEST(batch_is_ready_without_what_is_queued_for_later_ones)
+{
+    scene s(24);
+    s.config.on_error = DAMACY_ON_ERROR_FILL;
+    s.samples[9].box[0].begin += 1000;
+    s.samples[9].box[0].end += 1000;
+    damacy* d = create(s);
+    push_all(s, d);
+    for (int i = 0; i < 6; i++) {
+        const damacy_batch batch = pop(s, d);
+        const damacy_batch_info_t info = info_of(batch);
+        CHECK_EQ(info.n_failed, i == 2);
+        CHECK_EQ(fake_stream_of(info.ready_event) == info.ready_stream, i == 2);
+        CHECK_EQ(wait_for(info), 0);
+        CHECK_EQ(n_wrong(s, batch, info), 0);
+        CHECK_EQ(damacy_release(batch), DAMACY_OK);
+    }
+    damacy_destroy(d);
+    check_no_leftovers(s);
 }
 
 // ---- DLPack ----

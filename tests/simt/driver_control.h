@@ -138,6 +138,14 @@ inline void fake_hold(int is_held)
     fake::m->changed.notify_all();
 }
 
+// The stream that an event was recorded on last.
+inline void* fake_stream_of(void* event)
+{
+    fake::guard lock(fake::m->mutex);
+    auto at = fake::m->events.find(event);
+    return at == fake::m->events.end() ? nullptr : at->second->where;
+}
+
 inline damacy__context fake_context(int ordinal)
 {
     fake::guard lock(fake::m->mutex);

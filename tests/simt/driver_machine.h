@@ -30,6 +30,7 @@ struct mark {
 
 struct event {
     std::shared_ptr<mark> last; // NULL: never recorded, which counts as done
+    void* where = nullptr;      // the stream that it was recorded on
     bool has_time = false;
     context* home = nullptr;
     bool is_done() const

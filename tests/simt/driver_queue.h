@@ -199,6 +199,7 @@ inline int event_record(damacy__event e, damacy__stream h)
         return misuse(400, "an event of another context than the stream's", called);
     operation op;
     op.record = at->second->last = std::make_shared<mark>();
+    at->second->where = h;
     enqueue(s, std::move(op));
     return 0;
 }
