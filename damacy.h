@@ -397,8 +397,8 @@ DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch);
 /* Drops a reference; with the last one the slot is reused. INVAL, and no effect, when the batch was
  * released already. The slot is reused only after the CUevent, after what is queued in the CUstream
  * now, and for the plain form after what is queued in config.cuda_stream now, if that is set:
- * without it the GPU must have read the batch already. Only the batch that is made there next
- * waits, and those after it. On the CPU all are the same. */
+ * without it the GPU must have read the batch already. Only this slot waits. On the CPU all are the
+ * same. */
 DAMACY_API damacy_status damacy_release(damacy_batch batch);
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event);
 DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream);
@@ -34706,6 +34706,8 @@ typedef struct damacy__crop {
     damacy_error error; /* error.status is the sample's status */
 } damacy__crop;
 
+enum { DAMACY__GATES = 4 }; /* of a slot; more become one */
+
 typedef enum damacy__slot_state {
     DAMACY__SLOT_FREE = 0,
     DAMACY__SLOT_RUNNING,
@@ -34785,10 +34787,8 @@ typedef struct damacy__slot {
     damacy__unit finish_unit;
     damacy__task_list aside; /* GPU thread only: units that stand aside */
     uint64_t ready_event; /* GPU: CUevent behind the batch's last work */
-    uint64_t gate_stream; /* GPU: CUstream that waits for what its last consumers asked for */
-    uint64_t gate_event;  /* GPU: CUevent of that stream */
-    bool has_gate;        /* atomic: the next batch here waits; changes under core.mutex */
-    bool has_passed;      /* GPU thread only: something of that batch is queued behind the gate */
+    uint64_t gates[DAMACY__GATES]; /* GPU: CUevents that its last consumers had not passed */
+    uint32_t n_gates;              /* atomic; gates change under core.mutex */
     uint64_t n_released;  /* when it was, in releases of the pipeline; guarded by core.mutex */
     uint64_t next_read;   /* scheduler only: reads that have been issued */
     uint64_t n_pending;   /* atomic: tasks that must end before the batch is ready */
@@ -34937,9 +34937,9 @@ static void damacy__core_tell(damacy__core* core, const damacy_error* error, uin
 }
 
 /* Whether consumers of the batch before may still read a slot in which one is made. */
-static bool damacy__slot_has_gate(const damacy__slot* slot)
+static bool damacy__slot_has_gates(const damacy__slot* slot)
 {
-    return __atomic_load_n(&slot->has_gate, __ATOMIC_RELAXED);
+    return __atomic_load_n(&slot->n_gates, __ATOMIC_RELAXED) != 0;
 }
 
 /* Marks a sample as failed; the first error of a sample is kept. */
@@ -35583,7 +35583,7 @@ static void damacy__run_chunk_arrived(damacy__read_task* task, uint32_t chunk)
         damacy__run_chunk_fail(slot, chunk, &error);
         damacy__run_release(task, 1);
         damacy__run_done(slot, 1);
-    } else if (unit->kind == DAMACY__UNIT_HOST && damacy__slot_has_gate(slot)) {
+    } else if (unit->kind == DAMACY__UNIT_HOST && damacy__slot_has_gates(slot)) {
         damacy__gpu_take(unit); /* which passes it on when it need not stand aside */
     } else if (unit->kind == DAMACY__UNIT_HOST) {
         damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
@@ -38360,6 +38360,8 @@ typedef struct damacy__gpu {
     damacy__copies copies; /* GPU thread only: those of the wave that is being sent */
     damacy__stream stream;
     damacy__stream read_stream; /* of damacy_batch_read */
+    damacy__stream gate_stream; /* waits for events of consumers */
+    damacy__stream mark_stream; /* of events of batches that are made: nothing else is queued */
     damacy__pinned staging;     /* made by pin_thread */
     uint64_t staging_size;
     pthread_t pin_thread;
@@ -38541,17 +38543,12 @@ static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot,
 {
     uint64_t address = 0;
     damacy__event event = NULL;
-    damacy__stream stream = NULL;
 
     DAMACY__TRY(damacy__device_alloc(&gpu->device, size, "a batch", &address, err));
     slot->ptr = (uint8_t*)(uintptr_t)address;
     gpu->slot_size = size;
     DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
     slot->ready_event = (uint64_t)(uintptr_t)event;
-    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
-    slot->gate_event = (uint64_t)(uintptr_t)event;
-    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &stream, err));
-    slot->gate_stream = (uint64_t)(uintptr_t)stream;
     return DAMACY_OK;
 }
 
@@ -38609,17 +38606,14 @@ static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot)
     if (slot->ready_event) {
         damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event);
     }
-    if (slot->gate_event) {
-        damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event);
-    }
-    if (slot->gate_stream) {
-        damacy__stream_close(&gpu->device, (damacy__stream)(uintptr_t)slot->gate_stream);
+    for (uint32_t i = 0; i < slot->n_gates; i++) {
+        damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->gates[i]);
     }
     if (slot->ptr) {
         damacy__device_free(&gpu->device, (uint64_t)(uintptr_t)slot->ptr, slot->size);
     }
     slot->ptr = NULL;
-    slot->ready_event = slot->gate_event = slot->gate_stream = 0;
+    slot->ready_event = slot->n_gates = 0;
 }
 
 static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
@@ -38707,6 +38701,12 @@ static void damacy__gpu_close(damacy__gpu* gpu)
     damacy__gpu_stop(gpu);
     if (gpu->read_stream) {
         damacy__stream_close(&gpu->device, gpu->read_stream);
+    }
+    if (gpu->gate_stream) {
+        damacy__stream_close(&gpu->device, gpu->gate_stream);
+    }
+    if (gpu->mark_stream) {
+        damacy__stream_close(&gpu->device, gpu->mark_stream);
     }
     if (gpu->stream) {
         damacy__stream_close(&gpu->device, gpu->stream);
@@ -38831,117 +38831,145 @@ DAMACY__COLD_END
 /* ==== src/stage/gpu_gate.h ==== */
 DAMACY__COLD_BEGIN
 /* Gates: what a consumer has queued still reads a slot when it is given back, and the next batch
- * there is not written before that. Each slot has a stream that waits for all that its consumers
- * asked for, and an event behind it.
+ * there is not written before that. A gate is an event behind what is queued.
  *
- * All waves share one stream. What waits there for a gate holds up whatever is queued behind it, so
- * units of a batch with a gate stand aside until every earlier batch has been made: a consumer may
- * need one of those before it lets the gate open. Later batches cannot be popped before anyway.
- * The host does not decode for them either, as what it decoded would keep space that an earlier
- * batch may need; their bytes keep no space of those, whose reads have been issued before. */
+ * The GPU's thread looks at gates, and units of a batch in such a slot stand aside until they are
+ * open: no wave waits for one on the device. All waves share a stream, and streams share the
+ * device's few queues, so that what waits there holds up what is behind it. That may be an earlier
+ * batch, which the consumer may need before it goes on. (A stream of its own waits for events of
+ * the consumer's and of other contexts.) */
 
-/* Makes later work of `waiter` wait for what is queued in `stream` now, a stream of any context;
- * the default streams (NULL, 1, 2) are those of the device's context. */
-static damacy_status damacy__stream_follow(damacy__device* device, damacy__stream waiter,
-                                           damacy__stream stream, damacy_error* err)
+/* An event behind what is queued in `stream` now, a stream of `context`. */
+static damacy_status damacy__stream_mark(damacy__device* device, damacy__context context,
+                                         damacy__stream stream, damacy__event* out,
+                                         damacy_error* err)
 {
-    const damacy__driver* driver = device->driver;
+    damacy_status status;
+
+    DAMACY__TRY(damacy__device_check(device, device->driver->context_push(context), err,
+                                     "the context of the consumer's stream"));
+    status = damacy__event_open(device, false, out, err);
+    if (status == DAMACY_OK) {
+        status = damacy__event_record(device, *out, stream, err);
+        if (status != DAMACY_OK) {
+            damacy__event_close(device, *out);
+        }
+    }
+    damacy__device_leave(device);
+    return status;
+}
+
+/* An event of ours that passes after a consumer's, which may be destroyed after this. */
+static damacy_status damacy__gate_of_event(damacy__gpu* gpu, damacy__event event,
+                                           damacy__event* out, damacy_error* err)
+{
+    DAMACY__TRY(damacy__stream_await(&gpu->device, gpu->gate_stream, event, err));
+    return damacy__stream_mark(&gpu->device, gpu->device.context, gpu->gate_stream, out, err);
+}
+
+/* The same for what is queued in a consumer's stream now; the default streams (NULL, 1, 2) are
+ * those of the device's context. An event of another context would end with it. */
+static damacy_status damacy__gate_of_stream(damacy__gpu* gpu, damacy__stream stream,
+                                            damacy__event* out, damacy_error* err)
+{
+    damacy__device* device = &gpu->device;
     damacy__context context = device->context;
-    damacy__event event = NULL;
+    damacy__event foreign = NULL;
     damacy_status status;
 
     DAMACY__TRY(damacy__device_alive(device, err));
     if ((uintptr_t)stream > 2) {
-        DAMACY__TRY(damacy__device_check(device, driver->stream_context(stream, &context), err,
-                                         "the consumer's stream (cuStreamGetCtx)"));
+        DAMACY__TRY(damacy__device_check(device, device->driver->stream_context(stream, &context),
+                                         err, "the consumer's stream (cuStreamGetCtx)"));
     }
-    DAMACY__TRY(damacy__device_check(device, driver->context_push(context), err,
-                                     "the context of the consumer's stream"));
-    status = damacy__event_open(device, false, &event, err);
-    if (status == DAMACY_OK) {
-        status = damacy__event_record(device, event, stream, err);
+    if (context == device->context) {
+        return damacy__stream_mark(device, context, stream, out, err);
     }
-    if (status == DAMACY_OK) {
-        status = damacy__stream_await(device, waiter, event, err);
-    }
-    damacy__device_leave(device);
-    damacy__event_close(device, event); /* what waits for it keeps it */
+    DAMACY__TRY(damacy__stream_mark(device, context, stream, &foreign, err));
+    status = damacy__gate_of_event(gpu, foreign, out, err);
+    damacy__event_close(device, foreign);
     return status;
 }
 
-/* Makes a slot wait for an event of a consumer's, or for what is queued in a consumer's stream now.
- * Gates of one slot add up. */
+/* Puts an event in place of the last gate of a slot, which opens after both. Holds the mutex. */
+static damacy_status damacy__gpu_join_gates(damacy__gpu* gpu, damacy__slot* slot,
+                                            damacy__event mark, damacy_error* err)
+{
+    uint64_t* const last = &slot->gates[slot->n_gates - 1];
+    damacy__event const before = (damacy__event)(uintptr_t)*last;
+    damacy__event both = NULL;
+
+    DAMACY__TRY(damacy__stream_await(&gpu->device, gpu->gate_stream, before, err));
+    DAMACY__TRY(damacy__gate_of_event(gpu, mark, &both, err));
+    *last = (uint64_t)(uintptr_t)both;
+    damacy__event_close(&gpu->device, before);
+    damacy__event_close(&gpu->device, mark);
+    return DAMACY_OK;
+}
+
+/* Makes the next batch in a slot wait for an event of a consumer's, or for what is queued in a
+ * consumer's stream now, unless it has passed. Gates of one slot add up. */
 static damacy_status damacy__gpu_gate(damacy__gpu* gpu, damacy__slot* slot, void* event,
                                       void* stream, damacy_error* err)
 {
-    damacy__stream const gate = (damacy__stream)(uintptr_t)slot->gate_stream;
+    damacy__event mark = NULL;
+    damacy_status status;
+    bool is_open = false;
 
-    DAMACY__TRY(event ? damacy__stream_await(&gpu->device, gate, (damacy__event)event, err)
-                      : damacy__stream_follow(&gpu->device, gate, (damacy__stream)stream, err));
-    return damacy__event_record(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event, gate,
-                                err);
-}
-
-/* Makes a stream of ours wait for all gates of a slot that was free and is used again. */
-static damacy_status damacy__gpu_pass_gates(damacy__gpu* gpu, damacy__slot* slot,
-                                            damacy__stream stream, damacy_error* err)
-{
-    if (!damacy__slot_has_gate(slot)) {
-        return DAMACY_OK;
+    DAMACY__TRY(event ? damacy__gate_of_event(gpu, (damacy__event)event, &mark, err)
+                      : damacy__gate_of_stream(gpu, (damacy__stream)stream, &mark, err));
+    status = damacy__event_done(&gpu->device, mark, &is_open, err);
+    if (status == DAMACY_OK && !is_open) {
+        damacy__lock(&gpu->core->mutex);
+        if (slot->n_gates == DAMACY__GATES) {
+            status = damacy__gpu_join_gates(gpu, slot, mark, err);
+        } else {
+            slot->gates[slot->n_gates] = (uint64_t)(uintptr_t)mark;
+            __atomic_store_n(&slot->n_gates, slot->n_gates + 1, __ATOMIC_RELAXED);
+        }
+        damacy__unlock(&gpu->core->mutex);
     }
-    slot->has_passed = true;
-    return damacy__stream_await(&gpu->device, stream, (damacy__event)(uintptr_t)slot->gate_event,
-                                err);
+    if (status != DAMACY_OK || is_open) {
+        damacy__event_close(&gpu->device, mark);
+    }
+    return status;
 }
 
-/* The slot's batch waits for no gate any more: all that it writes is behind it, or it is open. */
+/* Forgets the last gate of a slot. */
 static void damacy__gpu_drop_gate(damacy__gpu* gpu, damacy__slot* slot)
 {
+    damacy__event const last = (damacy__event)(uintptr_t)slot->gates[slot->n_gates - 1];
+
     damacy__lock(&gpu->core->mutex);
-    __atomic_store_n(&slot->has_gate, false, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->n_gates, slot->n_gates - 1, __ATOMIC_RELAXED);
     damacy__unlock(&gpu->core->mutex);
-    slot->has_passed = false;
+    damacy__event_close(&gpu->device, last);
 }
 
-/* Whether a batch that is still made comes before that of a slot. */
-static bool damacy__gpu_is_behind(damacy__gpu* gpu, const damacy__slot* slot)
-{
-    damacy__core* core = gpu->core;
-    bool is_behind = false;
-
-    damacy__lock(&core->mutex);
-    for (uint32_t i = 0; i < core->config.batch_slots; i++) {
-        is_behind = is_behind ||
-                    (core->slots[i].state == DAMACY__SLOT_RUNNING && core->slots[i].id < slot->id);
-    }
-    damacy__unlock(&core->mutex);
-    return is_behind;
-}
-
-/* Whether units of a slot stand aside now. A gate that is open is none any more. */
+/* Whether units of a slot stand aside now. GPU thread; nobody else looks at the gates of a slot in
+ * which a batch is made. */
 static bool damacy__gpu_must_wait(damacy__gpu* gpu, damacy__slot* slot)
 {
     damacy_error error;
-    bool done = false;
 
-    if (gpu->has_failed || !damacy__slot_has_gate(slot) || !damacy__gpu_is_behind(gpu, slot)) {
-        return false;
-    }
     memset(&error, 0, sizeof error);
     error.stage = DAMACY_STAGE_TRANSFER;
     error.sample = error.offset = UINT64_MAX;
-    if (damacy__event_done(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event, &done,
-                           &error) != DAMACY_OK) {
-        damacy__gpu_fail(gpu, &error);
-        return false;
+    while (!gpu->has_failed && damacy__slot_has_gates(slot)) {
+        damacy__event const last = (damacy__event)(uintptr_t)slot->gates[slot->n_gates - 1];
+        bool is_open = false;
+        if (damacy__event_done(&gpu->device, last, &is_open, &error) != DAMACY_OK) {
+            damacy__gpu_fail(gpu, &error);
+        } else if (!is_open) {
+            return true;
+        } else {
+            damacy__gpu_drop_gate(gpu, slot);
+        }
     }
-    if (done) {
-        damacy__gpu_drop_gate(gpu, slot);
-    }
-    return !done;
+    return false;
 }
 
-/* ---- the queue of the GPU thread ---- */
+/* ---- the queue of the GPU's thread ---- */
 
 /* Queues a unit for the GPU thread. */
 static void damacy__gpu_take(damacy__unit* unit)
@@ -38978,6 +39006,13 @@ static bool damacy__gpu_has_aside(const damacy__gpu* gpu)
     return has;
 }
 
+/* Whether a unit writes to its slot, or lets something else do that. The end of a batch writes what
+ * failed, or moves what other units have written: all of that was behind gates. */
+static bool damacy__unit_writes(const damacy__gpu* gpu, const damacy__unit* unit)
+{
+    return unit->kind != DAMACY__UNIT_FINISH || gpu->core->config.on_error == DAMACY_ON_ERROR_FILL;
+}
+
 /* The next unit that a wave may take, or NULL; on the way others stand aside or go to the host. */
 static damacy__unit* damacy__gpu_next(damacy__gpu* gpu)
 {
@@ -38991,7 +39026,8 @@ static damacy__unit* damacy__gpu_next(damacy__gpu* gpu)
             return NULL;
         }
         unit = (damacy__unit*)task->context;
-        if (unit->slot->aside.first || damacy__gpu_must_wait(gpu, unit->slot)) {
+        if (damacy__unit_writes(gpu, unit) &&
+            (unit->slot->aside.first || damacy__gpu_must_wait(gpu, unit->slot))) {
             damacy__tasks_append(&unit->slot->aside, task);
         } else if (unit->kind == DAMACY__UNIT_HOST) {
             damacy__pool_submit(&gpu->core->workers, task, DAMACY__NORMAL);
@@ -39342,21 +39378,6 @@ static void damacy__wave_clear_list(damacy__gpu* gpu, damacy__wave* wave)
     damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, gpu->max_copies,
                                gpu->max_axes, gpu->core->out_dtype);
 }
-
-/* The wave's stream waits for what consumers of earlier batches in these slots asked for. */
-static damacy_status damacy__wave_gates(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
-{
-    damacy__slot* seen = NULL;
-
-    for (uint32_t i = 0; i < wave->n_units; i++) {
-        damacy__slot* slot = wave->units[i]->slot;
-        if (slot != seen) {
-            DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
-        }
-        seen = slot;
-    }
-    return DAMACY_OK;
-}
 DAMACY__COLD_END
 
 /* ==== src/stage/gpu_wave.h ==== */
@@ -39491,7 +39512,6 @@ static damacy_status damacy__wave_launch(damacy__gpu* gpu, damacy__wave* wave, d
     if (!gpu->core->config.debug_bypass_decode) {
         DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
     }
-    DAMACY__TRY(damacy__wave_gates(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
     return damacy__event_record(&gpu->device, wave->done, wave->stream, err);
 }
@@ -39784,7 +39804,7 @@ static damacy_status damacy__gpu_load(damacy__gpu* gpu, damacy_error* err)
 /* ---- the last work of a batch ---- */
 
 /* Overwrites the samples that failed, one source type after another. The wave is idle; it runs
- * until this is done, which may be long when a consumer holds the slot. */
+ * until this is done. */
 static damacy_status damacy__gpu_fill_failed(damacy__gpu* gpu, damacy__slot* slot,
                                              damacy__wave* wave, damacy_error* err)
 {
@@ -39792,7 +39812,6 @@ static damacy_status damacy__gpu_fill_failed(damacy__gpu* gpu, damacy__slot* slo
 
     wave->start_ns = damacy__now_ns();
     wave->is_running = wave->is_sent = true;
-    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
     damacy__wave_clear_list(gpu, wave);
     for (uint32_t type = 0; type < DAMACY_NATIVE; type++) {
         bool has_begun = false;
@@ -39855,7 +39874,7 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy
 {
     const damacy_on_error policy = gpu->core->config.on_error;
     /* Its waves have ended; those of later batches may be queued on the stream of all. */
-    damacy__stream behind = (damacy__stream)(uintptr_t)slot->gate_stream;
+    damacy__stream behind = gpu->mark_stream;
     damacy_error error;
     damacy_status status = DAMACY_OK;
 
@@ -39889,9 +39908,6 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy
             gpu->core->failure = gpu->failure;
         }
         damacy__unlock(&gpu->core->mutex);
-    }
-    if (slot->has_passed) { /* else nothing was written, and the next batch waits as this one */
-        damacy__gpu_drop_gate(gpu, slot);
     }
     damacy__slot_publish(slot);
 }
@@ -39991,22 +40007,25 @@ static bool damacy__gpu_is_busy(const damacy__gpu* gpu)
     return false;
 }
 
-/* Sleeps until there are units, or for a short while when waves are under way; false to stop. */
-static bool damacy__gpu_wait(damacy__gpu* gpu, bool has_held)
+/* Sleeps until there are units, or for a short while when waves are under way or units are kept;
+ * false to stop. */
+static bool damacy__gpu_wait(damacy__gpu* gpu, bool has_kept)
 {
+    const bool is_busy = damacy__gpu_is_busy(gpu);
     bool go_on;
 
     damacy__lock(&gpu->mutex);
-    if (damacy__gpu_is_busy(gpu) || has_held) {
+    if (is_busy || has_kept) {
         if (!gpu->queue.first || !damacy__gpu_idle_wave(gpu)) {
-            (void)damacy__condition_wait_until(&gpu->wake, &gpu->mutex, damacy__now_ns() + 20000);
+            (void)damacy__condition_wait_until(&gpu->wake, &gpu->mutex,
+                                               damacy__now_ns() + (is_busy ? 20000 : 100000));
         }
     } else {
         while (!gpu->queue.first && !gpu->stop) {
             damacy__wait(&gpu->wake, &gpu->mutex);
         }
     }
-    go_on = !gpu->stop || gpu->queue.first || damacy__gpu_is_busy(gpu) || has_held;
+    go_on = !gpu->stop || gpu->queue.first || is_busy || has_kept;
     damacy__unlock(&gpu->mutex);
     return go_on;
 }
@@ -40130,6 +40149,8 @@ static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, damacy_error* err)
     DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->read_stream, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->gate_stream, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->mark_stream, err));
     return damacy__gpu_send_affine(gpu, err);
 }
 
@@ -40339,11 +40360,6 @@ static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* s
     if (status == DAMACY_OK) {
         status = damacy__gpu_gate(gpu, slot, event, stream, &ignored);
         damacy__device_leave(&gpu->device);
-    }
-    if (status == DAMACY_OK) {
-        damacy__lock(&core->mutex);
-        __atomic_store_n(&slot->has_gate, true, __ATOMIC_RELAXED);
-        damacy__unlock(&core->mutex);
     }
     (void)damacy__batch_drop(batch, false);
     return status;
@@ -40644,7 +40660,7 @@ static damacy__slot* damacy__scheduler_free_slot(damacy__core* core)
         if (slot->state != DAMACY__SLOT_FREE) {
             continue;
         }
-        if (!slot->has_gate) {
+        if (!damacy__slot_has_gates(slot)) {
             return slot;
         }
         if (!best || slot->n_released < best->n_released) {

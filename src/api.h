@@ -389,8 +389,8 @@ DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch);
 /* Drops a reference; with the last one the slot is reused. INVAL, and no effect, when the batch was
  * released already. The slot is reused only after the CUevent, after what is queued in the CUstream
  * now, and for the plain form after what is queued in config.cuda_stream now, if that is set:
- * without it the GPU must have read the batch already. Only the batch that is made there next
- * waits, and those after it. On the CPU all are the same. */
+ * without it the GPU must have read the batch already. Only this slot waits. On the CPU all are the
+ * same. */
 DAMACY_API damacy_status damacy_release(damacy_batch batch);
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event);
 DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream);

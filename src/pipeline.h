@@ -38,7 +38,7 @@ static damacy__slot* damacy__scheduler_free_slot(damacy__core* core)
         if (slot->state != DAMACY__SLOT_FREE) {
             continue;
         }
-        if (!slot->has_gate) {
+        if (!damacy__slot_has_gates(slot)) {
             return slot;
         }
         if (!best || slot->n_released < best->n_released) {

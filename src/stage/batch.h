@@ -128,11 +128,6 @@ static damacy_status damacy__batch_gate(damacy_batch batch, void* event, void* s
         status = damacy__gpu_gate(gpu, slot, event, stream, &ignored);
         damacy__device_leave(&gpu->device);
     }
-    if (status == DAMACY_OK) {
-        damacy__lock(&core->mutex);
-        __atomic_store_n(&slot->has_gate, true, __ATOMIC_RELAXED);
-        damacy__unlock(&core->mutex);
-    }
     (void)damacy__batch_drop(batch, false);
     return status;
 }

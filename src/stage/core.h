@@ -39,6 +39,8 @@ typedef struct damacy__crop {
     damacy_error error; /* error.status is the sample's status */
 } damacy__crop;
 
+enum { DAMACY__GATES = 4 }; /* of a slot; more become one */
+
 typedef enum damacy__slot_state {
     DAMACY__SLOT_FREE = 0,
     DAMACY__SLOT_RUNNING,
@@ -118,10 +120,8 @@ typedef struct damacy__slot {
     damacy__unit finish_unit;
     damacy__task_list aside; /* GPU thread only: units that stand aside */
     uint64_t ready_event; /* GPU: CUevent behind the batch's last work */
-    uint64_t gate_stream; /* GPU: CUstream that waits for what its last consumers asked for */
-    uint64_t gate_event;  /* GPU: CUevent of that stream */
-    bool has_gate;        /* atomic: the next batch here waits; changes under core.mutex */
-    bool has_passed;      /* GPU thread only: something of that batch is queued behind the gate */
+    uint64_t gates[DAMACY__GATES]; /* GPU: CUevents that its last consumers had not passed */
+    uint32_t n_gates;              /* atomic; gates change under core.mutex */
     uint64_t n_released;  /* when it was, in releases of the pipeline; guarded by core.mutex */
     uint64_t next_read;   /* scheduler only: reads that have been issued */
     uint64_t n_pending;   /* atomic: tasks that must end before the batch is ready */
@@ -270,9 +270,9 @@ static void damacy__core_tell(damacy__core* core, const damacy_error* error, uin
 }
 
 /* Whether consumers of the batch before may still read a slot in which one is made. */
-static bool damacy__slot_has_gate(const damacy__slot* slot)
+static bool damacy__slot_has_gates(const damacy__slot* slot)
 {
-    return __atomic_load_n(&slot->has_gate, __ATOMIC_RELAXED);
+    return __atomic_load_n(&slot->n_gates, __ATOMIC_RELAXED) != 0;
 }
 
 /* Marks a sample as failed; the first error of a sample is kept. */

@@ -89,6 +89,8 @@ typedef struct damacy__gpu {
     damacy__copies copies; /* GPU thread only: those of the wave that is being sent */
     damacy__stream stream;
     damacy__stream read_stream; /* of damacy_batch_read */
+    damacy__stream gate_stream; /* waits for events of consumers */
+    damacy__stream mark_stream; /* of events of batches that are made: nothing else is queued */
     damacy__pinned staging;     /* made by pin_thread */
     uint64_t staging_size;
     pthread_t pin_thread;
@@ -270,17 +272,12 @@ static damacy_status damacy__gpu_make_slot(damacy__gpu* gpu, damacy__slot* slot,
 {
     uint64_t address = 0;
     damacy__event event = NULL;
-    damacy__stream stream = NULL;
 
     DAMACY__TRY(damacy__device_alloc(&gpu->device, size, "a batch", &address, err));
     slot->ptr = (uint8_t*)(uintptr_t)address;
     gpu->slot_size = size;
     DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
     slot->ready_event = (uint64_t)(uintptr_t)event;
-    DAMACY__TRY(damacy__event_open(&gpu->device, false, &event, err));
-    slot->gate_event = (uint64_t)(uintptr_t)event;
-    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &stream, err));
-    slot->gate_stream = (uint64_t)(uintptr_t)stream;
     return DAMACY_OK;
 }
 
@@ -338,17 +335,14 @@ static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot)
     if (slot->ready_event) {
         damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event);
     }
-    if (slot->gate_event) {
-        damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->gate_event);
-    }
-    if (slot->gate_stream) {
-        damacy__stream_close(&gpu->device, (damacy__stream)(uintptr_t)slot->gate_stream);
+    for (uint32_t i = 0; i < slot->n_gates; i++) {
+        damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->gates[i]);
     }
     if (slot->ptr) {
         damacy__device_free(&gpu->device, (uint64_t)(uintptr_t)slot->ptr, slot->size);
     }
     slot->ptr = NULL;
-    slot->ready_event = slot->gate_event = slot->gate_stream = 0;
+    slot->ready_event = slot->n_gates = 0;
 }
 
 static void damacy__gpu_free_wave(damacy__gpu* gpu, damacy__wave* wave)
@@ -436,6 +430,12 @@ static void damacy__gpu_close(damacy__gpu* gpu)
     damacy__gpu_stop(gpu);
     if (gpu->read_stream) {
         damacy__stream_close(&gpu->device, gpu->read_stream);
+    }
+    if (gpu->gate_stream) {
+        damacy__stream_close(&gpu->device, gpu->gate_stream);
+    }
+    if (gpu->mark_stream) {
+        damacy__stream_close(&gpu->device, gpu->mark_stream);
     }
     if (gpu->stream) {
         damacy__stream_close(&gpu->device, gpu->stream);

@@ -1,7 +1,6 @@
 /* The launches of one wave: its tables sent, its chunks decoded, its list of copies run. All are
  * queued on streams without waiting. */
 #pragma once
-#include "stage/gpu_gate.h"
 #include "stage/gpu_gather.h"
 
 /* Sends the counts of jobs and what is used of their tables. */
@@ -204,19 +203,4 @@ static void damacy__wave_clear_list(damacy__gpu* gpu, damacy__wave* wave)
 {
     damacy__assemble_list_init(&wave->list, wave->host.ptr + gpu->tables.list, gpu->max_copies,
                                gpu->max_axes, gpu->core->out_dtype);
-}
-
-/* The wave's stream waits for what consumers of earlier batches in these slots asked for. */
-static damacy_status damacy__wave_gates(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
-{
-    damacy__slot* seen = NULL;
-
-    for (uint32_t i = 0; i < wave->n_units; i++) {
-        damacy__slot* slot = wave->units[i]->slot;
-        if (slot != seen) {
-            DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
-        }
-        seen = slot;
-    }
-    return DAMACY_OK;
 }

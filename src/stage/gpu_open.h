@@ -92,6 +92,8 @@ static damacy_status damacy__gpu_prepare(damacy__gpu* gpu, damacy_error* err)
     DAMACY__TRY(damacy__stream_open(&gpu->device, true, &gpu->copy_stream, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->stream, err));
     DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->read_stream, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->gate_stream, err));
+    DAMACY__TRY(damacy__stream_open(&gpu->device, false, &gpu->mark_stream, err));
     return damacy__gpu_send_affine(gpu, err);
 }
 

@@ -6,6 +6,7 @@
  * so that every batch still ends. */
 #pragma once
 #include "stage/finish.h"
+#include "stage/gpu_gate.h"
 #include "stage/gpu_wave.h"
 
 static void* damacy__gpu_main(void* context);
@@ -286,7 +287,7 @@ static damacy_status damacy__gpu_load(damacy__gpu* gpu, damacy_error* err)
 /* ---- the last work of a batch ---- */
 
 /* Overwrites the samples that failed, one source type after another. The wave is idle; it runs
- * until this is done, which may be long when a consumer holds the slot. */
+ * until this is done. */
 static damacy_status damacy__gpu_fill_failed(damacy__gpu* gpu, damacy__slot* slot,
                                              damacy__wave* wave, damacy_error* err)
 {
@@ -294,7 +295,6 @@ static damacy_status damacy__gpu_fill_failed(damacy__gpu* gpu, damacy__slot* slo
 
     wave->start_ns = damacy__now_ns();
     wave->is_running = wave->is_sent = true;
-    DAMACY__TRY(damacy__gpu_pass_gates(gpu, slot, wave->stream, err));
     damacy__wave_clear_list(gpu, wave);
     for (uint32_t type = 0; type < DAMACY_NATIVE; type++) {
         bool has_begun = false;
@@ -357,7 +357,7 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy
 {
     const damacy_on_error policy = gpu->core->config.on_error;
     /* Its waves have ended; those of later batches may be queued on the stream of all. */
-    damacy__stream behind = (damacy__stream)(uintptr_t)slot->gate_stream;
+    damacy__stream behind = gpu->mark_stream;
     damacy_error error;
     damacy_status status = DAMACY_OK;
 
@@ -391,9 +391,6 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy
             gpu->core->failure = gpu->failure;
         }
         damacy__unlock(&gpu->core->mutex);
-    }
-    if (slot->has_passed) { /* else nothing was written, and the next batch waits as this one */
-        damacy__gpu_drop_gate(gpu, slot);
     }
     damacy__slot_publish(slot);
 }
@@ -493,22 +490,25 @@ static bool damacy__gpu_is_busy(const damacy__gpu* gpu)
     return false;
 }
 
-/* Sleeps until there are units, or for a short while when waves are under way; false to stop. */
-static bool damacy__gpu_wait(damacy__gpu* gpu, bool has_held)
+/* Sleeps until there are units, or for a short while when waves are under way or units are kept;
+ * false to stop. */
+static bool damacy__gpu_wait(damacy__gpu* gpu, bool has_kept)
 {
+    const bool is_busy = damacy__gpu_is_busy(gpu);
     bool go_on;
 
     damacy__lock(&gpu->mutex);
-    if (damacy__gpu_is_busy(gpu) || has_held) {
+    if (is_busy || has_kept) {
         if (!gpu->queue.first || !damacy__gpu_idle_wave(gpu)) {
-            (void)damacy__condition_wait_until(&gpu->wake, &gpu->mutex, damacy__now_ns() + 20000);
+            (void)damacy__condition_wait_until(&gpu->wake, &gpu->mutex,
+                                               damacy__now_ns() + (is_busy ? 20000 : 100000));
         }
     } else {
         while (!gpu->queue.first && !gpu->stop) {
             damacy__wait(&gpu->wake, &gpu->mutex);
         }
     }
-    go_on = !gpu->stop || gpu->queue.first || damacy__gpu_is_busy(gpu) || has_held;
+    go_on = !gpu->stop || gpu->queue.first || is_busy || has_kept;
     damacy__unlock(&gpu->mutex);
     return go_on;
 }

@@ -130,7 +130,6 @@ static damacy_status damacy__wave_launch(damacy__gpu* gpu, damacy__wave* wave, d
     if (!gpu->core->config.debug_bypass_decode) {
         DAMACY__TRY(damacy__wave_decode(gpu, wave, err));
     }
-    DAMACY__TRY(damacy__wave_gates(gpu, wave, err));
     DAMACY__TRY(damacy__wave_assemble(gpu, wave, err));
     return damacy__event_record(&gpu->device, wave->done, wave->stream, err);
 }

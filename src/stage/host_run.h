@@ -398,7 +398,7 @@ static void damacy__run_chunk_arrived(damacy__read_task* task, uint32_t chunk)
         damacy__run_chunk_fail(slot, chunk, &error);
         damacy__run_release(task, 1);
         damacy__run_done(slot, 1);
-    } else if (unit->kind == DAMACY__UNIT_HOST && damacy__slot_has_gate(slot)) {
+    } else if (unit->kind == DAMACY__UNIT_HOST && damacy__slot_has_gates(slot)) {
         damacy__gpu_take(unit); /* which passes it on when it need not stand aside */
     } else if (unit->kind == DAMACY__UNIT_HOST) {
         damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);

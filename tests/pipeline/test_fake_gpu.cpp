@@ -265,6 +265,20 @@ static void give_back(damacy_batch batch, int way, damacy__context context, dama
     }
 }
 
+// Waits until the device has been given nothing for a while.
+static void wait_for_launches()
+{
+    fake_counts before, now;
+    int quiet = 0;
+    fake_count(&before);
+    while (quiet < 20) {
+        usleep(5000);
+        fake_count(&now);
+        quiet = now.n_launches == before.n_launches ? quiet + 1 : 0;
+        before = now;
+    }
+}
+
 TEST(slot_waits_for_what_the_consumer_has_queued_and_others_go_on)
 {
     for (int way = 0; way < N_WAYS_BACK; way++) {
@@ -344,6 +358,52 @@ TEST(two_consumers_of_a_batch_are_both_waited_for)
     }
 }
 
+// More than a slot has room for; whoever is last.
+TEST(many_consumers_of_a_batch_are_all_waited_for)
+{
+    enum { N = 7 };
+    for (int last = 0; last < N; last++) {
+        scene s(6);
+        latch latches[N];
+        damacy__stream streams[N];
+        s.config.batch_slots = 2;
+        s.config.samples_per_batch = 2;
+        damacy* d = create(s);
+        push_all(s, d);
+        const damacy_batch batch = pop(s, d);
+        const damacy_batch_info_t info = info_of(batch);
+        CHECK_EQ(wait_for(info), 0);
+        const std::vector<char> before((char*)info.ptr, (char*)info.ptr + info.size);
+        damacy__context context = primary_context();
+        for (int i = 0; i < N; i++) {
+            streams[i] = open_stream(context);
+            hold_stream(context, streams[i], &latches[i]);
+            if (i > 0)
+                CHECK_EQ(damacy_batch_retain(batch), DAMACY_OK);
+        }
+        for (int i = 0; i < N; i++)
+            give_back(batch, i % 2 ? BY_EVENT : BY_STREAM, context, streams[i]);
+        CHECK_EQ(damacy_release(pop(s, d)), DAMACY_OK);
+        for (int i = 0; i < N; i++)
+            if (i != last)
+                latches[i].open();
+        wait_for_launches();
+        CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
+        latches[last].open();
+        const damacy_batch next = pop(s, d);
+        CHECK_EQ(wait_for(info_of(next)), 0);
+        CHECK_EQ(n_wrong(s, next, info_of(next)), 0);
+        CHECK_EQ(damacy_release(next), DAMACY_OK);
+        for (damacy__stream stream : streams) {
+            fake_exempt(1);
+            close_stream(context, stream);
+        }
+        fake::primary_release(0);
+        damacy_destroy(d);
+        check_no_leftovers(s);
+    }
+}
+
 TEST(batch_without_one_good_sample_waits_for_the_gate_before_it_is_filled)
 {
     scene s(8);
@@ -382,20 +442,6 @@ TEST(batch_without_one_good_sample_waits_for_the_gate_before_it_is_filled)
     fake::primary_release(0);
     damacy_destroy(d);
     check_no_leftovers(s);
-}
-
-// Waits until the device has been given nothing for a while.
-static void wait_for_launches()
-{
-    fake_counts before, now;
-    int quiet = 0;
-    fake_count(&before);
-    while (quiet < 20) {
-        usleep(5000);
-        fake_count(&now);
-        quiet = now.n_launches == before.n_launches ? quiet + 1 : 0;
-        before = now;
-    }
 }
 
 // The third batch has no sample, so that nothing of it waits for the gate: the next one there does.
@@ -482,6 +528,7 @@ struct held_slot {
         hold_stream(context, stream, &l);
         give_back(first, BY_STREAM, context, stream);
         wait_for_launches(); // of batch 2, if any
+        CHECK_EQ(fake_waiting_streams(), 0);
         fake_exempt(0);
     }
     void end()

@@ -138,6 +138,17 @@ inline void fake_hold(int is_held)
     fake::m->changed.notify_all();
 }
 
+// How many streams wait for an event: on a device each holds up others, which share its few queues.
+inline int fake_waiting_streams(void)
+{
+    fake::guard lock(fake::m->mutex);
+    int n = 0;
+    for (auto& s : fake::m->streams)
+        n += !s.second->queue.empty() && s.second->queue.front().wait &&
+             !s.second->queue.front().wait->is_done;
+    return n;
+}
+
 // The stream that an event was recorded on last.
 inline void* fake_stream_of(void* event)
 {
