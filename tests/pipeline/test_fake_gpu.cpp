@@ -299,6 +299,7 @@ TEST(slot_waits_for_what_the_consumer_has_queued_and_others_go_on)
             CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
             CHECK_EQ(damacy_release(batch), DAMACY_OK);
         }
+        wait_for_launches();
         CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
         l.open();
         for (int i = 0; i < 3; i++) {
@@ -339,8 +340,7 @@ TEST(two_consumers_of_a_batch_are_both_waited_for)
         quick.open(); // the last gate opens, the first does not
         const damacy_batch other = pop(s, d);
         CHECK_EQ(damacy_release(other), DAMACY_OK);
-        fake_slow(1000000);
-        fake_slow(0);
+        wait_for_launches();
         CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
         slow.open();
         for (int i = 0; i < 2; i++) {
@@ -427,6 +427,7 @@ TEST(batch_without_one_good_sample_waits_for_the_gate_before_it_is_filled)
     give_back(first, BY_STREAM, context, stream);
     const damacy_batch second = pop(s, d);
     CHECK_EQ(n_wrong(s, second, info_of(second)), 0);
+    wait_for_launches();
     CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
     l.open();
     CHECK_EQ(damacy_release(second), DAMACY_OK);
