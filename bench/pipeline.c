@@ -3,13 +3,14 @@
  *     pipeline DIR [--arrays=8] [--crop=128,128,128] [--batch=128] [--batches=50] [--warmup=5]
  *              [--seed=1234] [--dtype=float32] [--device=auto|cpu|gpu] [--lookahead=512]
  *              [--io-threads=0] [--decode-threads=0] [--slots=0] [--gpu-mb=0] [--host-mb=0]
- *              [--cache-mb=] [--hold-ms=0] [--bypass] [--mapping] [--no-mapping]
+ *              [--cache-mb=] [--hold-ms=0] [--reads=0] [--bypass] [--mapping] [--no-mapping]
  *              [--latency=base_ns,mu,sigma,cap_ns,seed]
  *
  * The headline is batches x samples x crop voxels x output bytes / 1e6 / wall seconds, the wall
  * measured after the warm-up. JSON goes to stdout, a table to stderr. Crops come from xorshift64*,
  * so that a peer can read the same ones: the array is next % arrays, then per axis begin = next %
- * (shape - crop + 1). */
+ * (shape - crop + 1). A consumer waits for each batch and gives it back. With --reads=N, on a GPU,
+ * it does not wait: a stream of its own reads the batch N times, behind which it is given back. */
 #define DAMACY_IMPLEMENTATION
 #include "damacy.h"
 #include "tools/host_copy.h"
@@ -20,6 +21,16 @@
 #include <time.h>
 #include <unistd.h>
 
+/* A consumer's stream on the GPU, and where it copies batches. */
+typedef struct reader {
+    void* stream; /* NULL: not opened */
+    unsigned long long space;
+    int (*stream_create)(void** stream, unsigned flags);
+    int (*stream_wait)(void* stream, void* event, unsigned flags);
+    int (*alloc)(unsigned long long* ptr, size_t size);
+    int (*copy)(unsigned long long dst, unsigned long long src, size_t size, void* stream);
+} reader;
+
 typedef struct bench {
     const char* folder;
     int n_arrays;
@@ -29,6 +40,7 @@ typedef struct bench {
     int warmup;
     uint64_t seed;
     long hold_ms;
+    long reads;
     damacy_config config;
 
     char (*uris)[1024];
@@ -36,6 +48,7 @@ typedef struct bench {
     size_t source_size; /* bytes per voxel in the arrays */
     damacy_sample* samples;
     host_copy copy;
+    reader reader;
 
     double seconds_init;
     double seconds_first; /* until the first batch */
@@ -133,6 +146,8 @@ static bool parse_one(bench* b, const char* argument)
         c->max_cache_bytes = c->max_cache_bytes ? c->max_cache_bytes : 1; /* 0: none */
     } else if ((value = value_of(argument, "--hold-ms")) != NULL) {
         b->hold_ms = atol(value);
+    } else if ((value = value_of(argument, "--reads")) != NULL) {
+        b->reads = atol(value);
     } else if ((value = value_of(argument, "--latency")) != NULL) {
         return sscanf(value, "%" SCNu64 ",%lf,%lf,%" SCNu64 ",%" SCNu64, &l->base_ns, &l->mu,
                       &l->sigma, &l->cap_ns, &l->seed) == 5;
@@ -227,6 +242,43 @@ static double sum_of(bench* b, const damacy_batch_info_t* info)
     return sum;
 }
 
+/* In the context that host_copy has made current. */
+static bool reader_open(reader* r, host_copy* c, const damacy_batch_info_t* info)
+{
+    if (!c->driver && !host_copy_open(c, info->device - 1)) {
+        return false;
+    }
+    *(void**)(void*)&r->stream_create = dlsym(c->driver, "cuStreamCreate");
+    *(void**)(void*)&r->stream_wait = dlsym(c->driver, "cuStreamWaitEvent");
+    *(void**)(void*)&r->alloc = dlsym(c->driver, "cuMemAlloc_v2");
+    *(void**)(void*)&r->copy = dlsym(c->driver, "cuMemcpyDtoDAsync_v2");
+    return r->stream_create && r->stream_wait && r->alloc && r->copy &&
+           r->alloc(&r->space, info->size) == 0 && r->stream_create(&r->stream, 1) == 0;
+}
+
+/* What a consumer does with a batch. */
+static bool consume(bench* b, damacy_batch batch, const damacy_batch_info_t* info)
+{
+    reader* r = &b->reader;
+
+    if (b->hold_ms) {
+        (void)usleep((useconds_t)b->hold_ms * 1000);
+    }
+    if (info->device == DAMACY_CPU || b->reads == 0) {
+        return damacy_release(batch) == DAMACY_OK;
+    }
+    if ((!r->stream && !reader_open(r, &b->copy, info)) ||
+        r->stream_wait(r->stream, info->ready_event, 0) != 0) {
+        return false;
+    }
+    for (long i = 0; i < b->reads; i++) {
+        if (r->copy(r->space, (unsigned long long)(uintptr_t)info->ptr, info->size, r->stream)) {
+            return false;
+        }
+    }
+    return damacy_release_stream(batch, r->stream) == DAMACY_OK;
+}
+
 static bool stream(bench* b, damacy* d)
 {
     const size_t n = (size_t)(b->warmup + b->batches) * (size_t)b->batch;
@@ -265,7 +317,7 @@ static bool stream(bench* b, damacy* d)
             return false;
         }
         (void)damacy_batch_info(batch, &info);
-        if (!host_copy_wait(&b->copy, &info)) {
+        if (b->reads == 0 && !host_copy_wait(&b->copy, &info)) {
             (void)fprintf(stderr, "pipeline: cannot wait for the GPU\n");
             return false;
         }
@@ -276,10 +328,10 @@ static bool stream(bench* b, damacy* d)
                 b->sum_first = sum_of(b, &info);
             }
         }
-        if (b->hold_ms) {
-            (void)usleep((useconds_t)b->hold_ms * 1000);
+        if (!consume(b, batch, &info)) {
+            (void)fprintf(stderr, "pipeline: the batch cannot be read on the GPU\n");
+            return false;
         }
-        (void)damacy_release(batch);
     }
     b->seconds_wall = now() - begin;
     damacy_stats_get(d, &b->stats);
