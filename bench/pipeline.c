@@ -48,7 +48,7 @@ typedef struct bench {
     size_t source_size; /* bytes per voxel in the arrays */
     damacy_sample* samples;
     host_copy copy;
-    reader reader;
+    reader consumer;
 
     double seconds_init;
     double seconds_first; /* until the first batch */
@@ -259,7 +259,7 @@ static bool reader_open(reader* r, host_copy* c, const damacy_batch_info_t* info
 /* What a consumer does with a batch. */
 static bool consume(bench* b, damacy_batch batch, const damacy_batch_info_t* info)
 {
-    reader* r = &b->reader;
+    reader* r = &b->consumer;
 
     if (b->hold_ms) {
         (void)usleep((useconds_t)b->hold_ms * 1000);
