@@ -1004,6 +1004,14 @@ static damacy_status damacy__fail(damacy_error* err, damacy_status status, const
 static void damacy__error_where(damacy_error* err, damacy_stage stage, const char* uri,
                                 const char* chunk);
 
+/* No error yet, of a stage (or NONE: not known yet), of no sample and no byte. */
+static void damacy__error_init(damacy_error* err, damacy_stage stage)
+{
+    memset(err, 0, sizeof *err);
+    err->stage = stage;
+    err->sample = err->offset = UINT64_MAX;
+}
+
 /* Copies text, cutting it to capacity and replacing control bytes and bytes that are not ASCII by
  * '?'. */
 static void damacy__copy_escaped(char* dst, size_t capacity, const char* src)
@@ -31662,8 +31670,7 @@ static void damacy__index_fetch(void* context, uint32_t worker)
     damacy_status status;
 
     (void)worker;
-    memset(&error, 0, sizeof error);
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_NONE);
     status = damacy__fetch_index(catalog->store, catalog->alloc, &entry->array->fetched,
                                  entry->number, &entry->index, &error);
     if (status != DAMACY_OK) {
@@ -35257,9 +35264,7 @@ static void damacy__run_error_init(const damacy__slot* slot, uint32_t chunk, dam
     const damacy__array_entry* array = slot->crops[c->sample].array;
     char key[sizeof error->chunk];
 
-    memset(error, 0, sizeof *error);
-    error->sample = UINT64_MAX;
-    error->offset = UINT64_MAX;
+    damacy__error_init(error, DAMACY_STAGE_NONE);
     damacy__fetch_chunk_name(c->layout, c->position, key, sizeof key);
     damacy__error_where(error, stage, array->uri, key);
 }
@@ -38603,9 +38608,7 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
 
 static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot)
 {
-    if (slot->ready_event) {
-        damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event);
-    }
+    damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event);
     for (uint32_t i = 0; i < slot->n_gates; i++) {
         damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->gates[i]);
     }
@@ -38686,10 +38689,8 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         damacy__compiler_deinit(&gpu->compiler);
         gpu->has_compiler = false;
     }
-    if (gpu->copy_stream) {
-        damacy__stream_close(&gpu->device, gpu->copy_stream);
-        gpu->copy_stream = NULL;
-    }
+    damacy__stream_close(&gpu->device, gpu->copy_stream);
+    gpu->copy_stream = NULL;
     if (entered) {
         damacy__device_leave(&gpu->device);
     }
@@ -38699,18 +38700,10 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
 static void damacy__gpu_close(damacy__gpu* gpu)
 {
     damacy__gpu_stop(gpu);
-    if (gpu->read_stream) {
-        damacy__stream_close(&gpu->device, gpu->read_stream);
-    }
-    if (gpu->gate_stream) {
-        damacy__stream_close(&gpu->device, gpu->gate_stream);
-    }
-    if (gpu->mark_stream) {
-        damacy__stream_close(&gpu->device, gpu->mark_stream);
-    }
-    if (gpu->stream) {
-        damacy__stream_close(&gpu->device, gpu->stream);
-    }
+    damacy__stream_close(&gpu->device, gpu->read_stream);
+    damacy__stream_close(&gpu->device, gpu->gate_stream);
+    damacy__stream_close(&gpu->device, gpu->mark_stream);
+    damacy__stream_close(&gpu->device, gpu->stream);
     damacy__device_close(&gpu->device);
     damacy__condition_deinit(&gpu->wake);
     damacy__mutex_deinit(&gpu->mutex);
@@ -38952,9 +38945,7 @@ static bool damacy__gpu_must_wait(damacy__gpu* gpu, damacy__slot* slot)
 {
     damacy_error error;
 
-    memset(&error, 0, sizeof error);
-    error.stage = DAMACY_STAGE_TRANSFER;
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_TRANSFER);
     while (!gpu->has_failed && damacy__slot_has_gates(slot)) {
         damacy__event const last = (damacy__event)(uintptr_t)slot->gates[slot->n_gates - 1];
         bool is_open = false;
@@ -39006,8 +38997,8 @@ static bool damacy__gpu_has_aside(const damacy__gpu* gpu)
     return has;
 }
 
-/* Whether a unit writes to its slot, or lets something else do that. The end of a batch writes what
- * failed, or moves what other units have written: all of that was behind gates. */
+/* Whether a unit writes where nothing has been written yet. The end of a batch fills samples that
+ * failed, if asked to; else it moves at most what other units have written. */
 static bool damacy__unit_writes(const damacy__gpu* gpu, const damacy__unit* unit)
 {
     return unit->kind != DAMACY__UNIT_FINISH || gpu->core->config.on_error == DAMACY_ON_ERROR_FILL;
@@ -39693,9 +39684,7 @@ static void damacy__wave_end(damacy__gpu* gpu, damacy__wave* wave)
     const uint64_t ns = damacy__now_ns() - wave->start_ns;
     damacy_error error;
 
-    memset(&error, 0, sizeof error);
-    error.stage = DAMACY_STAGE_DECODE;
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_DECODE);
     damacy__metric_add(&gpu->core->counters.decode, ns, wave->input_used,
                        wave->output_zstd + wave->output_lz4);
     damacy__wave_settle(gpu, wave, true);
@@ -39758,9 +39747,7 @@ static void damacy__gpu_poll(damacy__gpu* gpu)
         if (!wave->is_running) {
             continue;
         }
-        memset(&error, 0, sizeof error);
-        error.stage = DAMACY_STAGE_DECODE;
-        error.sample = error.offset = UINT64_MAX;
+        damacy__error_init(&error, DAMACY_STAGE_DECODE);
         if (!gpu->has_failed && !wave->is_sent) {
             if (damacy__event_done(&gpu->device, wave->sent, &done, &error) != DAMACY_OK) {
                 damacy__gpu_fail(gpu, &error);
@@ -39878,9 +39865,7 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy
     damacy_error error;
     damacy_status status = DAMACY_OK;
 
-    memset(&error, 0, sizeof error);
-    error.stage = DAMACY_STAGE_BATCH;
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_BATCH);
     slot->n_delivered = 0;
     for (uint32_t i = 0; i < slot->n_samples; i++) {
         if (slot->crops[i].error.status == DAMACY_OK || policy != DAMACY_ON_ERROR_SKIP) {
@@ -39919,9 +39904,7 @@ static void damacy__gpu_start_wave(damacy__gpu* gpu, damacy__wave* wave)
 {
     damacy_error error;
 
-    memset(&error, 0, sizeof error);
-    error.stage = DAMACY_STAGE_TRANSFER;
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_TRANSFER);
     wave->is_running = true;
     if (!gpu->has_failed && (damacy__gpu_load(gpu, &error) != DAMACY_OK ||
                              damacy__wave_launch(gpu, wave, &error) != DAMACY_OK)) {
@@ -40037,9 +40020,7 @@ static void* damacy__gpu_main(void* context)
     damacy_error error;
     bool entered;
 
-    memset(&error, 0, sizeof error);
-    error.stage = DAMACY_STAGE_TRANSFER;
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_TRANSFER);
     entered = damacy__device_enter(&gpu->device, &error) == DAMACY_OK;
     if (!entered) {
         damacy__gpu_fail(gpu, &error);
@@ -40876,9 +40857,7 @@ static void damacy__scheduler_start(damacy__core* core, damacy__slot* slot, uint
 {
     damacy_error error;
 
-    memset(&error, 0, sizeof error);
-    error.sample = error.offset = UINT64_MAX;
-    error.stage = DAMACY_STAGE_PLAN;
+    damacy__error_init(&error, DAMACY_STAGE_PLAN);
     for (uint32_t i = 0; i < n; i++) {
         damacy__crop* from = &core->queue[(first + i) % core->config.lookahead_samples];
         damacy__crop used;
@@ -41563,8 +41542,7 @@ static damacy_error* damacy__public_error(damacy_error* err, damacy_error* local
 {
     damacy_error* const target = err ? err : local;
 
-    memset(target, 0, sizeof *target);
-    target->sample = target->offset = UINT64_MAX;
+    damacy__error_init(target, DAMACY_STAGE_NONE);
     return target;
 }
 

@@ -254,9 +254,7 @@ static void damacy__scheduler_start(damacy__core* core, damacy__slot* slot, uint
 {
     damacy_error error;
 
-    memset(&error, 0, sizeof error);
-    error.sample = error.offset = UINT64_MAX;
-    error.stage = DAMACY_STAGE_PLAN;
+    damacy__error_init(&error, DAMACY_STAGE_PLAN);
     for (uint32_t i = 0; i < n; i++) {
         damacy__crop* from = &core->queue[(first + i) % core->config.lookahead_samples];
         damacy__crop used;

@@ -12,8 +12,7 @@ static damacy_error* damacy__public_error(damacy_error* err, damacy_error* local
 {
     damacy_error* const target = err ? err : local;
 
-    memset(target, 0, sizeof *target);
-    target->sample = target->offset = UINT64_MAX;
+    damacy__error_init(target, DAMACY_STAGE_NONE);
     return target;
 }
 

@@ -20,6 +20,14 @@ static damacy_status damacy__fail(damacy_error* err, damacy_status status, const
 static void damacy__error_where(damacy_error* err, damacy_stage stage, const char* uri,
                                 const char* chunk);
 
+/* No error yet, of a stage (or NONE: not known yet), of no sample and no byte. */
+static void damacy__error_init(damacy_error* err, damacy_stage stage)
+{
+    memset(err, 0, sizeof *err);
+    err->stage = stage;
+    err->sample = err->offset = UINT64_MAX;
+}
+
 /* Copies text, cutting it to capacity and replacing control bytes and bytes that are not ASCII by
  * '?'. */
 static void damacy__copy_escaped(char* dst, size_t capacity, const char* src)

@@ -318,8 +318,7 @@ static void damacy__index_fetch(void* context, uint32_t worker)
     damacy_status status;
 
     (void)worker;
-    memset(&error, 0, sizeof error);
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_NONE);
     status = damacy__fetch_index(catalog->store, catalog->alloc, &entry->array->fetched,
                                  entry->number, &entry->index, &error);
     if (status != DAMACY_OK) {

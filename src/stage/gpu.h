@@ -332,9 +332,7 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
 
 static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot)
 {
-    if (slot->ready_event) {
-        damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event);
-    }
+    damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->ready_event);
     for (uint32_t i = 0; i < slot->n_gates; i++) {
         damacy__event_close(&gpu->device, (damacy__event)(uintptr_t)slot->gates[i]);
     }
@@ -415,10 +413,8 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         damacy__compiler_deinit(&gpu->compiler);
         gpu->has_compiler = false;
     }
-    if (gpu->copy_stream) {
-        damacy__stream_close(&gpu->device, gpu->copy_stream);
-        gpu->copy_stream = NULL;
-    }
+    damacy__stream_close(&gpu->device, gpu->copy_stream);
+    gpu->copy_stream = NULL;
     if (entered) {
         damacy__device_leave(&gpu->device);
     }
@@ -428,18 +424,10 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
 static void damacy__gpu_close(damacy__gpu* gpu)
 {
     damacy__gpu_stop(gpu);
-    if (gpu->read_stream) {
-        damacy__stream_close(&gpu->device, gpu->read_stream);
-    }
-    if (gpu->gate_stream) {
-        damacy__stream_close(&gpu->device, gpu->gate_stream);
-    }
-    if (gpu->mark_stream) {
-        damacy__stream_close(&gpu->device, gpu->mark_stream);
-    }
-    if (gpu->stream) {
-        damacy__stream_close(&gpu->device, gpu->stream);
-    }
+    damacy__stream_close(&gpu->device, gpu->read_stream);
+    damacy__stream_close(&gpu->device, gpu->gate_stream);
+    damacy__stream_close(&gpu->device, gpu->mark_stream);
+    damacy__stream_close(&gpu->device, gpu->stream);
     damacy__device_close(&gpu->device);
     damacy__condition_deinit(&gpu->wake);
     damacy__mutex_deinit(&gpu->mutex);

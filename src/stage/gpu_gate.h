@@ -122,9 +122,7 @@ static bool damacy__gpu_must_wait(damacy__gpu* gpu, damacy__slot* slot)
 {
     damacy_error error;
 
-    memset(&error, 0, sizeof error);
-    error.stage = DAMACY_STAGE_TRANSFER;
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_TRANSFER);
     while (!gpu->has_failed && damacy__slot_has_gates(slot)) {
         damacy__event const last = (damacy__event)(uintptr_t)slot->gates[slot->n_gates - 1];
         bool is_open = false;
@@ -176,8 +174,8 @@ static bool damacy__gpu_has_aside(const damacy__gpu* gpu)
     return has;
 }
 
-/* Whether a unit writes to its slot, or lets something else do that. The end of a batch writes what
- * failed, or moves what other units have written: all of that was behind gates. */
+/* Whether a unit writes where nothing has been written yet. The end of a batch fills samples that
+ * failed, if asked to; else it moves at most what other units have written. */
 static bool damacy__unit_writes(const damacy__gpu* gpu, const damacy__unit* unit)
 {
     return unit->kind != DAMACY__UNIT_FINISH || gpu->core->config.on_error == DAMACY_ON_ERROR_FILL;

@@ -176,9 +176,7 @@ static void damacy__wave_end(damacy__gpu* gpu, damacy__wave* wave)
     const uint64_t ns = damacy__now_ns() - wave->start_ns;
     damacy_error error;
 
-    memset(&error, 0, sizeof error);
-    error.stage = DAMACY_STAGE_DECODE;
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_DECODE);
     damacy__metric_add(&gpu->core->counters.decode, ns, wave->input_used,
                        wave->output_zstd + wave->output_lz4);
     damacy__wave_settle(gpu, wave, true);
@@ -241,9 +239,7 @@ static void damacy__gpu_poll(damacy__gpu* gpu)
         if (!wave->is_running) {
             continue;
         }
-        memset(&error, 0, sizeof error);
-        error.stage = DAMACY_STAGE_DECODE;
-        error.sample = error.offset = UINT64_MAX;
+        damacy__error_init(&error, DAMACY_STAGE_DECODE);
         if (!gpu->has_failed && !wave->is_sent) {
             if (damacy__event_done(&gpu->device, wave->sent, &done, &error) != DAMACY_OK) {
                 damacy__gpu_fail(gpu, &error);
@@ -361,9 +357,7 @@ static void damacy__gpu_finish_slot(damacy__gpu* gpu, damacy__slot* slot, damacy
     damacy_error error;
     damacy_status status = DAMACY_OK;
 
-    memset(&error, 0, sizeof error);
-    error.stage = DAMACY_STAGE_BATCH;
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_BATCH);
     slot->n_delivered = 0;
     for (uint32_t i = 0; i < slot->n_samples; i++) {
         if (slot->crops[i].error.status == DAMACY_OK || policy != DAMACY_ON_ERROR_SKIP) {
@@ -402,9 +396,7 @@ static void damacy__gpu_start_wave(damacy__gpu* gpu, damacy__wave* wave)
 {
     damacy_error error;
 
-    memset(&error, 0, sizeof error);
-    error.stage = DAMACY_STAGE_TRANSFER;
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_TRANSFER);
     wave->is_running = true;
     if (!gpu->has_failed && (damacy__gpu_load(gpu, &error) != DAMACY_OK ||
                              damacy__wave_launch(gpu, wave, &error) != DAMACY_OK)) {
@@ -520,9 +512,7 @@ static void* damacy__gpu_main(void* context)
     damacy_error error;
     bool entered;
 
-    memset(&error, 0, sizeof error);
-    error.stage = DAMACY_STAGE_TRANSFER;
-    error.sample = error.offset = UINT64_MAX;
+    damacy__error_init(&error, DAMACY_STAGE_TRANSFER);
     entered = damacy__device_enter(&gpu->device, &error) == DAMACY_OK;
     if (!entered) {
         damacy__gpu_fail(gpu, &error);

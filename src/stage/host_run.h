@@ -72,9 +72,7 @@ static void damacy__run_error_init(const damacy__slot* slot, uint32_t chunk, dam
     const damacy__array_entry* array = slot->crops[c->sample].array;
     char key[sizeof error->chunk];
 
-    memset(error, 0, sizeof *error);
-    error->sample = UINT64_MAX;
-    error->offset = UINT64_MAX;
+    damacy__error_init(error, DAMACY_STAGE_NONE);
     damacy__fetch_chunk_name(c->layout, c->position, key, sizeof key);
     damacy__error_where(error, stage, array->uri, key);
 }
