@@ -188,6 +188,13 @@ struct scene {
     scene(const scene&) = delete;
     scene& operator=(const scene&) = delete;
 
+    // Puts a sample outside its array, so that it fails.
+    void move_out(size_t number)
+    {
+        samples[number].box[0].begin += 1000;
+        samples[number].box[0].end += 1000;
+    }
+
     bool voxels_are_right(uint64_t number, const void* voxels) const
     {
         return mem_equal_f32(&arrays[array_of[number]], &samples[number], (const float*)voxels,

@@ -1,6 +1,7 @@
 // The whole library with its GPU side, on the fake driver: budgets, gates of slots, DLPack,
 // contexts, damaged chunks, and where the kernels come from.
 #include "tests/pipeline/gpu_scene.h"
+#include <memory>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
@@ -279,6 +280,61 @@ static void wait_for_launches()
     }
 }
 
+// The first batch of a pipeline, and consumers that read it in a context: the primary one, unless
+// another is given.
+struct held_batch {
+    scene& s;
+    damacy* d;
+    const bool is_primary;
+    const damacy__context context;
+    damacy_batch batch;
+    damacy_batch_info_t info;
+    std::vector<char> before;
+    std::vector<damacy__stream> streams;
+    held_batch(scene& of, damacy* pipeline, damacy__context foreign = NULL)
+        : s(of), d(pipeline), is_primary(!foreign), context(foreign ? foreign : primary_context())
+    {
+        batch = pop(s, d);
+        info = info_of(batch);
+        CHECK_EQ(wait_for(info), 0);
+        before.assign((char*)info.ptr, (char*)info.ptr + info.size);
+    }
+    // A stream that reads it until the latch opens.
+    damacy__stream read(latch* l)
+    {
+        streams.push_back(open_stream(context));
+        hold_stream(context, streams.back(), l);
+        return streams.back();
+    }
+    void check_unwritten() const
+    {
+        wait_for_launches();
+        CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
+    }
+    void end()
+    {
+        for (damacy__stream stream : streams) {
+            fake_exempt(1);
+            close_stream(context, stream);
+        }
+        if (is_primary)
+            fake::primary_release(0);
+        damacy_destroy(d);
+        check_no_leftovers(s);
+    }
+};
+
+// The next batch comes, is right, and is given back.
+static void take(scene& s, damacy* d, uint32_t n_failed = 0)
+{
+    const damacy_batch batch = pop(s, d);
+    const damacy_batch_info_t info = info_of(batch);
+    CHECK_EQ(wait_for(info), 0);
+    CHECK_EQ(info.n_failed, n_failed);
+    CHECK_EQ(n_wrong(s, batch, info), 0);
+    CHECK_EQ(damacy_release(batch), DAMACY_OK);
+}
+
 TEST(slot_waits_for_what_the_consumer_has_queued_and_others_go_on)
 {
     for (int way = 0; way < N_WAYS_BACK; way++) {
@@ -286,75 +342,39 @@ TEST(slot_waits_for_what_the_consumer_has_queued_and_others_go_on)
         latch l;
         damacy* d = create(s);
         push_all(s, d);
-        const damacy_batch first = pop(s, d);
-        const damacy_batch_info_t info = info_of(first);
-        CHECK_EQ(wait_for(info), 0);
-        const std::vector<char> before((char*)info.ptr, (char*)info.ptr + info.size);
-        damacy__context context = way == BY_FOREIGN_STREAM ? fake_context(0) : primary_context();
-        damacy__stream stream = open_stream(context);
-        hold_stream(context, stream, &l);
-        give_back(first, way, context, stream);
-        for (int i = 0; i < 2; i++) { // those in the other slots come
-            const damacy_batch batch = pop(s, d);
-            CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
-            CHECK_EQ(damacy_release(batch), DAMACY_OK);
-        }
-        wait_for_launches();
-        CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
+        held_batch first(s, d, way == BY_FOREIGN_STREAM ? fake_context(0) : NULL);
+        give_back(first.batch, way, first.context, first.read(&l));
+        for (int i = 0; i < 2; i++) // those in the other slots come
+            take(s, d);
+        first.check_unwritten();
         l.open();
-        for (int i = 0; i < 3; i++) {
-            const damacy_batch batch = pop(s, d);
-            CHECK_EQ(wait_for(info_of(batch)), 0);
-            CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
-            CHECK_EQ(damacy_release(batch), DAMACY_OK);
-        }
-        fake_exempt(1);
-        close_stream(context, stream);
-        if (way != BY_FOREIGN_STREAM)
-            fake::primary_release(0);
-        damacy_destroy(d);
-        check_no_leftovers(s);
+        for (int i = 0; i < 3; i++)
+            take(s, d);
+        first.end();
     }
 }
 
 TEST(two_consumers_of_a_batch_are_both_waited_for)
 {
-    for (int second : {(int)BY_EVENT, (int)BY_STREAM}) {
+    for (int way : {(int)BY_EVENT, (int)BY_STREAM}) {
         scene s(8);
         latch slow, quick;
         s.config.batch_slots = 2;
         s.config.samples_per_batch = 2;
         damacy* d = create(s);
         push_all(s, d);
-        const damacy_batch batch = pop(s, d);
-        const damacy_batch_info_t info = info_of(batch);
-        CHECK_EQ(wait_for(info), 0);
-        const std::vector<char> before((char*)info.ptr, (char*)info.ptr + info.size);
-        damacy__context context = primary_context();
-        damacy__stream a = open_stream(context), b = open_stream(context);
-        hold_stream(context, a, &slow);
-        hold_stream(context, b, &quick);
-        CHECK_EQ(damacy_batch_retain(batch), DAMACY_OK);
-        give_back(batch, BY_STREAM, context, a);
-        give_back(batch, second, context, b);
+        held_batch first(s, d);
+        damacy__stream a = first.read(&slow), b = first.read(&quick);
+        CHECK_EQ(damacy_batch_retain(first.batch), DAMACY_OK);
+        give_back(first.batch, BY_STREAM, first.context, a);
+        give_back(first.batch, way, first.context, b);
         quick.open(); // the last gate opens, the first does not
-        const damacy_batch other = pop(s, d);
-        CHECK_EQ(damacy_release(other), DAMACY_OK);
-        wait_for_launches();
-        CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
+        take(s, d);
+        first.check_unwritten();
         slow.open();
-        for (int i = 0; i < 2; i++) {
-            const damacy_batch next = pop(s, d);
-            CHECK_EQ(n_wrong(s, next, info_of(next)), 0);
-            CHECK_EQ(damacy_release(next), DAMACY_OK);
-        }
-        fake_exempt(1);
-        close_stream(context, a);
-        fake_exempt(1);
-        close_stream(context, b);
-        fake::primary_release(0);
-        damacy_destroy(d);
-        check_no_leftovers(s);
+        for (int i = 0; i < 2; i++)
+            take(s, d);
+        first.end();
     }
 }
 
@@ -365,42 +385,26 @@ TEST(many_consumers_of_a_batch_are_all_waited_for)
     for (int last = 0; last < N; last++) {
         scene s(6);
         latch latches[N];
-        damacy__stream streams[N];
         s.config.batch_slots = 2;
         s.config.samples_per_batch = 2;
         damacy* d = create(s);
         push_all(s, d);
-        const damacy_batch batch = pop(s, d);
-        const damacy_batch_info_t info = info_of(batch);
-        CHECK_EQ(wait_for(info), 0);
-        const std::vector<char> before((char*)info.ptr, (char*)info.ptr + info.size);
-        damacy__context context = primary_context();
+        held_batch first(s, d);
         for (int i = 0; i < N; i++) {
-            streams[i] = open_stream(context);
-            hold_stream(context, streams[i], &latches[i]);
+            first.read(&latches[i]);
             if (i > 0)
-                CHECK_EQ(damacy_batch_retain(batch), DAMACY_OK);
+                CHECK_EQ(damacy_batch_retain(first.batch), DAMACY_OK);
         }
         for (int i = 0; i < N; i++)
-            give_back(batch, i % 2 ? BY_EVENT : BY_STREAM, context, streams[i]);
-        CHECK_EQ(damacy_release(pop(s, d)), DAMACY_OK);
+            give_back(first.batch, i % 2 ? BY_EVENT : BY_STREAM, first.context, first.streams[i]);
+        take(s, d);
         for (int i = 0; i < N; i++)
             if (i != last)
                 latches[i].open();
-        wait_for_launches();
-        CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
+        first.check_unwritten();
         latches[last].open();
-        const damacy_batch next = pop(s, d);
-        CHECK_EQ(wait_for(info_of(next)), 0);
-        CHECK_EQ(n_wrong(s, next, info_of(next)), 0);
-        CHECK_EQ(damacy_release(next), DAMACY_OK);
-        for (damacy__stream stream : streams) {
-            fake_exempt(1);
-            close_stream(context, stream);
-        }
-        fake::primary_release(0);
-        damacy_destroy(d);
-        check_no_leftovers(s);
+        take(s, d);
+        first.end();
     }
 }
 
@@ -411,38 +415,20 @@ TEST(batch_without_one_good_sample_waits_for_the_gate_before_it_is_filled)
     s.config.on_error = DAMACY_ON_ERROR_FILL;
     s.config.samples_per_batch = 1;
     s.config.batch_slots = 2;
-    for (size_t i = 2; i < s.samples.size(); i += 2) {
-        s.samples[i].box[0].begin += 1000;
-        s.samples[i].box[0].end += 1000;
-    }
+    for (size_t i = 2; i < s.samples.size(); i += 2)
+        s.move_out(i);
     damacy* d = create(s);
     push_all(s, d);
-    const damacy_batch first = pop(s, d); // slot 0; sample 2 will follow it there
-    const damacy_batch_info_t info = info_of(first);
-    CHECK_EQ(wait_for(info), 0);
-    const std::vector<char> before((char*)info.ptr, (char*)info.ptr + info.size);
-    damacy__context context = primary_context();
-    damacy__stream stream = open_stream(context);
-    hold_stream(context, stream, &l);
-    give_back(first, BY_STREAM, context, stream);
+    held_batch first(s, d); // slot 0; sample 2 will follow it there
+    give_back(first.batch, BY_STREAM, first.context, first.read(&l));
     const damacy_batch second = pop(s, d);
     CHECK_EQ(n_wrong(s, second, info_of(second)), 0);
-    wait_for_launches();
-    CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
+    first.check_unwritten();
     l.open();
     CHECK_EQ(damacy_release(second), DAMACY_OK);
-    for (int i = 2; i < 8; i++) {
-        const damacy_batch batch = pop(s, d);
-        CHECK_EQ(wait_for(info_of(batch)), 0); // it may still be filled
-        CHECK_EQ(info_of(batch).n_failed, i % 2 == 0);
-        CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
-        CHECK_EQ(damacy_release(batch), DAMACY_OK);
-    }
-    fake_exempt(1);
-    close_stream(context, stream);
-    fake::primary_release(0);
-    damacy_destroy(d);
-    check_no_leftovers(s);
+    for (int i = 2; i < 8; i++)
+        take(s, d, i % 2 == 0); // it may still be filled when it comes
+    first.end();
 }
 
 // The third batch has no sample, so that nothing of it waits for the gate: the next one there does.
@@ -453,38 +439,22 @@ TEST(gate_outlives_a_batch_that_writes_nothing)
     s.config.on_error = DAMACY_ON_ERROR_SKIP;
     s.config.samples_per_batch = 1;
     s.config.batch_slots = 2;
-    s.samples[2].box[0].begin += 1000;
-    s.samples[2].box[0].end += 1000;
+    s.move_out(2);
     damacy* d = create(s);
     push_all(s, d);
-    const damacy_batch first = pop(s, d);
-    const damacy_batch_info_t info = info_of(first);
-    CHECK_EQ(wait_for(info), 0);
-    const std::vector<char> before((char*)info.ptr, (char*)info.ptr + info.size);
-    damacy__context context = primary_context();
-    damacy__stream stream = open_stream(context);
-    hold_stream(context, stream, &l);
-    give_back(first, BY_STREAM, context, stream);
+    held_batch first(s, d);
+    give_back(first.batch, BY_STREAM, first.context, first.read(&l));
     const damacy_batch second = pop(s, d), third = pop(s, d);
-    CHECK(info_of(third).ptr == info.ptr && info_of(third).shape[0] == 0);
+    CHECK(info_of(third).ptr == first.info.ptr && info_of(third).shape[0] == 0);
     CHECK_EQ(damacy_release(second), DAMACY_OK);
     CHECK_EQ(damacy_release(third), DAMACY_OK);
     const damacy_batch fourth = pop(s, d); // in the other slot, so that the fifth has this one
-    wait_for_launches();
-    CHECK(memcmp(before.data(), info.ptr, before.size()) == 0);
+    first.check_unwritten();
     CHECK_EQ(damacy_release(fourth), DAMACY_OK);
     l.open();
-    for (int i = 4; i < 6; i++) {
-        const damacy_batch batch = pop(s, d);
-        CHECK_EQ(wait_for(info_of(batch)), 0);
-        CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
-        CHECK_EQ(damacy_release(batch), DAMACY_OK);
-    }
-    fake_exempt(1);
-    close_stream(context, stream);
-    fake::primary_release(0);
-    damacy_destroy(d);
-    check_no_leftovers(s);
+    for (int i = 4; i < 6; i++)
+        take(s, d);
+    first.end();
 }
 
 // What batch 2 is made of: chunks that the device decodes, nothing, so that it is filled, or more
@@ -496,17 +466,14 @@ struct held_slot {
     scene s{4};
     latch l;
     damacy* d = NULL;
-    damacy__context context = NULL;
-    damacy__stream stream = NULL;
+    std::unique_ptr<held_batch> first;
     explicit held_slot(int kind)
     {
         s.config.on_error = DAMACY_ON_ERROR_FILL;
         s.config.samples_per_batch = 1;
         s.config.batch_slots = 2;
-        if (kind == FILLED) {
-            s.samples[2].box[0].begin += 1000;
-            s.samples[2].box[0].end += 1000;
-        }
+        if (kind == FILLED)
+            s.move_out(2);
         for (int i = 1; i < 3 && kind == ON_HOST; i++) {
             const int chunk = 52; // 275 KiB; a quarter of the host's bytes is for eight
             way w = ways[6];
@@ -520,25 +487,13 @@ struct held_slot {
         mem_pause(s.store, 1);
         d = create(s);
         push_all(s, d);
-        const damacy_batch first = pop(s, d);
-        CHECK_EQ(wait_for(info_of(first)), 0);
+        first.reset(new held_batch(s, d));
         while (__atomic_load_n(&s.store->n_waiting, __ATOMIC_ACQUIRE) == 0) // batch 1 has slot 1
             usleep(100);
-        context = primary_context();
-        stream = open_stream(context);
-        hold_stream(context, stream, &l);
-        give_back(first, BY_STREAM, context, stream);
+        give_back(first->batch, BY_STREAM, first->context, first->read(&l));
         wait_for_launches(); // of batch 2, if any
         CHECK_EQ(fake_waiting_streams(), 0);
         fake_exempt(0);
-    }
-    void end()
-    {
-        fake_exempt(1);
-        close_stream(context, stream);
-        fake::primary_release(0);
-        damacy_destroy(d);
-        check_no_leftovers(s);
     }
 };
 
@@ -546,21 +501,12 @@ TEST(batch_waits_for_no_gate_of_a_later_one)
 {
     for (const int kind : {(int)ON_DEVICE, (int)FILLED, (int)ON_HOST}) {
         held_slot h(kind);
-        scene& s = h.s;
-        mem_pause(s.store, 0);
-        const damacy_batch second = pop(s, h.d);
-        CHECK_EQ(wait_for(info_of(second)), 0);
-        CHECK_EQ(n_wrong(s, second, info_of(second)), 0);
-        CHECK_EQ(damacy_release(second), DAMACY_OK);
+        mem_pause(h.s.store, 0);
+        take(h.s, h.d);
         h.l.open();
-        for (int i = 2; i < 4; i++) {
-            const damacy_batch batch = pop(s, h.d);
-            CHECK_EQ(wait_for(info_of(batch)), 0);
-            CHECK_EQ(info_of(batch).n_failed, kind == FILLED && i == 2);
-            CHECK_EQ(n_wrong(s, batch, info_of(batch)), 0);
-            CHECK_EQ(damacy_release(batch), DAMACY_OK);
-        }
-        h.end();
+        for (int i = 2; i < 4; i++)
+            take(h.s, h.d, kind == FILLED && i == 2);
+        h.first->end();
     }
 }
 
@@ -584,7 +530,7 @@ TEST(batch_that_waits_for_a_gate_ends_with_the_device)
         } while (status == DAMACY_OK);
         CHECK_EQ(status, DAMACY_CUDA);
         h.l.open();
-        h.end();
+        h.first->end();
     }
 }
 
@@ -599,8 +545,8 @@ TEST(batch_that_waits_for_a_gate_is_given_up_by_destroy)
         });
         damacy_destroy(h.d);
         opener.join();
-        h.d = NULL;
-        h.end();
+        h.first->d = NULL;
+        h.first->end();
     }
 }
 
@@ -610,8 +556,7 @@ TEST(batch_is_ready_without_what_is_queued_for_later_ones)
 {
     scene s(24);
     s.config.on_error = DAMACY_ON_ERROR_FILL;
-    s.samples[9].box[0].begin += 1000;
-    s.samples[9].box[0].end += 1000;
+    s.move_out(9);
     damacy* d = create(s);
     push_all(s, d);
     for (int i = 0; i < 6; i++) {
