@@ -213,7 +213,8 @@ typedef enum damacy_gds {
 /* Whether a GPU copies from local files that are in the page cache, without the CPU. Files of 1 MiB
  * and more, once an eighth of the file was asked for; raw, zstd and blosc chunks without a checksum
  * around them. The files take at most half of max_host_bytes, and one that is deleted meanwhile
- * keeps its place on the disk until others need the room or the pipeline is destroyed. */
+ * keeps its place on the disk until others need the room or the pipeline is destroyed. When one
+ * makes room the driver waits for all that runs in the CUDA context, and new work waits for it. */
 typedef enum damacy_mapping {
     DAMACY_MAPPING_AUTO = 0, /* OFF, for now: not measured where files are more than the room */
     DAMACY_MAPPING_ON,       /* where it is possible; 2 to 30 % faster, and spares threads */
@@ -397,8 +398,8 @@ DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch);
 /* Drops a reference; with the last one the slot is reused. INVAL, and no effect, when the batch was
  * released already. The slot is reused only after the CUevent, after what is queued in the CUstream
  * now, and for the plain form after what is queued in config.cuda_stream now, if that is set:
- * without it the GPU must have read the batch already. Only this slot waits. On the CPU all are the
- * same. */
+ * without it the GPU must have read the batch already. Only this slot waits, so that what is queued
+ * may itself wait for a later batch in another slot. On the CPU all are the same. */
 DAMACY_API damacy_status damacy_release(damacy_batch batch);
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event);
 DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream);
@@ -10216,7 +10217,7 @@ typedef struct damacy__assemble_job {
 } damacy__assemble_job;
 static_assert(sizeof(damacy__assemble_job) == 88, "ABI");
 
-/* The one parameter of damacy_assemble, passed by value. */
+/* The one parameter of the kernels, passed by value. */
 typedef struct damacy__assemble_wave {
     uint64_t jobs; /* const damacy__assemble_job[n_jobs] */
     uint64_t axes; /* const damacy__assemble_axis[] */
@@ -10227,7 +10228,7 @@ typedef struct damacy__assemble_wave {
     uint32_t n_channels; /* 0: no scaling; 1: the same for all */
     uint32_t n_jobs;
     uint32_t n_tiles;
-    uint32_t out_dtype; /* damacy_dtype; a program made for one type must be given that one */
+    uint32_t out_dtype; /* damacy_dtype; that of the program, which does not look at it */
 } damacy__assemble_wave;
 static_assert(sizeof(damacy__assemble_wave) == 56, "ABI");
 
@@ -10561,9 +10562,9 @@ __extension__ static const char damacy__source_assemble_cu[] =
     "// so stores and, along the line, loads are coalesced. Shared memory: a job and its axes, under 1.3\n"
     "// KiB.\n"
     "//\n"
-    "// Compiled with DAMACY__ASSEMBLE_SRC and DAMACY__ASSEMBLE_OUT, numbers of damacy_dtype, the kernel\n"
-    "// is for that pair of types and handles whole units. Compiled without, it takes any job, voxel by\n"
-    "// voxel.\n"
+    "// There is a kernel for each source type, damacy_assemble_ and the number of its damacy_dtype, and\n"
+    "// DAMACY__ASSEMBLE_OUT is the number of the output's, so that all types are constants. Without it\n"
+    "// the output has the type of the source.\n"
     "#include \"kernels/assemble_unit.cuh\"\n"
     "\n"
     "#define DAMACY__ASSEMBLE_AXES 34u // the ranks of an array, and two that splitting makes\n"
@@ -10642,46 +10643,6 @@ __extension__ static const char damacy__source_assemble_cu[] =
     "    }\n"
     "}\n"
     "\n"
-    "#ifndef DAMACY__ASSEMBLE_OUT\n"
-    "// The same for an output type that is known at run time only.\n"
-    "template <uint32_t S>\n"
-    "DAMACY__INLINE void damacy__assemble_units(const damacy__assemble_wave* wave,\n"
-    "                                           const damacy__assemble_state* s, uint32_t first,\n"
-    "                                           uint32_t end)\n"
-    "{\n"
-    "    for (uint32_t u = first + threadIdx.x; u < end; u += blockDim.x) {\n"
-    "        const damacy__assemble_span r = damacy__span_of(s, u, damacy__type_size(wave->out_dtype));\n"
-    "        damacy__unit_slow<S>(wave, &s->job, &r.line, (uint32_t)(r.first + (int64_t)r.a),\n"
-    "                             (uint32_t)(r.first + (int64_t)r.b), wave->out_dtype);\n"
-    "    }\n"
-    "}\n"
-    "\n"
-    "#define DAMACY__ASSEMBLE_CASE(type)                        \\\n"
-    "    case type:                                             \\\n"
-    "        damacy__assemble_units<type>(wave, s, first, end); \\\n"
-    "        break;\n"
-    "DAMACY__INLINE void damacy__assemble_any(const damacy__assemble_wave* wave,\n"
-    "                                         const damacy__assemble_state* s, uint32_t first,\n"
-    "                                         uint32_t end)\n"
-    "{\n"
-    "    switch (s->job.src_dtype) {\n"
-    "        DAMACY__ASSEMBLE_CASE(0)\n"
-    "        DAMACY__ASSEMBLE_CASE(1)\n"
-    "        DAMACY__ASSEMBLE_CASE(2)\n"
-    "        DAMACY__ASSEMBLE_CASE(3)\n"
-    "        DAMACY__ASSEMBLE_CASE(4)\n"
-    "        DAMACY__ASSEMBLE_CASE(5)\n"
-    "        DAMACY__ASSEMBLE_CASE(6)\n"
-    "        DAMACY__ASSEMBLE_CASE(7)\n"
-    "        DAMACY__ASSEMBLE_CASE(8)\n"
-    "        DAMACY__ASSEMBLE_CASE(9)\n"
-    "        DAMACY__ASSEMBLE_CASE(10)\n"
-    "        DAMACY__ASSEMBLE_CASE(11)\n"
-    "        DAMACY__ASSEMBLE_CASE(12)\n"
-    "    }\n"
-    "}\n"
-    "#endif\n"
-    "\n"
     "// The job that a tile belongs to: the last one whose first tile is not above it.\n"
     "DAMACY__INLINE uint32_t damacy__job_of_tile(const uint32_t* first_tile, uint32_t n, uint32_t tile)\n"
     "{\n"
@@ -10738,18 +10699,39 @@ __extension__ static const char damacy__source_assemble_cu[] =
     "    }\n"
     "}\n"
     "\n"
-    "extern \"C\" __global__ __launch_bounds__(256) void damacy_assemble(damacy__assemble_wave wave)\n"
+    "template <uint32_t S, uint32_t D>\n"
+    "DAMACY__INLINE void damacy__assemble_types(const damacy__assemble_wave& wave)\n"
     "{\n"
     "    DAMACY__SHARED(damacy__assemble_state, state);\n"
     "    damacy__assemble_block(wave, state, [&](uint32_t first, uint32_t end) {\n"
-    "#ifdef DAMACY__ASSEMBLE_OUT\n"
-    "        damacy__assemble_pair<DAMACY__ASSEMBLE_SRC, DAMACY__ASSEMBLE_OUT>(&wave, &state, first,\n"
-    "                                                                          end);\n"
-    "#else\n"
-    "        damacy__assemble_any(&wave, &state, first, end);\n"
-    "#endif\n"
+    "        damacy__assemble_pair<S, D>(&wave, &state, first, end);\n"
     "    });\n"
-    "}\n";
+    "}\n"
+    "\n"
+    "#ifdef DAMACY__ASSEMBLE_OUT\n"
+    "#define DAMACY__ASSEMBLE_TO(type) DAMACY__ASSEMBLE_OUT\n"
+    "#else\n"
+    "#define DAMACY__ASSEMBLE_TO(type) type\n"
+    "#endif\n"
+    "#define DAMACY__ASSEMBLE(type)                                                \\\n"
+    "    extern \"C\" __global__ __launch_bounds__(256) void damacy_assemble_##type( \\\n"
+    "        damacy__assemble_wave wave)                                           \\\n"
+    "    {                                                                         \\\n"
+    "        damacy__assemble_types<type, DAMACY__ASSEMBLE_TO(type)>(wave);        \\\n"
+    "    }\n"
+    "DAMACY__ASSEMBLE(0)\n"
+    "DAMACY__ASSEMBLE(1)\n"
+    "DAMACY__ASSEMBLE(2)\n"
+    "DAMACY__ASSEMBLE(3)\n"
+    "DAMACY__ASSEMBLE(4)\n"
+    "DAMACY__ASSEMBLE(5)\n"
+    "DAMACY__ASSEMBLE(6)\n"
+    "DAMACY__ASSEMBLE(7)\n"
+    "DAMACY__ASSEMBLE(8)\n"
+    "DAMACY__ASSEMBLE(9)\n"
+    "DAMACY__ASSEMBLE(10)\n"
+    "DAMACY__ASSEMBLE(11)\n"
+    "DAMACY__ASSEMBLE(12)\n";
 
 /* ==== kernels/assemble_abi.h ==== */
 __extension__ static const char damacy__source_assemble_abi_h[] =
@@ -11103,7 +11085,7 @@ __extension__ static const char damacy__source_assemble_work_h[] =
     "} damacy__assemble_job;\n"
     "static_assert(sizeof(damacy__assemble_job) == 88, \"ABI\");\n"
     "\n"
-    "/* The one parameter of damacy_assemble, passed by value. */\n"
+    "/* The one parameter of the kernels, passed by value. */\n"
     "typedef struct damacy__assemble_wave {\n"
     "    uint64_t jobs; /* const damacy__assemble_job[n_jobs] */\n"
     "    uint64_t axes; /* const damacy__assemble_axis[] */\n"
@@ -11114,7 +11096,7 @@ __extension__ static const char damacy__source_assemble_work_h[] =
     "    uint32_t n_channels; /* 0: no scaling; 1: the same for all */\n"
     "    uint32_t n_jobs;\n"
     "    uint32_t n_tiles;\n"
-    "    uint32_t out_dtype; /* damacy_dtype; a program made for one type must be given that one */\n"
+    "    uint32_t out_dtype; /* damacy_dtype; that of the program, which does not look at it */\n"
     "} damacy__assemble_wave;\n"
     "static_assert(sizeof(damacy__assemble_wave) == 56, \"ABI\");\n";
 
@@ -29068,9 +29050,7 @@ typedef struct damacy__program {
 
     pthread_t thread;
     bool has_thread;
-    uint32_t
-        is_compiled; /* atomic: the thread has set the three below and touches nothing any more */
-    damacy_status status;
+    damacy_status status; /* set by the thread, as are the two below; read once it was joined */
     damacy_error error;
     damacy__image image;
 
@@ -29117,7 +29097,6 @@ enum {
 
 static damacy_status damacy__program_start(damacy__program* program, damacy__compiler* compiler,
                                            const damacy__program_spec* spec, damacy_error* err);
-static bool damacy__program_is_compiled(const damacy__program* program);
 static damacy_status damacy__program_finish(damacy__program* program, damacy__device* device,
                                             damacy_error* err);
 static void damacy__program_deinit(damacy__program* program, damacy__device* device);
@@ -29191,7 +29170,6 @@ static void* damacy__program_main(void* context)
     if (!is_there && program->status == DAMACY_OK) {
         program->status = damacy__compile(compiler, &spec, &program->image, &program->error);
     }
-    __atomic_store_n(&program->is_compiled, 1, __ATOMIC_RELEASE);
     return NULL;
 }
 
@@ -29226,12 +29204,6 @@ static damacy_status damacy__program_start(damacy__program* program, damacy__com
     }
     program->has_thread = true;
     return DAMACY_OK;
-}
-
-/* Whether finish would return without waiting for the compiler. */
-static bool damacy__program_is_compiled(const damacy__program* program)
-{
-    return __atomic_load_n(&program->is_compiled, __ATOMIC_ACQUIRE) != 0;
 }
 
 static void damacy__program_join(damacy__program* program)
@@ -37915,9 +37887,10 @@ static damacy_status damacy__assemble_upload(const damacy__assemble_list* list,
                                              damacy__device* device,
                                              const damacy__assemble_call* call, damacy_error* err);
 static damacy_status damacy__assemble_launch(const damacy__assemble_list* list, uint32_t segment,
-                                             damacy__device* device, const damacy__kernel* kernel,
+                                             damacy__device* device, const damacy__program* program,
                                              const damacy__assemble_call* call, damacy_error* err);
-static void damacy__assemble_defines(damacy_dtype src, damacy_dtype out, char text[2][64]);
+static void damacy__assemble_program(damacy_dtype out, char define[64], const char** defines,
+                                     damacy__program_spec* spec);
 
 /* The three arrays, each at a multiple of 256 bytes. */
 static uint64_t damacy__assemble_axes_at(uint32_t max_jobs)
@@ -38246,10 +38219,10 @@ static damacy_status damacy__assemble_upload(const damacy__assemble_list* list,
                                   call->stream, err);
 }
 
-/* Queues one segment, after the upload. kernel: damacy_assemble, compiled for the segment's source
- * type and the list's output type, or for any. */
+/* Queues one segment, after the upload. program: of the list's output type, or of NATIVE if all
+ * that is copied has that type. */
 static damacy_status damacy__assemble_launch(const damacy__assemble_list* list, uint32_t segment,
-                                             damacy__device* device, const damacy__kernel* kernel,
+                                             damacy__device* device, const damacy__program* program,
                                              const damacy__assemble_call* call, damacy_error* err)
 {
     const damacy__assemble_segment* s = &list->segments[segment];
@@ -38258,6 +38231,7 @@ static damacy_status damacy__assemble_launch(const damacy__assemble_list* list, 
     damacy__grid grid;
     void* parameters[1];
 
+    assert(program->n_defines || s->src_dtype == (uint32_t)list->out);
     memset(&wave, 0, sizeof wave);
     wave.jobs = call->list + s->first_job * sizeof(damacy__assemble_job);
     wave.axes = call->list + damacy__assemble_axes_at(list->max_jobs);
@@ -38270,14 +38244,31 @@ static damacy_status damacy__assemble_launch(const damacy__assemble_list* list, 
     wave.out_dtype = list->out;
     parameters[0] = &wave;
     grid = damacy__grid_of(DAMACY__MIN(s->n_tiles, call->n_blocks), 256, 0);
-    return damacy__kernel_launch(kernel, device, &grid, call->stream, parameters, err);
+    return damacy__kernel_launch(&program->kernels[s->src_dtype], device, &grid, call->stream,
+                                 parameters, err);
 }
 
-/* What the program of a pair of types is compiled with. */
-static void damacy__assemble_defines(damacy_dtype src, damacy_dtype out, char text[2][64])
+/* What to compile: a kernel for each source type, in the order of damacy_dtype. out NATIVE: each
+ * makes what it reads. define: room for an argument of the compiler, used until it has started. */
+static void damacy__assemble_program(damacy_dtype out, char define[64], const char** defines,
+                                     damacy__program_spec* spec)
 {
-    (void)snprintf(text[0], 64, "DAMACY__ASSEMBLE_SRC=%u", (unsigned)src);
-    (void)snprintf(text[1], 64, "DAMACY__ASSEMBLE_OUT=%u", (unsigned)out);
+    static const char* const entries[DAMACY_NATIVE] = {
+        "damacy_assemble_0", "damacy_assemble_1", "damacy_assemble_2",  "damacy_assemble_3",
+        "damacy_assemble_4", "damacy_assemble_5", "damacy_assemble_6",  "damacy_assemble_7",
+        "damacy_assemble_8", "damacy_assemble_9", "damacy_assemble_10", "damacy_assemble_11",
+        "damacy_assemble_12"};
+
+    memset(spec, 0, sizeof *spec);
+    spec->name = "kernels/assemble.cu";
+    spec->entries = entries;
+    spec->n_entries = DAMACY_NATIVE;
+    if (out != DAMACY_NATIVE) {
+        (void)snprintf(define, 64, "DAMACY__ASSEMBLE_OUT=%u", (unsigned)out);
+        *defines = define;
+        spec->defines = defines;
+        spec->n_defines = 1;
+    }
 }
 DAMACY__WARM_END
 
@@ -38292,8 +38283,7 @@ DAMACY__COLD_BEGIN
 
 enum {
     DAMACY__WAVES = 3,
-    DAMACY__WAVE_UNITS = 8192, /* chunks and runs of fills, at most; fewer in small waves */
-    DAMACY__ASSEMBLERS = 16    /* pairs of types that have a program of their own */
+    DAMACY__WAVE_UNITS = 8192 /* chunks and runs of fills, at most; fewer in small waves */
 };
 
 /* Host memory of a wave's tables, pinned, and its twin on the device: same offsets. */
@@ -38338,16 +38328,6 @@ typedef struct damacy__wave {
     uint64_t start_ns;
 } damacy__wave;
 
-/* The program that assembles one pair of types; compiled in the background when the pair is first
- * seen. */
-typedef struct damacy__assembler {
-    damacy__program program;
-    uint32_t src; /* damacy_dtype */
-    bool is_started;
-    bool is_ready;
-    bool has_failed;
-} damacy__assembler;
-
 typedef struct damacy__gpu {
     damacy__core* core;
     damacy__driver driver;
@@ -38358,8 +38338,7 @@ typedef struct damacy__gpu {
     bool has_zstd;
     damacy__lz_kernels lz;
     bool has_lz;
-    damacy__program assemble; /* of any pair of types */
-    damacy__assembler assemblers[DAMACY__ASSEMBLERS];
+    damacy__program assemble; /* a kernel for each source type */
     bool is_loaded; /* create, then GPU thread only */
     damacy__stream copy_stream;
     damacy__copies copies; /* GPU thread only: those of the wave that is being sent */
@@ -38672,9 +38651,6 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
     damacy__pinned_free(&gpu->device, &gpu->staging);
     if (gpu->has_compiler) {
         damacy__compiler_release(&gpu->compiler, false);
-    }
-    for (uint32_t i = 0; i < DAMACY__ASSEMBLERS; i++) {
-        damacy__program_deinit(&gpu->assemblers[i].program, &gpu->device);
     }
     damacy__program_deinit(&gpu->assemble, &gpu->device);
     if (gpu->has_lz) {
@@ -39301,45 +39277,6 @@ static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, d
                                 wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
-/* The kernel for a pair of types: its own program once that is compiled, else the one for any. */
-static const damacy__kernel* damacy__gpu_assembler(damacy__gpu* gpu, uint32_t src)
-{
-    static const char* const entries[] = {"damacy_assemble"};
-    damacy__assembler* a = NULL;
-    damacy_error ignored;
-
-    for (uint32_t i = 0; i < DAMACY__ASSEMBLERS && !a; i++) {
-        if (!gpu->assemblers[i].is_started || gpu->assemblers[i].src == src) {
-            a = &gpu->assemblers[i];
-        }
-    }
-    if (!a || a->has_failed) {
-        return &gpu->assemble.kernels[0];
-    }
-    memset(&ignored, 0, sizeof ignored);
-    if (!a->is_started) {
-        char text[2][64];
-        const char* defines[2] = {text[0], text[1]};
-        damacy__program_spec spec;
-        damacy__assemble_defines((damacy_dtype)src, gpu->core->out_dtype, text);
-        spec.name = "kernels/assemble.cu";
-        spec.entries = entries;
-        spec.n_entries = 1;
-        spec.defines = defines;
-        spec.n_defines = 2;
-        a->src = src;
-        a->is_started = true;
-        a->has_failed =
-            damacy__program_start(&a->program, &gpu->compiler, &spec, &ignored) != DAMACY_OK;
-        return &gpu->assemble.kernels[0];
-    }
-    if (!a->is_ready && damacy__program_is_compiled(&a->program)) {
-        a->is_ready = damacy__program_finish(&a->program, &gpu->device, &ignored) == DAMACY_OK;
-        a->has_failed = !a->is_ready;
-    }
-    return a->is_ready ? &a->program.kernels[0] : &gpu->assemble.kernels[0];
-}
-
 /* Sends the list of copies and launches each of its segments. */
 static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
@@ -39355,9 +39292,8 @@ static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, da
     DAMACY__TRY(damacy__assemble_upload(&wave->list, &gpu->device, &call, err));
     for (uint32_t i = 0; i < wave->list.n_segments; i++) {
         if (wave->list.segments[i].n_jobs) {
-            DAMACY__TRY(damacy__assemble_launch(
-                &wave->list, i, &gpu->device,
-                damacy__gpu_assembler(gpu, wave->list.segments[i].src_dtype), &call, err));
+            DAMACY__TRY(
+                damacy__assemble_launch(&wave->list, i, &gpu->device, &gpu->assemble, &call, err));
         }
     }
     return DAMACY_OK;
@@ -40052,8 +39988,9 @@ static damacy_status damacy__gpu_pin(damacy__gpu* gpu, damacy_error* err);
 
 static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
 {
-    static const char* const entries[] = {"damacy_assemble"};
     damacy__program_spec spec;
+    const char* defines[1];
+    char define[64];
 
     DAMACY__TRY(damacy__compiler_init(&gpu->compiler, &gpu->core->alloc, &gpu->driver,
                                       gpu->device.architecture, damacy__sources,
@@ -40064,10 +40001,7 @@ static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir
     gpu->has_zstd = true;
     DAMACY__TRY(damacy__lz_kernels_start(&gpu->lz, &gpu->compiler, err));
     gpu->has_lz = true;
-    memset(&spec, 0, sizeof spec);
-    spec.name = "kernels/assemble.cu";
-    spec.entries = entries;
-    spec.n_entries = 1;
+    damacy__assemble_program(gpu->core->out_dtype, define, defines, &spec);
     return damacy__program_start(&gpu->assemble, &gpu->compiler, &spec, err);
 }
 

@@ -6,9 +6,9 @@
 // so stores and, along the line, loads are coalesced. Shared memory: a job and its axes, under 1.3
 // KiB.
 //
-// Compiled with DAMACY__ASSEMBLE_SRC and DAMACY__ASSEMBLE_OUT, numbers of damacy_dtype, the kernel
-// is for that pair of types and handles whole units. Compiled without, it takes any job, voxel by
-// voxel.
+// There is a kernel for each source type, damacy_assemble_ and the number of its damacy_dtype, and
+// DAMACY__ASSEMBLE_OUT is the number of the output's, so that all types are constants. Without it
+// the output has the type of the source.
 #include "kernels/assemble_unit.cuh"
 
 #define DAMACY__ASSEMBLE_AXES 34u // the ranks of an array, and two that splitting makes
@@ -87,46 +87,6 @@ DAMACY__INLINE void damacy__assemble_pair(const damacy__assemble_wave* wave,
     }
 }
 
-#ifndef DAMACY__ASSEMBLE_OUT
-// The same for an output type that is known at run time only.
-template <uint32_t S>
-DAMACY__INLINE void damacy__assemble_units(const damacy__assemble_wave* wave,
-                                           const damacy__assemble_state* s, uint32_t first,
-                                           uint32_t end)
-{
-    for (uint32_t u = first + threadIdx.x; u < end; u += blockDim.x) {
-        const damacy__assemble_span r = damacy__span_of(s, u, damacy__type_size(wave->out_dtype));
-        damacy__unit_slow<S>(wave, &s->job, &r.line, (uint32_t)(r.first + (int64_t)r.a),
-                             (uint32_t)(r.first + (int64_t)r.b), wave->out_dtype);
-    }
-}
-
-#define DAMACY__ASSEMBLE_CASE(type)                        \
-    case type:                                             \
-        damacy__assemble_units<type>(wave, s, first, end); \
-        break;
-DAMACY__INLINE void damacy__assemble_any(const damacy__assemble_wave* wave,
-                                         const damacy__assemble_state* s, uint32_t first,
-                                         uint32_t end)
-{
-    switch (s->job.src_dtype) {
-        DAMACY__ASSEMBLE_CASE(0)
-        DAMACY__ASSEMBLE_CASE(1)
-        DAMACY__ASSEMBLE_CASE(2)
-        DAMACY__ASSEMBLE_CASE(3)
-        DAMACY__ASSEMBLE_CASE(4)
-        DAMACY__ASSEMBLE_CASE(5)
-        DAMACY__ASSEMBLE_CASE(6)
-        DAMACY__ASSEMBLE_CASE(7)
-        DAMACY__ASSEMBLE_CASE(8)
-        DAMACY__ASSEMBLE_CASE(9)
-        DAMACY__ASSEMBLE_CASE(10)
-        DAMACY__ASSEMBLE_CASE(11)
-        DAMACY__ASSEMBLE_CASE(12)
-    }
-}
-#endif
-
 // The job that a tile belongs to: the last one whose first tile is not above it.
 DAMACY__INLINE uint32_t damacy__job_of_tile(const uint32_t* first_tile, uint32_t n, uint32_t tile)
 {
@@ -183,15 +143,36 @@ DAMACY__INLINE void damacy__assemble_block(const damacy__assemble_wave& wave,
     }
 }
 
-extern "C" __global__ __launch_bounds__(256) void damacy_assemble(damacy__assemble_wave wave)
+template <uint32_t S, uint32_t D>
+DAMACY__INLINE void damacy__assemble_types(const damacy__assemble_wave& wave)
 {
     DAMACY__SHARED(damacy__assemble_state, state);
     damacy__assemble_block(wave, state, [&](uint32_t first, uint32_t end) {
-#ifdef DAMACY__ASSEMBLE_OUT
-        damacy__assemble_pair<DAMACY__ASSEMBLE_SRC, DAMACY__ASSEMBLE_OUT>(&wave, &state, first,
-                                                                          end);
-#else
-        damacy__assemble_any(&wave, &state, first, end);
-#endif
+        damacy__assemble_pair<S, D>(&wave, &state, first, end);
     });
 }
+
+#ifdef DAMACY__ASSEMBLE_OUT
+#define DAMACY__ASSEMBLE_TO(type) DAMACY__ASSEMBLE_OUT
+#else
+#define DAMACY__ASSEMBLE_TO(type) type
+#endif
+#define DAMACY__ASSEMBLE(type)                                                \
+    extern "C" __global__ __launch_bounds__(256) void damacy_assemble_##type( \
+        damacy__assemble_wave wave)                                           \
+    {                                                                         \
+        damacy__assemble_types<type, DAMACY__ASSEMBLE_TO(type)>(wave);        \
+    }
+DAMACY__ASSEMBLE(0)
+DAMACY__ASSEMBLE(1)
+DAMACY__ASSEMBLE(2)
+DAMACY__ASSEMBLE(3)
+DAMACY__ASSEMBLE(4)
+DAMACY__ASSEMBLE(5)
+DAMACY__ASSEMBLE(6)
+DAMACY__ASSEMBLE(7)
+DAMACY__ASSEMBLE(8)
+DAMACY__ASSEMBLE(9)
+DAMACY__ASSEMBLE(10)
+DAMACY__ASSEMBLE(11)
+DAMACY__ASSEMBLE(12)

@@ -43,7 +43,7 @@ typedef struct damacy__assemble_job {
 } damacy__assemble_job;
 static_assert(sizeof(damacy__assemble_job) == 88, "ABI");
 
-/* The one parameter of damacy_assemble, passed by value. */
+/* The one parameter of the kernels, passed by value. */
 typedef struct damacy__assemble_wave {
     uint64_t jobs; /* const damacy__assemble_job[n_jobs] */
     uint64_t axes; /* const damacy__assemble_axis[] */
@@ -54,6 +54,6 @@ typedef struct damacy__assemble_wave {
     uint32_t n_channels; /* 0: no scaling; 1: the same for all */
     uint32_t n_jobs;
     uint32_t n_tiles;
-    uint32_t out_dtype; /* damacy_dtype; a program made for one type must be given that one */
+    uint32_t out_dtype; /* damacy_dtype; that of the program, which does not look at it */
 } damacy__assemble_wave;
 static_assert(sizeof(damacy__assemble_wave) == 56, "ABI");

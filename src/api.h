@@ -205,7 +205,8 @@ typedef enum damacy_gds {
 /* Whether a GPU copies from local files that are in the page cache, without the CPU. Files of 1 MiB
  * and more, once an eighth of the file was asked for; raw, zstd and blosc chunks without a checksum
  * around them. The files take at most half of max_host_bytes, and one that is deleted meanwhile
- * keeps its place on the disk until others need the room or the pipeline is destroyed. */
+ * keeps its place on the disk until others need the room or the pipeline is destroyed. When one
+ * makes room the driver waits for all that runs in the CUDA context, and new work waits for it. */
 typedef enum damacy_mapping {
     DAMACY_MAPPING_AUTO = 0, /* OFF, for now: not measured where files are more than the room */
     DAMACY_MAPPING_ON,       /* where it is possible; 2 to 30 % faster, and spares threads */
@@ -389,8 +390,8 @@ DAMACY_API damacy_status damacy_batch_retain(damacy_batch batch);
 /* Drops a reference; with the last one the slot is reused. INVAL, and no effect, when the batch was
  * released already. The slot is reused only after the CUevent, after what is queued in the CUstream
  * now, and for the plain form after what is queued in config.cuda_stream now, if that is set:
- * without it the GPU must have read the batch already. Only this slot waits. On the CPU all are the
- * same. */
+ * without it the GPU must have read the batch already. Only this slot waits, so that what is queued
+ * may itself wait for a later batch in another slot. On the CPU all are the same. */
 DAMACY_API damacy_status damacy_release(damacy_batch batch);
 DAMACY_API damacy_status damacy_release_event(damacy_batch batch, void* event);
 DAMACY_API damacy_status damacy_release_stream(damacy_batch batch, void* stream);

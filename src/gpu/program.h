@@ -40,9 +40,7 @@ typedef struct damacy__program {
 
     pthread_t thread;
     bool has_thread;
-    uint32_t
-        is_compiled; /* atomic: the thread has set the three below and touches nothing any more */
-    damacy_status status;
+    damacy_status status; /* set by the thread, as are the two below; read once it was joined */
     damacy_error error;
     damacy__image image;
 
@@ -89,7 +87,6 @@ enum {
 
 static damacy_status damacy__program_start(damacy__program* program, damacy__compiler* compiler,
                                            const damacy__program_spec* spec, damacy_error* err);
-static bool damacy__program_is_compiled(const damacy__program* program);
 static damacy_status damacy__program_finish(damacy__program* program, damacy__device* device,
                                             damacy_error* err);
 static void damacy__program_deinit(damacy__program* program, damacy__device* device);
@@ -163,7 +160,6 @@ static void* damacy__program_main(void* context)
     if (!is_there && program->status == DAMACY_OK) {
         program->status = damacy__compile(compiler, &spec, &program->image, &program->error);
     }
-    __atomic_store_n(&program->is_compiled, 1, __ATOMIC_RELEASE);
     return NULL;
 }
 
@@ -198,12 +194,6 @@ static damacy_status damacy__program_start(damacy__program* program, damacy__com
     }
     program->has_thread = true;
     return DAMACY_OK;
-}
-
-/* Whether finish would return without waiting for the compiler. */
-static bool damacy__program_is_compiled(const damacy__program* program)
-{
-    return __atomic_load_n(&program->is_compiled, __ATOMIC_ACQUIRE) != 0;
 }
 
 static void damacy__program_join(damacy__program* program)

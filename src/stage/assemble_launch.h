@@ -55,9 +55,10 @@ static damacy_status damacy__assemble_upload(const damacy__assemble_list* list,
                                              damacy__device* device,
                                              const damacy__assemble_call* call, damacy_error* err);
 static damacy_status damacy__assemble_launch(const damacy__assemble_list* list, uint32_t segment,
-                                             damacy__device* device, const damacy__kernel* kernel,
+                                             damacy__device* device, const damacy__program* program,
                                              const damacy__assemble_call* call, damacy_error* err);
-static void damacy__assemble_defines(damacy_dtype src, damacy_dtype out, char text[2][64]);
+static void damacy__assemble_program(damacy_dtype out, char define[64], const char** defines,
+                                     damacy__program_spec* spec);
 
 /* The three arrays, each at a multiple of 256 bytes. */
 static uint64_t damacy__assemble_axes_at(uint32_t max_jobs)
@@ -386,10 +387,10 @@ static damacy_status damacy__assemble_upload(const damacy__assemble_list* list,
                                   call->stream, err);
 }
 
-/* Queues one segment, after the upload. kernel: damacy_assemble, compiled for the segment's source
- * type and the list's output type, or for any. */
+/* Queues one segment, after the upload. program: of the list's output type, or of NATIVE if all
+ * that is copied has that type. */
 static damacy_status damacy__assemble_launch(const damacy__assemble_list* list, uint32_t segment,
-                                             damacy__device* device, const damacy__kernel* kernel,
+                                             damacy__device* device, const damacy__program* program,
                                              const damacy__assemble_call* call, damacy_error* err)
 {
     const damacy__assemble_segment* s = &list->segments[segment];
@@ -398,6 +399,7 @@ static damacy_status damacy__assemble_launch(const damacy__assemble_list* list, 
     damacy__grid grid;
     void* parameters[1];
 
+    assert(program->n_defines || s->src_dtype == (uint32_t)list->out);
     memset(&wave, 0, sizeof wave);
     wave.jobs = call->list + s->first_job * sizeof(damacy__assemble_job);
     wave.axes = call->list + damacy__assemble_axes_at(list->max_jobs);
@@ -410,12 +412,29 @@ static damacy_status damacy__assemble_launch(const damacy__assemble_list* list, 
     wave.out_dtype = list->out;
     parameters[0] = &wave;
     grid = damacy__grid_of(DAMACY__MIN(s->n_tiles, call->n_blocks), 256, 0);
-    return damacy__kernel_launch(kernel, device, &grid, call->stream, parameters, err);
+    return damacy__kernel_launch(&program->kernels[s->src_dtype], device, &grid, call->stream,
+                                 parameters, err);
 }
 
-/* What the program of a pair of types is compiled with. */
-static void damacy__assemble_defines(damacy_dtype src, damacy_dtype out, char text[2][64])
+/* What to compile: a kernel for each source type, in the order of damacy_dtype. out NATIVE: each
+ * makes what it reads. define: room for an argument of the compiler, used until it has started. */
+static void damacy__assemble_program(damacy_dtype out, char define[64], const char** defines,
+                                     damacy__program_spec* spec)
 {
-    (void)snprintf(text[0], 64, "DAMACY__ASSEMBLE_SRC=%u", (unsigned)src);
-    (void)snprintf(text[1], 64, "DAMACY__ASSEMBLE_OUT=%u", (unsigned)out);
+    static const char* const entries[DAMACY_NATIVE] = {
+        "damacy_assemble_0", "damacy_assemble_1", "damacy_assemble_2",  "damacy_assemble_3",
+        "damacy_assemble_4", "damacy_assemble_5", "damacy_assemble_6",  "damacy_assemble_7",
+        "damacy_assemble_8", "damacy_assemble_9", "damacy_assemble_10", "damacy_assemble_11",
+        "damacy_assemble_12"};
+
+    memset(spec, 0, sizeof *spec);
+    spec->name = "kernels/assemble.cu";
+    spec->entries = entries;
+    spec->n_entries = DAMACY_NATIVE;
+    if (out != DAMACY_NATIVE) {
+        (void)snprintf(define, 64, "DAMACY__ASSEMBLE_OUT=%u", (unsigned)out);
+        *defines = define;
+        spec->defines = defines;
+        spec->n_defines = 1;
+    }
 }

@@ -16,8 +16,7 @@
 
 enum {
     DAMACY__WAVES = 3,
-    DAMACY__WAVE_UNITS = 8192, /* chunks and runs of fills, at most; fewer in small waves */
-    DAMACY__ASSEMBLERS = 16    /* pairs of types that have a program of their own */
+    DAMACY__WAVE_UNITS = 8192 /* chunks and runs of fills, at most; fewer in small waves */
 };
 
 /* Host memory of a wave's tables, pinned, and its twin on the device: same offsets. */
@@ -62,16 +61,6 @@ typedef struct damacy__wave {
     uint64_t start_ns;
 } damacy__wave;
 
-/* The program that assembles one pair of types; compiled in the background when the pair is first
- * seen. */
-typedef struct damacy__assembler {
-    damacy__program program;
-    uint32_t src; /* damacy_dtype */
-    bool is_started;
-    bool is_ready;
-    bool has_failed;
-} damacy__assembler;
-
 typedef struct damacy__gpu {
     damacy__core* core;
     damacy__driver driver;
@@ -82,8 +71,7 @@ typedef struct damacy__gpu {
     bool has_zstd;
     damacy__lz_kernels lz;
     bool has_lz;
-    damacy__program assemble; /* of any pair of types */
-    damacy__assembler assemblers[DAMACY__ASSEMBLERS];
+    damacy__program assemble; /* a kernel for each source type */
     bool is_loaded; /* create, then GPU thread only */
     damacy__stream copy_stream;
     damacy__copies copies; /* GPU thread only: those of the wave that is being sent */
@@ -396,9 +384,6 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
     damacy__pinned_free(&gpu->device, &gpu->staging);
     if (gpu->has_compiler) {
         damacy__compiler_release(&gpu->compiler, false);
-    }
-    for (uint32_t i = 0; i < DAMACY__ASSEMBLERS; i++) {
-        damacy__program_deinit(&gpu->assemblers[i].program, &gpu->device);
     }
     damacy__program_deinit(&gpu->assemble, &gpu->device);
     if (gpu->has_lz) {

@@ -136,45 +136,6 @@ static damacy_status damacy__wave_decode(damacy__gpu* gpu, damacy__wave* wave, d
                                 wave->n_zstd * sizeof(damacy__job_result), wave->stream, err);
 }
 
-/* The kernel for a pair of types: its own program once that is compiled, else the one for any. */
-static const damacy__kernel* damacy__gpu_assembler(damacy__gpu* gpu, uint32_t src)
-{
-    static const char* const entries[] = {"damacy_assemble"};
-    damacy__assembler* a = NULL;
-    damacy_error ignored;
-
-    for (uint32_t i = 0; i < DAMACY__ASSEMBLERS && !a; i++) {
-        if (!gpu->assemblers[i].is_started || gpu->assemblers[i].src == src) {
-            a = &gpu->assemblers[i];
-        }
-    }
-    if (!a || a->has_failed) {
-        return &gpu->assemble.kernels[0];
-    }
-    memset(&ignored, 0, sizeof ignored);
-    if (!a->is_started) {
-        char text[2][64];
-        const char* defines[2] = {text[0], text[1]};
-        damacy__program_spec spec;
-        damacy__assemble_defines((damacy_dtype)src, gpu->core->out_dtype, text);
-        spec.name = "kernels/assemble.cu";
-        spec.entries = entries;
-        spec.n_entries = 1;
-        spec.defines = defines;
-        spec.n_defines = 2;
-        a->src = src;
-        a->is_started = true;
-        a->has_failed =
-            damacy__program_start(&a->program, &gpu->compiler, &spec, &ignored) != DAMACY_OK;
-        return &gpu->assemble.kernels[0];
-    }
-    if (!a->is_ready && damacy__program_is_compiled(&a->program)) {
-        a->is_ready = damacy__program_finish(&a->program, &gpu->device, &ignored) == DAMACY_OK;
-        a->has_failed = !a->is_ready;
-    }
-    return a->is_ready ? &a->program.kernels[0] : &gpu->assemble.kernels[0];
-}
-
 /* Sends the list of copies and launches each of its segments. */
 static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, damacy_error* err)
 {
@@ -190,9 +151,8 @@ static damacy_status damacy__wave_flush(damacy__gpu* gpu, damacy__wave* wave, da
     DAMACY__TRY(damacy__assemble_upload(&wave->list, &gpu->device, &call, err));
     for (uint32_t i = 0; i < wave->list.n_segments; i++) {
         if (wave->list.segments[i].n_jobs) {
-            DAMACY__TRY(damacy__assemble_launch(
-                &wave->list, i, &gpu->device,
-                damacy__gpu_assembler(gpu, wave->list.segments[i].src_dtype), &call, err));
+            DAMACY__TRY(
+                damacy__assemble_launch(&wave->list, i, &gpu->device, &gpu->assemble, &call, err));
         }
     }
     return DAMACY_OK;

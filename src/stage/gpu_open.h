@@ -14,8 +14,9 @@ static damacy_status damacy__gpu_pin(damacy__gpu* gpu, damacy_error* err);
 
 static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir, damacy_error* err)
 {
-    static const char* const entries[] = {"damacy_assemble"};
     damacy__program_spec spec;
+    const char* defines[1];
+    char define[64];
 
     DAMACY__TRY(damacy__compiler_init(&gpu->compiler, &gpu->core->alloc, &gpu->driver,
                                       gpu->device.architecture, damacy__sources,
@@ -26,10 +27,7 @@ static damacy_status damacy__gpu_compile(damacy__gpu* gpu, const char* cache_dir
     gpu->has_zstd = true;
     DAMACY__TRY(damacy__lz_kernels_start(&gpu->lz, &gpu->compiler, err));
     gpu->has_lz = true;
-    memset(&spec, 0, sizeof spec);
-    spec.name = "kernels/assemble.cu";
-    spec.entries = entries;
-    spec.n_entries = 1;
+    damacy__assemble_program(gpu->core->out_dtype, define, defines, &spec);
     return damacy__program_start(&gpu->assemble, &gpu->compiler, &spec, err);
 }
 

@@ -503,6 +503,98 @@ TEST(events_of_a_foreign_stream_hold_the_slot_under_load)
     mem_free(m);
 }
 
+/* Holds a stream until the flag is set. */
+static void hold(void* user)
+{
+    while (!__atomic_load_n((int*)user, __ATOMIC_ACQUIRE)) {
+        dawdle(NULL);
+    }
+}
+
+/* Whether a batch comes within 20 s and its sample is right. */
+static int take_good(damacy* d, const scene* s, const damacy_sample* sample, damacy_batch* batch)
+{
+    static uint8_t voxels[64 * 64 * 64 * 2];
+    damacy_error err;
+
+    return damacy_pop_timeout(d, UINT64_C(20000000000), batch, &err) == DAMACY_OK &&
+           damacy_batch_read(*batch, voxels, sizeof voxels, &err) == DAMACY_OK &&
+           scene_equal(s, sample->box, voxels);
+}
+
+/* Batch 1, whose bytes come late, is there before the consumer's stream goes on, which holds the
+ * slot of batch 2. */
+static void take_while_held(damacy* d, mem_store* m, const scene* s, const damacy_sample* samples,
+                            void* stream)
+{
+    static int is_open;
+    damacy_batch batch;
+    int is_good;
+
+    CHECK(take_good(d, &s[0], &samples[0], &batch));
+    while (__atomic_load_n(&m->n_waiting, __ATOMIC_ACQUIRE) == 0) {
+        dawdle(NULL);
+    }
+    __atomic_store_n(&is_open, 0, __ATOMIC_RELEASE);
+    ok(cuda.launch_host(stream, hold, &is_open));
+    CHECK_EQ(damacy_release_stream(batch, stream), DAMACY_OK);
+    for (int i = 0; i < 300; i++) { /* 0.1 s, in which batch 2 could have been queued */
+        dawdle(NULL);
+    }
+    mem_pause(m, 0);
+    is_good = take_good(d, &s[1], &samples[1], &batch);
+    __atomic_store_n(&is_open, 1, __ATOMIC_RELEASE);
+    CHECK(is_good);
+    CHECK_EQ(damacy_release(batch), DAMACY_OK);
+    for (int i = 2; i < 4; i++) {
+        CHECK(take_good(d, &s[i % 2], &samples[i], &batch));
+        CHECK_EQ(damacy_release(batch), DAMACY_OK);
+    }
+}
+
+/* Nothing that the driver is asked for in between may wait for all that runs. Batch 1 is the first
+ * with blosc. The second time all kernels are in the cache. */
+TEST(batch_comes_while_the_consumers_stream_waits_for_it)
+{
+    static const int64_t extent[3] = {64, 64, 64};
+    uint64_t seed = test_seed();
+
+    NEED_GPU();
+    for (int round = 0; round < 2; round++) {
+        mem_store* m = mem_new();
+        damacy_config config = gpu_config(m);
+        scene s[2];
+        damacy_sample samples[4];
+        damacy_error err;
+        damacy* d = NULL;
+        void* stream = NULL;
+
+        s[0] = put_array(m, "a.zarr", &kinds[1], ZSTD, 100, 32, &seed);
+        s[1] = put_array(m, "b.zarr", &kinds[1], BLOSC, 100, 32, &seed);
+        for (int i = 0; i < 4; i++) {
+            samples[i] = crop_of(&s[i % 2], extent, &seed);
+        }
+        config.dtype = DAMACY_NATIVE;
+        config.samples_per_batch = 1;
+        config.batch_slots = 2;
+        config.io_threads = 64; /* all chunks of batch 1 wait, and those of batch 2 do not */
+        m->paused_uri = "b.zarr";
+        mem_pause(m, 1);
+        enter();
+        ok(cuda.stream_create(&stream, 1, 0));
+        CHECK_EQ(damacy_create(&config, &d, &err), DAMACY_OK);
+        CHECK_EQ(damacy_push(d, samples, 4, NULL, &err), DAMACY_OK);
+        CHECK_EQ(damacy_finish(d), DAMACY_OK);
+        take_while_held(d, m, s, samples, stream);
+        damacy_destroy(d);
+        ok(cuda.stream_destroy(stream));
+        leave();
+        free(s[0].voxels);
+        free(s[1].voxels);
+        mem_free(m);
+    }
+}
+
 /* ---- resources ---- */
 
 static size_t free_device_bytes(void)

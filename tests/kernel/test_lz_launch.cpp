@@ -30,10 +30,11 @@ static const damacy__source sources[] = {
 
 static void open_all(uint64_t seed)
 {
-    static const char* const entry[] = {"damacy_assemble"};
     fake_config fake = {};
     damacy__device_config config = {};
     damacy__program_spec spec = {};
+    const char* defines[1];
+    char define[64];
     fake.seed = seed;
     enroll_kernels();
     fake_open(&driver, &fake);
@@ -46,9 +47,7 @@ static void open_all(uint64_t seed)
     CHECK_EQ(
         damacy__compiler_init(&compiler, &heap, &driver, device.architecture, sources, 8, "", &err),
         DAMACY_OK);
-    spec.name = "kernels/assemble.cu";
-    spec.entries = entry;
-    spec.n_entries = 1;
+    damacy__assemble_program(DAMACY_F32, define, defines, &spec);
     CHECK_EQ(damacy__lz_kernels_start(&kernels, &compiler, &err), DAMACY_OK);
     CHECK_EQ(damacy__zstd_kernels_start(&zstd, &device, &compiler, &err), DAMACY_OK);
     CHECK_EQ(damacy__program_start(&assemble, &compiler, &spec, &err), DAMACY_OK);
@@ -211,7 +210,7 @@ static void run_wave(uint64_t seed, bool corrupt, uint32_t execute)
     assemble_call.n_blocks = 3;
     assemble_call.stream = stream;
     CHECK_EQ(damacy__assemble_upload(&list, &device, &assemble_call, &err), DAMACY_OK);
-    CHECK_EQ(damacy__assemble_launch(&list, 0, &device, &assemble.kernels[0], &assemble_call, &err),
+    CHECK_EQ(damacy__assemble_launch(&list, 0, &device, &assemble, &assemble_call, &err),
              DAMACY_OK);
 
     const auto chunks = get<damacy__blosc_chunk>(on_device.chunks, n_chunks);

@@ -10,6 +10,7 @@ static const uint32_t architectures[N_ARCHITECTURES] = {75, 80, 86, 89, 90, 100,
 typedef struct compile_result {
     uint32_t architecture;
     const char* name;
+    const char* define; /* NULL: none */
     damacy_status status;
     uint64_t size;
     uint64_t ns;
@@ -93,6 +94,8 @@ static void compile_one(compile_result* result)
     memset(&spec, 0, sizeof spec);
     memset(&err, 0, sizeof err);
     spec.name = result->name;
+    spec.defines = &result->define;
+    spec.n_defines = result->define ? 1 : 0;
     result->status =
         damacy__compiler_init(&compiler, &work.heap, &work.driver, result->architecture,
                               work.sources, work.n_sources, "", &err);
@@ -107,6 +110,15 @@ static void compile_one(compile_result* result)
     }
     result->ns = damacy__now_ns() - begin;
     (void)snprintf(result->message, sizeof result->message, "%s", err.message);
+}
+
+static void want(uint32_t architecture, const char* name, const char* define)
+{
+    compile_result* r = &work.results[work.n_results++];
+
+    r->architecture = architecture;
+    r->name = name;
+    r->define = define;
 }
 
 static void* compile_some(void* unused)
@@ -150,8 +162,10 @@ TEST(every_kernel_compiles_for_every_architecture)
     for (uint32_t a = 0; a < N_ARCHITECTURES; a++) {
         for (uint32_t i = 0; i < work.n_sources && is_wanted(architectures[a]); i++) {
             if (ends_with(work.sources[i].name, ".cu")) {
-                work.results[work.n_results].architecture = architectures[a];
-                work.results[work.n_results++].name = work.sources[i].name;
+                want(architectures[a], work.sources[i].name, NULL);
+            }
+            if (ends_with(work.sources[i].name, "/assemble.cu")) {
+                want(architectures[a], work.sources[i].name, "DAMACY__ASSEMBLE_OUT=0"); /* f32 */
             }
         }
     }
@@ -162,10 +176,11 @@ TEST(every_kernel_compiles_for_every_architecture)
     for (uint32_t i = 0; i < work.n_results; i++) {
         const compile_result* r = &work.results[i];
         if (r->status == DAMACY_OK && r->has_entry) {
-            printf("# sm_%u %-28s %8llu bytes %6.2f s\n", r->architecture, r->name,
-                   (unsigned long long)r->size, (double)r->ns * 1e-9);
+            printf("# sm_%u %-28s %8llu bytes %6.2f s %s\n", r->architecture, r->name,
+                   (unsigned long long)r->size, (double)r->ns * 1e-9, r->define ? r->define : "");
         } else {
-            printf("# sm_%u %s FAILED: %s\n", r->architecture, r->name, r->message);
+            printf("# sm_%u %s %s FAILED: %s\n", r->architecture, r->name,
+                   r->define ? r->define : "", r->message);
             n_failed++;
         }
     }

@@ -266,6 +266,7 @@ inline int module_load(damacy__module* out, const void* image)
     ENTER("module_load", CONTEXT)
     if (strncmp((const char*)image, IMAGE_MAGIC, sizeof IMAGE_MAGIC - 1) != 0)
         return 200;
+    wait_until(lock, all_idle); // as the driver does
     *out = handle();
     m->modules[*out] = std::make_shared<module_record>();
     m->counts.live_modules++;
@@ -277,6 +278,7 @@ inline int module_unload(damacy__module h)
     ENTER("module_unload", FREE)
     if (!m->modules.erase(h))
         return misuse(400, "no such module", called);
+    wait_until(lock, all_idle);
     m->counts.live_modules--;
     return m->sticky;
 }

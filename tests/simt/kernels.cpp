@@ -10,11 +10,24 @@
 #include "kernels/zstd.cu"
 #include "kernels/zstd_blosc.cu"
 #include "kernels/zstd_sequences.cu"
+#include "tests/simt/assemble.h"
+#include <string>
+
+// One of the kernels that a program has for each source type, of programs for any output type.
+template <uint32_t S> static void assemble(damacy__assemble_wave wave)
+{
+    simt::assemble_of(S, wave.out_dtype)(wave);
+}
+
+template <size_t... S> static void enroll_assemble(std::index_sequence<S...>)
+{
+    (simt::enroll("damacy_assemble_" + std::to_string(S), assemble<S>), ...);
+}
 
 void enroll_kernels()
 {
 #define KERNEL(name) simt::enroll(#name, name)
-    KERNEL(damacy_assemble);
+    enroll_assemble(std::make_index_sequence<DAMACY__TYPES>());
     KERNEL(damacy_blosc_begin);
     KERNEL(damacy_blosc_parse);
     KERNEL(damacy_blosc_unfilter);

@@ -865,7 +865,7 @@ std::function<void()> bind(void (*f)(A...), void** params, std::index_sequence<I
 }
 
 // Makes a kernel known to the fake driver.
-template <class... A> void enroll(const char* name, void (*f)(A...))
+template <class... A> void enroll(const std::string& name, void (*f)(A...))
 {
     kernel k;
     k.function = (void (*)())f;
