@@ -247,7 +247,8 @@ TEST(s08_a_smaller_device_budget_shrinks_what_is_committed)
     }
 }
 
-// A stream of the consumer's that is busy until `is_done`, and an event behind that.
+// A stream of the consumer's that is busy from work() until `is_done`, and an event behind that.
+// (The first batch waits for all that runs: kernels are loaded before it.)
 struct consumer {
     damacy__context context = NULL;
     damacy__stream stream = NULL;
@@ -260,6 +261,9 @@ struct consumer {
         CHECK_EQ(fake::context_push(context), 0);
         CHECK_EQ(fake::stream_create(&stream, 1, 0), 0);
         CHECK_EQ(fake::event_create(&event, 2), 0);
+    }
+    void work()
+    {
         {
             fake::guard lock(fake::m->mutex);
             fake::operation op;
@@ -298,6 +302,7 @@ TEST(s34_a_slot_is_written_again_only_after_the_consumers_event)
         CHECK_EQ(damacy_push(d, b.samples, 3, NULL, &b.err), DAMACY_OK);
         CHECK_EQ(damacy_pop(d, &first, &b.err), DAMACY_OK);
         CHECK_EQ(damacy_pop(d, &second, &b.err), DAMACY_OK);
+        user.work();
         CHECK(b.is_right(first, 0) && b.is_right(second, 1));
         CHECK_EQ(damacy_batch_info(first, &info), DAMACY_OK);
         std::vector<uint8_t> before((const uint8_t*)info.ptr, (const uint8_t*)info.ptr + info.size);
@@ -358,6 +363,7 @@ TEST(s39_destroy_with_work_in_flight_and_an_open_event_is_clean)
     CHECK_EQ(damacy_push(d, b.samples, 8, NULL, &b.err), DAMACY_OK);
     CHECK_EQ(damacy_pop(d, &first, &b.err), DAMACY_OK);
     CHECK_EQ(damacy_pop(d, &held, &b.err), DAMACY_OK);
+    user.work();
     CHECK_EQ(damacy_batch_dlpack_legacy(held, DAMACY_STREAM_NONE, &tensor, &b.err), DAMACY_OK);
     CHECK_EQ(damacy_release_event(first, user.event), DAMACY_OK); // not over yet
     std::thread later([&] {
