@@ -257,10 +257,12 @@ typedef struct damacy_config {
     const float* scale;
     const float* offset;
 
-    uint64_t max_gpu_bytes;  /* device memory, hard; 0: a quarter of what is free at create */
+    uint64_t max_gpu_bytes;  /* device memory, hard; 0: a quarter of what is free at create. All of
+                              * it is taken, unless max_cache_bytes says less */
     uint64_t max_host_bytes; /* host memory, hard; 0: a quarter of the machine's, at most 8 GiB */
-    /* Decoded chunks that are kept for later batches, on the CPU device; part of max_host_bytes.
-     * 0: what that leaves once batches, buffers and room for metadata are taken; 1: none. */
+    /* Decoded chunks that are kept for later batches, in the memory of the batches: part of
+     * max_gpu_bytes, on the CPU of max_host_bytes. 0: what that leaves once batches and buffers,
+     * and on the CPU room for metadata, are taken; 1: none. */
     uint64_t max_cache_bytes;
     uint64_t max_read_bytes; /* of one coalesced read; 0: 4 MiB */
     uint32_t io_threads;     /* 0: three for four CPUs, at least 8 and at most 16 */
@@ -561,7 +563,8 @@ typedef struct damacy_stats {
     uint64_t array_hits, array_misses;
     uint64_t index_hits, index_misses;
     uint64_t host_bytes_committed;
-    uint64_t cache_bytes; /* of those, for decoded chunks; known with the first batch */
+    uint64_t cache_bytes; /* of those, on a GPU of the next; for decoded chunks; known with the
+                           * first batch */
     uint64_t gpu_bytes_committed;
     uint64_t voxels_delivered;
     uint64_t bytes_mapped;       /* of read: not read but copied by the GPU from the page cache */
@@ -34264,8 +34267,8 @@ DAMACY__COLD_END
 
 /* ==== src/stage/chunks.h ==== */
 DAMACY__COLD_BEGIN
-/* Decoded chunks that later batches may use again: one range of bytes, made once, that is divided
- * into blocks; the least recently used are given up first.
+/* Decoded chunks that later batches may use again: one range of bytes, of the host's or of a
+ * device's, that is divided into blocks; the least recently used are given up first.
  *
  * A chunk is entered when it is planned, before it has bytes: whoever plans it next waits for that
  * decoding instead of doing it again. Nobody waits for space: a chunk that finds none goes to those
@@ -34300,12 +34303,14 @@ typedef struct damacy__block {
 
 typedef struct damacy__chunks {
     damacy__mutex mutex;
-    uint8_t* bytes; /* set at init, as are size and n_records; size 0: nothing is kept */
+    uint8_t* bytes; /* set at init, as is what follows; size 0: nothing is kept */
     uint64_t size;
-    damacy__block* records; /* guarded by mutex, as is what follows */
+    bool is_borrowed; /* the bytes are not ours; only their addresses are used */
     uint64_t n_records;
+    damacy__block* records; /* guarded by mutex, as is what follows */
     damacy__block* unused;
     damacy__block* hole; /* the widest that was seen last, or NULL */
+    bool is_crowded;     /* no old chunk was found that is not in use, and none came since */
     damacy__table table;
 } damacy__chunks;
 
@@ -34319,6 +34324,10 @@ typedef enum damacy__ask {
 
 static damacy_status damacy__chunks_init(damacy__chunks* chunks, damacy__alloc* alloc,
                                          uint64_t size, damacy_error* err);
+static uint64_t damacy__chunks_records(uint64_t size);
+static damacy_status damacy__chunks_borrow(damacy__chunks* chunks, damacy__alloc* alloc,
+                                           uint64_t address, uint64_t size, uint64_t n_records,
+                                           damacy_error* err);
 static void damacy__chunks_deinit(damacy__chunks* chunks, damacy__alloc* alloc);
 static damacy__ask damacy__chunks_ask(damacy__chunks* chunks, uint64_t serial, uint64_t number,
                                       uint64_t size, damacy__waiter* waiter, damacy__block** out);
@@ -34327,23 +34336,32 @@ static damacy__waiter* damacy__chunks_settle(damacy__chunks* chunks, damacy__blo
                                              bool keep);
 static void damacy__chunks_unpin(damacy__chunks* chunks, damacy__block* block);
 
-/* Takes size bytes in all, records included; on failure nothing is held and nothing is kept. */
-static damacy_status damacy__chunks_init(damacy__chunks* chunks, damacy__alloc* alloc,
-                                         uint64_t size, damacy_error* err)
+/* A record for every 8 KiB: smaller chunks run out of records before they run out of bytes. */
+static uint64_t damacy__chunks_records(uint64_t size)
 {
-    /* A record for every 8 KiB: smaller chunks run out of records before they run out of bytes. */
-    const uint64_t n = DAMACY__MIN(DAMACY__MAX(size / 8192, 16), UINT64_C(1) << 18);
-    const uint64_t overhead = n * (sizeof(damacy__block) + 2 * sizeof(void*));
+    return DAMACY__MIN(DAMACY__MAX(size / 8192, 16), UINT64_C(1) << 18);
+}
 
-    memset(chunks, 0, sizeof *chunks);
-    size = size > overhead ? (size - overhead) & ~UINT64_C(4095) : 0;
-    if (size == 0) {
-        return DAMACY_OK;
+static uint64_t damacy__chunks_overhead(uint64_t n_records)
+{
+    return n_records * (sizeof(damacy__block) + 2 * sizeof(void*));
+}
+
+/* The records of chunks whose bytes are set, all of them one hole. On failure nothing is held. */
+static damacy_status damacy__chunks_make(damacy__chunks* chunks, damacy__alloc* alloc,
+                                         damacy_error* err)
+{
+    const uint64_t n = chunks->n_records;
+    const uint64_t size = chunks->size;
+    const damacy_status status = damacy__mutex_init(&chunks->mutex, err);
+
+    if (status != DAMACY_OK) {
+        chunks->size = 0;
+        return status;
     }
-    DAMACY__TRY(damacy__mutex_init(&chunks->mutex, err));
-    chunks->size = size;
-    chunks->n_records = n;
-    chunks->bytes = (uint8_t*)damacy__alloc_take(alloc, size, 1, 4096);
+    if (!chunks->is_borrowed) {
+        chunks->bytes = (uint8_t*)damacy__alloc_take(alloc, size, 1, 4096);
+    }
     chunks->records = damacy__new(alloc, n, damacy__block);
     if (!chunks->bytes || !chunks->records ||
         damacy__table_init(&chunks->table, alloc, n, err) != DAMACY_OK) {
@@ -34359,6 +34377,33 @@ static damacy_status damacy__chunks_init(damacy__chunks* chunks, damacy__alloc* 
     return DAMACY_OK;
 }
 
+/* Takes size bytes in all, records included; on failure nothing is held and nothing is kept. */
+static damacy_status damacy__chunks_init(damacy__chunks* chunks, damacy__alloc* alloc,
+                                         uint64_t size, damacy_error* err)
+{
+    const uint64_t n = damacy__chunks_records(size);
+    const uint64_t overhead = damacy__chunks_overhead(n);
+
+    memset(chunks, 0, sizeof *chunks);
+    chunks->size = size > overhead ? (size - overhead) & ~UINT64_C(4095) : 0;
+    chunks->n_records = n;
+    return chunks->size ? damacy__chunks_make(chunks, alloc, err) : DAMACY_OK;
+}
+
+/* The same in size bytes of a device's, which the caller frees after deinit; n_records chunks at
+ * most. */
+static damacy_status damacy__chunks_borrow(damacy__chunks* chunks, damacy__alloc* alloc,
+                                           uint64_t address, uint64_t size, uint64_t n_records,
+                                           damacy_error* err)
+{
+    memset(chunks, 0, sizeof *chunks);
+    chunks->is_borrowed = true;
+    chunks->bytes = (uint8_t*)(uintptr_t)address;
+    chunks->size = size & ~UINT64_C(4095);
+    chunks->n_records = n_records;
+    return chunks->size ? damacy__chunks_make(chunks, alloc, err) : DAMACY_OK;
+}
+
 static void damacy__chunks_deinit(damacy__chunks* chunks, damacy__alloc* alloc)
 {
     if (chunks->size == 0) {
@@ -34366,7 +34411,9 @@ static void damacy__chunks_deinit(damacy__chunks* chunks, damacy__alloc* alloc)
     }
     damacy__table_deinit(&chunks->table, alloc);
     damacy__free(alloc, chunks->records, chunks->n_records);
-    damacy__alloc_give(alloc, chunks->bytes, chunks->size);
+    if (!chunks->is_borrowed) {
+        damacy__alloc_give(alloc, chunks->bytes, chunks->size);
+    }
     damacy__mutex_deinit(&chunks->mutex);
     memset(chunks, 0, sizeof *chunks);
 }
@@ -34411,6 +34458,7 @@ static damacy__block* damacy__block_empty(damacy__chunks* chunks, damacy__block*
 {
     block->state = DAMACY__BLOCK_HOLE;
     block->n_pins = 0;
+    chunks->is_crowded = false;
     if (block->after && block->after->state == DAMACY__BLOCK_HOLE) {
         damacy__block_swallow(chunks, block);
     }
@@ -34436,10 +34484,11 @@ static damacy__block* damacy__block_evict(damacy__chunks* chunks, damacy__block*
     return damacy__block_empty(chunks, block);
 }
 
-/* The chunk that was used longest ago and is not in use; NULL when a short search finds none. */
-static damacy__block* damacy__chunks_oldest(const damacy__chunks* chunks)
+/* The chunk that was used longest ago and is not in use; NULL when a short search finds none, which
+ * is not repeated in vain. */
+static damacy__block* damacy__chunks_oldest(damacy__chunks* chunks)
 {
-    damacy__entry* at = chunks->table.oldest;
+    damacy__entry* at = chunks->is_crowded ? NULL : chunks->table.oldest;
 
     for (uint32_t n_steps = 0; at && n_steps < 256; n_steps++, at = at->newer) {
         damacy__block* block = (damacy__block*)(void*)at;
@@ -34447,6 +34496,7 @@ static damacy__block* damacy__chunks_oldest(const damacy__chunks* chunks)
             return block;
         }
     }
+    chunks->is_crowded = true;
     return NULL;
 }
 
@@ -34609,6 +34659,7 @@ static void damacy__chunks_unpin(damacy__chunks* chunks, damacy__block* block)
 {
     damacy__lock(&chunks->mutex);
     block->n_pins--;
+    chunks->is_crowded = chunks->is_crowded && block->n_pins > 0;
     damacy__unlock(&chunks->mutex);
 }
 DAMACY__COLD_END
@@ -34717,6 +34768,7 @@ typedef enum damacy__unit_kind {
     DAMACY__UNIT_ZSTD,     /* chunks that a GPU decodes */
     DAMACY__UNIT_LZ4,
     DAMACY__UNIT_BLOSC,
+    DAMACY__UNIT_KEPT,  /* GPU only: a chunk that lies decoded on the device */
     DAMACY__UNIT_FILL,  /* a run of fills */
     DAMACY__UNIT_FINISH /* GPU only: the batch's last work */
 } damacy__unit_kind;
@@ -34729,7 +34781,7 @@ typedef struct damacy__unit {
     uint32_t first; /* a chunk's number in plan.chunks; else into plan.fills */
     uint32_t n;     /* fills */
 
-    /* CPU only: the chunk's place among those that are kept. */
+    /* The chunk's place among those that are kept. */
     damacy__block* block; /* NULL: it is not kept */
     damacy__waiter waiter;
     bool is_kept; /* when the batch was planned */
@@ -34813,7 +34865,7 @@ typedef struct damacy__core {
     damacy__arena arena; /* guarded by decode_mutex */
 
     uint64_t cache_bytes;  /* atomic; chunks.size for other threads */
-    damacy__chunks chunks; /* CPU device: decoded chunks for later batches; made with the slots */
+    damacy__chunks chunks; /* decoded chunks for later batches, where the slots are */
 
     damacy__mutex mutex;
     damacy__condition scheduler_wake;
@@ -35217,6 +35269,7 @@ static void damacy__run_unit_fail(damacy__unit* unit, const damacy_error* error)
     }
     if (unit->block) {
         waiter = damacy__chunks_settle(&unit->slot->core->chunks, unit->block, false);
+        unit->block = NULL;
     }
     while (waiter) {
         damacy__unit* other = (damacy__unit*)waiter->owner;
@@ -35415,7 +35468,7 @@ static void damacy__run_chunk_for_gpu(damacy__unit* unit, damacy__span stored, u
     if (damacy__host_decode(&core->decoders[worker], chunk->layout, stored, space, &error) !=
         DAMACY_OK) {
         damacy__run_space_back(core, space);
-        damacy__run_chunk_fail(slot, unit->first, &error);
+        damacy__run_unit_fail(unit, &error);
         damacy__run_release(&slot->read_tasks.items[chunk->read], 1);
         damacy__run_done(slot, 1);
         return;
@@ -35557,7 +35610,7 @@ static void damacy__run_chunk_arrived(damacy__read_task* task, uint32_t chunk)
     damacy__run_error_init(slot, chunk, DAMACY_STAGE_DECODE, &error);
     unit->kind = damacy__gpu_classify(core, c->layout, task->file != NULL, &stored, &error);
     if (unit->kind == DAMACY__UNIT_FILL) { /* refused */
-        damacy__run_chunk_fail(slot, chunk, &error);
+        damacy__run_unit_fail(unit, &error);
         damacy__run_release(task, 1);
         damacy__run_done(slot, 1);
     } else if (unit->kind == DAMACY__UNIT_HOST && damacy__slot_has_gates(slot)) {
@@ -35668,6 +35721,34 @@ static damacy_status damacy__run_units(damacy__slot* slot, damacy_error* err)
     return DAMACY_OK;
 }
 
+/* Asks what to do for a chunk. Scheduler thread only, so that nobody can wait yet for one that
+ * finds no space on a GPU: there it has it before it is decoded, or is not kept. */
+static damacy__ask damacy__run_ask_chunk(damacy__unit* unit, const damacy__plan_chunk* chunk)
+{
+    damacy__core* core = unit->slot->core;
+    const uint64_t size = chunk->layout->chunk_size;
+    damacy__ask answer;
+
+    unit->waiter.owner = unit;
+    /* Before anybody can see the waiter. */
+    unit->task.function = damacy__run_kept;
+    unit->kind = core->gpu ? DAMACY__UNIT_KEPT : DAMACY__UNIT_HOST;
+    answer =
+        damacy__chunks_ask(&core->chunks, __atomic_load_n(&chunk->index->serial, __ATOMIC_RELAXED),
+                           chunk->entry, size, &unit->waiter, &unit->block);
+    if (answer == DAMACY__ASK_DECODE && core->gpu &&
+        !damacy__chunks_place(&core->chunks, unit->block, size)) {
+        (void)damacy__chunks_settle(&core->chunks, unit->block, false);
+        unit->block = NULL;
+        answer = DAMACY__ASK_ALONE;
+    }
+    if (answer == DAMACY__ASK_ALONE || answer == DAMACY__ASK_DECODE) {
+        unit->task.function = damacy__run_chunk;
+        unit->kind = DAMACY__UNIT_HOST;
+    }
+    return answer;
+}
+
 /* Leaves out of reading and decoding what is decoded already, or is being decoded for an earlier
  * batch: those chunks may end from here on. Scheduler thread only. */
 static void damacy__run_ask(damacy__slot* slot)
@@ -35679,16 +35760,11 @@ static void damacy__run_ask(damacy__slot* slot)
         damacy__plan_chunk* chunk = &slot->plan.chunks.items[i];
         damacy__unit* unit = &slot->chunk_units.items[i];
         damacy__ask answer;
-        if (damacy__host_decode_is_identity(chunk->layout)) {
+        if (!core->gpu && damacy__host_decode_is_identity(chunk->layout)) {
             continue; /* copied from where it was read */
         }
-        unit->waiter.owner = unit;
-        unit->task.function = damacy__run_kept; /* before anybody can see the waiter */
-        answer = damacy__chunks_ask(
-            &core->chunks, __atomic_load_n(&chunk->index->serial, __ATOMIC_RELAXED), chunk->entry,
-            chunk->layout->chunk_size, &unit->waiter, &unit->block);
+        answer = damacy__run_ask_chunk(unit, chunk);
         if (answer == DAMACY__ASK_ALONE || answer == DAMACY__ASK_DECODE) {
-            unit->task.function = damacy__run_chunk;
             continue;
         }
         unit->is_kept = answer == DAMACY__ASK_KEPT;
@@ -35737,8 +35813,11 @@ static void damacy__run_start(damacy__slot* slot)
         }
     }
     for (uint32_t i = 0; i < slot->chunk_units.n; i++) {
-        if (slot->chunk_units.items[i].is_kept) {
-            damacy__pool_submit(&core->workers, &slot->chunk_units.items[i].task, DAMACY__NORMAL);
+        damacy__unit* unit = &slot->chunk_units.items[i];
+        if (unit->is_kept && core->gpu) {
+            damacy__gpu_take(unit);
+        } else if (unit->is_kept) {
+            damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
         }
     }
 }
@@ -38356,6 +38435,8 @@ typedef struct damacy__gpu {
     uint64_t affine; /* device address of scale and offset */
     uint64_t affine_size;
     uint64_t slot_size;
+    uint64_t kept; /* device address of chunks for later batches; scheduler, then stop */
+    uint64_t kept_size;
 
     uint32_t max_units;  /* of a wave */
     uint32_t max_copies; /* jobs of assembling in a wave */
@@ -38583,6 +38664,53 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
     return status;
 }
 
+/* Memory for decoded chunks, as much as max_gpu_bytes leaves and the GPU has. Scheduler thread. */
+static damacy_status damacy__gpu_alloc_kept(damacy__gpu* gpu, damacy_error* err)
+{
+    const uint64_t limit = gpu->core->config.max_cache_bytes;
+    const uint64_t used = __atomic_load_n(&gpu->device.committed, __ATOMIC_RELAXED);
+    uint64_t size = gpu->device.budget > used ? gpu->device.budget - used : 0;
+    damacy_status status;
+
+    size = (limit ? DAMACY__MIN(size, limit) : size) & ~UINT64_C(4095);
+    if (size == 0) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__device_enter(&gpu->device, err));
+    do {
+        gpu->kept_size = size;
+        status = damacy__device_alloc(&gpu->device, size, "decoded chunks", &gpu->kept, err);
+        size = size / 2 & ~UINT64_C(4095);
+    } while (status == DAMACY_OOM && size > 0);
+    damacy__device_leave(&gpu->device);
+    return status;
+}
+
+static void damacy__gpu_free_kept(damacy__gpu* gpu)
+{
+    damacy__device_free(&gpu->device, gpu->kept, gpu->kept_size);
+    gpu->kept = 0;
+}
+
+/* Decoded chunks are kept for later batches, if there is memory for any. Scheduler thread. */
+static damacy_status damacy__gpu_make_chunks(damacy__gpu* gpu, damacy_error* err)
+{
+    damacy__core* core = gpu->core;
+    const uint64_t most = core->config.max_host_bytes / 32 / damacy__chunks_overhead(1);
+    damacy_status status = damacy__gpu_alloc_kept(gpu, err);
+
+    if (status != DAMACY_OK || gpu->kept == 0) {
+        return status;
+    }
+    status = damacy__chunks_borrow(
+        &core->chunks, &core->alloc, gpu->kept, gpu->kept_size,
+        DAMACY__MIN(damacy__chunks_records(gpu->kept_size), DAMACY__MAX(most, 16)), err);
+    if (status != DAMACY_OK) {
+        damacy__gpu_free_kept(gpu);
+    }
+    return status;
+}
+
 /* ---- closing ---- */
 
 static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot)
@@ -38648,6 +38776,7 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         damacy__device_free(&gpu->device, gpu->affine, gpu->affine_size);
         gpu->affine = 0;
     }
+    damacy__gpu_free_kept(gpu);
     damacy__pinned_free(&gpu->device, &gpu->staging);
     if (gpu->has_compiler) {
         damacy__compiler_release(&gpu->compiler, false);
@@ -39012,12 +39141,18 @@ DAMACY__WARM_BEGIN
  * Units keep the order in which they came, so that bytes that lie together on the host are sent at
  * once. A blosc chunk's streams join the wave's own Zstandard jobs on the device. */
 
+/* Whether a unit's voxels come from bytes of the host's. */
+static bool damacy__unit_is_stored(const damacy__unit* unit)
+{
+    return unit->kind != DAMACY__UNIT_FILL && unit->kind != DAMACY__UNIT_KEPT;
+}
+
 /* The mapped file that a unit's bytes lie in, if any. */
 static const damacy__mapped_file* damacy__unit_file(const damacy__unit* unit)
 {
     const damacy__slot* slot = unit->slot;
 
-    return unit->kind == DAMACY__UNIT_FILL || unit->is_space
+    return !damacy__unit_is_stored(unit) || unit->is_space
                ? NULL
                : slot->read_tasks.items[slot->plan.chunks.items[unit->first].read].file;
 }
@@ -39080,6 +39215,12 @@ static void damacy__wave_expect(damacy__wave* wave, uint32_t kind, uint64_t size
     *most = DAMACY__MAX(*most, size);
 }
 
+/* The address of a chunk that is kept. */
+static uint64_t damacy__unit_place(const damacy__unit* unit)
+{
+    return (uint64_t)(uintptr_t)unit->slot->core->chunks.bytes + unit->block->offset;
+}
+
 /* Room for a unit's voxels and bytes; false: the wave is full. */
 static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit* unit)
 {
@@ -39090,7 +39231,10 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
         (wave->n_units > 0 && wave->n_copies + n_copies > gpu->max_copies / 2)) {
         return false;
     }
-    if (unit->kind != DAMACY__UNIT_FILL) {
+    if (unit->kind == DAMACY__UNIT_KEPT) {
+        unit->dst = damacy__unit_place(unit);
+    }
+    if (damacy__unit_is_stored(unit)) {
         const damacy__unit* last = wave->n_units ? wave->units[wave->n_units - 1] : NULL;
         const uint64_t size = unit->slot->plan.chunks.items[unit->first].layout->chunk_size;
         /* Bytes that lie together on the host stay together, so that they are sent at once. */
@@ -39104,12 +39248,12 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
             return false;
         }
         if (unit->kind == DAMACY__UNIT_VOXELS) {
-            unit->dst = wave->input + in;
+            unit->dst = unit->block ? damacy__unit_place(unit) : wave->input + in;
         } else {
             uint32_t* const n_jobs = damacy__wave_count(wave, unit->kind);
             damacy__job* job = damacy__wave_jobs(gpu, wave, unit->kind) + *n_jobs;
             memset(job, 0, sizeof *job);
-            unit->dst = wave->output + wave->output_used;
+            unit->dst = unit->block ? damacy__unit_place(unit) : wave->output + wave->output_used;
             unit->number = (*n_jobs)++;
             job->src = wave->input + in;
             job->src_size = unit->size;
@@ -39337,7 +39481,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
     for (uint32_t i = 0; i <= wave->n_units; i++) {
         const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
         uint64_t gap = 0;
-        if (unit && unit->kind == DAMACY__UNIT_FILL) {
+        if (unit && !damacy__unit_is_stored(unit)) {
             continue;
         }
         if (unit && size && damacy__unit_follows(unit, last, &gap) &&
@@ -39460,7 +39604,7 @@ static void damacy__unit_sent(damacy__unit* unit)
 {
     damacy__slot* slot = unit->slot;
 
-    if (unit->kind == DAMACY__UNIT_FILL || !unit->bytes) {
+    if (!damacy__unit_is_stored(unit) || !unit->bytes) {
         return;
     }
     if (unit->is_space) {
@@ -39483,9 +39627,33 @@ static void damacy__unit_abandon(damacy__gpu* gpu, damacy__unit* unit)
                               plan->copies.items[plan->fills.items[unit->first + i]].sample,
                               &error);
         }
-    } else {
+    } else if (unit->kind == DAMACY__UNIT_KEPT) {
         damacy__run_chunk_fail(unit->slot, unit->first, &error);
+        damacy__chunks_unpin(&gpu->core->chunks, unit->block);
+    } else {
+        damacy__run_unit_fail(unit, &error);
         damacy__unit_sent(unit);
+    }
+    damacy__run_done(unit->slot, 1);
+}
+
+/* The voxels of a unit have been assembled. Where its chunk is kept, batches that wait for it go
+ * on. */
+static void damacy__unit_end(damacy__unit* unit)
+{
+    damacy__chunks* chunks = &unit->slot->core->chunks;
+    damacy__waiter* waiter = NULL;
+
+    if (unit->block && unit->kind != DAMACY__UNIT_KEPT) {
+        waiter = damacy__chunks_settle(chunks, unit->block, true);
+    }
+    while (waiter) {
+        damacy__unit* other = (damacy__unit*)waiter->owner;
+        waiter = waiter->next;
+        damacy__gpu_take(other);
+    }
+    if (unit->block) {
+        damacy__chunks_unpin(chunks, unit->block);
     }
     damacy__run_done(unit->slot, 1);
 }
@@ -39562,7 +39730,7 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
                        damacy__job_words(status), results[unit->number].error_offset);
     error.offset =
         unit->slot->plan.chunks.items[unit->first].offset + results[unit->number].error_offset;
-    damacy__run_chunk_fail(unit->slot, unit->first, &error);
+    damacy__run_unit_fail(unit, &error);
     return false;
 }
 
@@ -39584,7 +39752,7 @@ static void damacy__wave_settle(damacy__gpu* gpu, damacy__wave* wave, bool may_r
         if (damacy__unit_judge(gpu, wave, unit, may_retry)) {
             wave->units[n_left++] = unit;
         } else {
-            damacy__run_done(unit->slot, 1);
+            damacy__unit_end(unit);
         }
     }
     wave->n_units = n_left;
@@ -39859,7 +40027,7 @@ static void damacy__gpu_refuse(damacy__gpu* gpu, damacy__unit* unit)
                        "a chunk of %" PRIu64 " stored and %" PRIu64
                        " decoded bytes; max_gpu_bytes %" PRIu64 " leaves waves of %" PRIu64,
                        unit->size, chunk->layout->chunk_size, gpu->device.budget, gpu->output_size);
-    damacy__run_chunk_fail(unit->slot, unit->first, &error);
+    damacy__run_unit_fail(unit, &error);
     damacy__unit_sent(unit);
     damacy__run_done(unit->slot, 1);
 }
@@ -40665,23 +40833,34 @@ static void damacy__scheduler_choose_dtype(damacy__core* core, const damacy__slo
 }
 
 /* Takes what max_host_bytes leaves for decoded chunks, less room for metadata and for the records
- * of all batches, which are taken to be at most twice those of the first. Without memory for chunks
- * the pipeline works as well, with more decoding. */
-static void damacy__scheduler_make_chunks(damacy__core* core, uint64_t records)
+ * of all batches, which are taken to be at most twice those of the first. */
+static damacy_status damacy__scheduler_take_chunks(damacy__core* core, uint64_t records,
+                                                   damacy_error* err)
 {
     const uint64_t budget = core->config.max_host_bytes;
     const uint64_t limit = core->config.max_cache_bytes;
     const uint64_t used = __atomic_load_n(&core->alloc.live_bytes, __ATOMIC_RELAXED) +
                           2 * records * core->config.batch_slots + budget / 16 * 3;
     uint64_t size = used < budget ? budget - used : 0;
+
+    size = limit ? DAMACY__MIN(size, limit) : size;
+    return damacy__chunks_init(&core->chunks, &core->alloc, size, err);
+}
+
+/* Makes room for decoded chunks, once for the first batch. Without it the pipeline works as well,
+ * with more decoding. */
+static void damacy__scheduler_make_chunks(damacy__core* core, uint64_t records)
+{
+    damacy_status status;
     damacy_error error;
 
-    if (core->gpu || core->external || core->config.debug_bypass_decode) {
+    if (core->external || core->config.debug_bypass_decode) {
         return;
     }
     memset(&error, 0, sizeof error);
-    size = limit ? DAMACY__MIN(size, limit) : size;
-    if (damacy__chunks_init(&core->chunks, &core->alloc, size, &error) != DAMACY_OK) {
+    status = core->gpu ? damacy__gpu_make_chunks(core->gpu, &error)
+                       : damacy__scheduler_take_chunks(core, records, &error);
+    if (status != DAMACY_OK) {
         damacy__core_log(core, DAMACY_LOG_WARN, "decoded chunks are not kept: %s", error.message);
     }
     __atomic_store_n(&core->cache_bytes, core->chunks.size, __ATOMIC_RELAXED);
@@ -41921,7 +42100,8 @@ static void damacy__describe(damacy__text* text, const damacy_config* c)
     if (c->max_cache_bytes) {
         damacy__text_add(text, "max_cache_bytes    %" PRIu64 "\n", c->max_cache_bytes);
     } else {
-        damacy__text_add(text, "max_cache_bytes    what max_host_bytes leaves\n");
+        damacy__text_add(
+            text, "max_cache_bytes    what max_gpu_bytes or, on the CPU, max_host_bytes leaves\n");
     }
     if (c->max_gpu_bytes) {
         damacy__text_add(text, "max_gpu_bytes      %" PRIu64 "\n", c->max_gpu_bytes);

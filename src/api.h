@@ -249,10 +249,12 @@ typedef struct damacy_config {
     const float* scale;
     const float* offset;
 
-    uint64_t max_gpu_bytes;  /* device memory, hard; 0: a quarter of what is free at create */
+    uint64_t max_gpu_bytes;  /* device memory, hard; 0: a quarter of what is free at create. All of
+                              * it is taken, unless max_cache_bytes says less */
     uint64_t max_host_bytes; /* host memory, hard; 0: a quarter of the machine's, at most 8 GiB */
-    /* Decoded chunks that are kept for later batches, on the CPU device; part of max_host_bytes.
-     * 0: what that leaves once batches, buffers and room for metadata are taken; 1: none. */
+    /* Decoded chunks that are kept for later batches, in the memory of the batches: part of
+     * max_gpu_bytes, on the CPU of max_host_bytes. 0: what that leaves once batches and buffers,
+     * and on the CPU room for metadata, are taken; 1: none. */
     uint64_t max_cache_bytes;
     uint64_t max_read_bytes; /* of one coalesced read; 0: 4 MiB */
     uint32_t io_threads;     /* 0: three for four CPUs, at least 8 and at most 16 */
@@ -553,7 +555,8 @@ typedef struct damacy_stats {
     uint64_t array_hits, array_misses;
     uint64_t index_hits, index_misses;
     uint64_t host_bytes_committed;
-    uint64_t cache_bytes; /* of those, for decoded chunks; known with the first batch */
+    uint64_t cache_bytes; /* of those, on a GPU of the next; for decoded chunks; known with the
+                           * first batch */
     uint64_t gpu_bytes_committed;
     uint64_t voxels_delivered;
     uint64_t bytes_mapped;       /* of read: not read but copied by the GPU from the page cache */

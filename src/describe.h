@@ -71,7 +71,8 @@ static void damacy__describe(damacy__text* text, const damacy_config* c)
     if (c->max_cache_bytes) {
         damacy__text_add(text, "max_cache_bytes    %" PRIu64 "\n", c->max_cache_bytes);
     } else {
-        damacy__text_add(text, "max_cache_bytes    what max_host_bytes leaves\n");
+        damacy__text_add(
+            text, "max_cache_bytes    what max_gpu_bytes or, on the CPU, max_host_bytes leaves\n");
     }
     if (c->max_gpu_bytes) {
         damacy__text_add(text, "max_gpu_bytes      %" PRIu64 "\n", c->max_gpu_bytes);

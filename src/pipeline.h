@@ -128,23 +128,34 @@ static void damacy__scheduler_choose_dtype(damacy__core* core, const damacy__slo
 }
 
 /* Takes what max_host_bytes leaves for decoded chunks, less room for metadata and for the records
- * of all batches, which are taken to be at most twice those of the first. Without memory for chunks
- * the pipeline works as well, with more decoding. */
-static void damacy__scheduler_make_chunks(damacy__core* core, uint64_t records)
+ * of all batches, which are taken to be at most twice those of the first. */
+static damacy_status damacy__scheduler_take_chunks(damacy__core* core, uint64_t records,
+                                                   damacy_error* err)
 {
     const uint64_t budget = core->config.max_host_bytes;
     const uint64_t limit = core->config.max_cache_bytes;
     const uint64_t used = __atomic_load_n(&core->alloc.live_bytes, __ATOMIC_RELAXED) +
                           2 * records * core->config.batch_slots + budget / 16 * 3;
     uint64_t size = used < budget ? budget - used : 0;
+
+    size = limit ? DAMACY__MIN(size, limit) : size;
+    return damacy__chunks_init(&core->chunks, &core->alloc, size, err);
+}
+
+/* Makes room for decoded chunks, once for the first batch. Without it the pipeline works as well,
+ * with more decoding. */
+static void damacy__scheduler_make_chunks(damacy__core* core, uint64_t records)
+{
+    damacy_status status;
     damacy_error error;
 
-    if (core->gpu || core->external || core->config.debug_bypass_decode) {
+    if (core->external || core->config.debug_bypass_decode) {
         return;
     }
     memset(&error, 0, sizeof error);
-    size = limit ? DAMACY__MIN(size, limit) : size;
-    if (damacy__chunks_init(&core->chunks, &core->alloc, size, &error) != DAMACY_OK) {
+    status = core->gpu ? damacy__gpu_make_chunks(core->gpu, &error)
+                       : damacy__scheduler_take_chunks(core, records, &error);
+    if (status != DAMACY_OK) {
         damacy__core_log(core, DAMACY_LOG_WARN, "decoded chunks are not kept: %s", error.message);
     }
     __atomic_store_n(&core->cache_bytes, core->chunks.size, __ATOMIC_RELAXED);

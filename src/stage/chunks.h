@@ -1,5 +1,5 @@
-/* Decoded chunks that later batches may use again: one range of bytes, made once, that is divided
- * into blocks; the least recently used are given up first.
+/* Decoded chunks that later batches may use again: one range of bytes, of the host's or of a
+ * device's, that is divided into blocks; the least recently used are given up first.
  *
  * A chunk is entered when it is planned, before it has bytes: whoever plans it next waits for that
  * decoding instead of doing it again. Nobody waits for space: a chunk that finds none goes to those
@@ -37,12 +37,14 @@ typedef struct damacy__block {
 
 typedef struct damacy__chunks {
     damacy__mutex mutex;
-    uint8_t* bytes; /* set at init, as are size and n_records; size 0: nothing is kept */
+    uint8_t* bytes; /* set at init, as is what follows; size 0: nothing is kept */
     uint64_t size;
-    damacy__block* records; /* guarded by mutex, as is what follows */
+    bool is_borrowed; /* the bytes are not ours; only their addresses are used */
     uint64_t n_records;
+    damacy__block* records; /* guarded by mutex, as is what follows */
     damacy__block* unused;
     damacy__block* hole; /* the widest that was seen last, or NULL */
+    bool is_crowded;     /* no old chunk was found that is not in use, and none came since */
     damacy__table table;
 } damacy__chunks;
 
@@ -56,6 +58,10 @@ typedef enum damacy__ask {
 
 static damacy_status damacy__chunks_init(damacy__chunks* chunks, damacy__alloc* alloc,
                                          uint64_t size, damacy_error* err);
+static uint64_t damacy__chunks_records(uint64_t size);
+static damacy_status damacy__chunks_borrow(damacy__chunks* chunks, damacy__alloc* alloc,
+                                           uint64_t address, uint64_t size, uint64_t n_records,
+                                           damacy_error* err);
 static void damacy__chunks_deinit(damacy__chunks* chunks, damacy__alloc* alloc);
 static damacy__ask damacy__chunks_ask(damacy__chunks* chunks, uint64_t serial, uint64_t number,
                                       uint64_t size, damacy__waiter* waiter, damacy__block** out);
@@ -64,23 +70,32 @@ static damacy__waiter* damacy__chunks_settle(damacy__chunks* chunks, damacy__blo
                                              bool keep);
 static void damacy__chunks_unpin(damacy__chunks* chunks, damacy__block* block);
 
-/* Takes size bytes in all, records included; on failure nothing is held and nothing is kept. */
-static damacy_status damacy__chunks_init(damacy__chunks* chunks, damacy__alloc* alloc,
-                                         uint64_t size, damacy_error* err)
+/* A record for every 8 KiB: smaller chunks run out of records before they run out of bytes. */
+static uint64_t damacy__chunks_records(uint64_t size)
 {
-    /* A record for every 8 KiB: smaller chunks run out of records before they run out of bytes. */
-    const uint64_t n = DAMACY__MIN(DAMACY__MAX(size / 8192, 16), UINT64_C(1) << 18);
-    const uint64_t overhead = n * (sizeof(damacy__block) + 2 * sizeof(void*));
+    return DAMACY__MIN(DAMACY__MAX(size / 8192, 16), UINT64_C(1) << 18);
+}
 
-    memset(chunks, 0, sizeof *chunks);
-    size = size > overhead ? (size - overhead) & ~UINT64_C(4095) : 0;
-    if (size == 0) {
-        return DAMACY_OK;
+static uint64_t damacy__chunks_overhead(uint64_t n_records)
+{
+    return n_records * (sizeof(damacy__block) + 2 * sizeof(void*));
+}
+
+/* The records of chunks whose bytes are set, all of them one hole. On failure nothing is held. */
+static damacy_status damacy__chunks_make(damacy__chunks* chunks, damacy__alloc* alloc,
+                                         damacy_error* err)
+{
+    const uint64_t n = chunks->n_records;
+    const uint64_t size = chunks->size;
+    const damacy_status status = damacy__mutex_init(&chunks->mutex, err);
+
+    if (status != DAMACY_OK) {
+        chunks->size = 0;
+        return status;
     }
-    DAMACY__TRY(damacy__mutex_init(&chunks->mutex, err));
-    chunks->size = size;
-    chunks->n_records = n;
-    chunks->bytes = (uint8_t*)damacy__alloc_take(alloc, size, 1, 4096);
+    if (!chunks->is_borrowed) {
+        chunks->bytes = (uint8_t*)damacy__alloc_take(alloc, size, 1, 4096);
+    }
     chunks->records = damacy__new(alloc, n, damacy__block);
     if (!chunks->bytes || !chunks->records ||
         damacy__table_init(&chunks->table, alloc, n, err) != DAMACY_OK) {
@@ -96,6 +111,33 @@ static damacy_status damacy__chunks_init(damacy__chunks* chunks, damacy__alloc* 
     return DAMACY_OK;
 }
 
+/* Takes size bytes in all, records included; on failure nothing is held and nothing is kept. */
+static damacy_status damacy__chunks_init(damacy__chunks* chunks, damacy__alloc* alloc,
+                                         uint64_t size, damacy_error* err)
+{
+    const uint64_t n = damacy__chunks_records(size);
+    const uint64_t overhead = damacy__chunks_overhead(n);
+
+    memset(chunks, 0, sizeof *chunks);
+    chunks->size = size > overhead ? (size - overhead) & ~UINT64_C(4095) : 0;
+    chunks->n_records = n;
+    return chunks->size ? damacy__chunks_make(chunks, alloc, err) : DAMACY_OK;
+}
+
+/* The same in size bytes of a device's, which the caller frees after deinit; n_records chunks at
+ * most. */
+static damacy_status damacy__chunks_borrow(damacy__chunks* chunks, damacy__alloc* alloc,
+                                           uint64_t address, uint64_t size, uint64_t n_records,
+                                           damacy_error* err)
+{
+    memset(chunks, 0, sizeof *chunks);
+    chunks->is_borrowed = true;
+    chunks->bytes = (uint8_t*)(uintptr_t)address;
+    chunks->size = size & ~UINT64_C(4095);
+    chunks->n_records = n_records;
+    return chunks->size ? damacy__chunks_make(chunks, alloc, err) : DAMACY_OK;
+}
+
 static void damacy__chunks_deinit(damacy__chunks* chunks, damacy__alloc* alloc)
 {
     if (chunks->size == 0) {
@@ -103,7 +145,9 @@ static void damacy__chunks_deinit(damacy__chunks* chunks, damacy__alloc* alloc)
     }
     damacy__table_deinit(&chunks->table, alloc);
     damacy__free(alloc, chunks->records, chunks->n_records);
-    damacy__alloc_give(alloc, chunks->bytes, chunks->size);
+    if (!chunks->is_borrowed) {
+        damacy__alloc_give(alloc, chunks->bytes, chunks->size);
+    }
     damacy__mutex_deinit(&chunks->mutex);
     memset(chunks, 0, sizeof *chunks);
 }
@@ -148,6 +192,7 @@ static damacy__block* damacy__block_empty(damacy__chunks* chunks, damacy__block*
 {
     block->state = DAMACY__BLOCK_HOLE;
     block->n_pins = 0;
+    chunks->is_crowded = false;
     if (block->after && block->after->state == DAMACY__BLOCK_HOLE) {
         damacy__block_swallow(chunks, block);
     }
@@ -173,10 +218,11 @@ static damacy__block* damacy__block_evict(damacy__chunks* chunks, damacy__block*
     return damacy__block_empty(chunks, block);
 }
 
-/* The chunk that was used longest ago and is not in use; NULL when a short search finds none. */
-static damacy__block* damacy__chunks_oldest(const damacy__chunks* chunks)
+/* The chunk that was used longest ago and is not in use; NULL when a short search finds none, which
+ * is not repeated in vain. */
+static damacy__block* damacy__chunks_oldest(damacy__chunks* chunks)
 {
-    damacy__entry* at = chunks->table.oldest;
+    damacy__entry* at = chunks->is_crowded ? NULL : chunks->table.oldest;
 
     for (uint32_t n_steps = 0; at && n_steps < 256; n_steps++, at = at->newer) {
         damacy__block* block = (damacy__block*)(void*)at;
@@ -184,6 +230,7 @@ static damacy__block* damacy__chunks_oldest(const damacy__chunks* chunks)
             return block;
         }
     }
+    chunks->is_crowded = true;
     return NULL;
 }
 
@@ -346,5 +393,6 @@ static void damacy__chunks_unpin(damacy__chunks* chunks, damacy__block* block)
 {
     damacy__lock(&chunks->mutex);
     block->n_pins--;
+    chunks->is_crowded = chunks->is_crowded && block->n_pins > 0;
     damacy__unlock(&chunks->mutex);
 }

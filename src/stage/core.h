@@ -71,6 +71,7 @@ typedef enum damacy__unit_kind {
     DAMACY__UNIT_ZSTD,     /* chunks that a GPU decodes */
     DAMACY__UNIT_LZ4,
     DAMACY__UNIT_BLOSC,
+    DAMACY__UNIT_KEPT,  /* GPU only: a chunk that lies decoded on the device */
     DAMACY__UNIT_FILL,  /* a run of fills */
     DAMACY__UNIT_FINISH /* GPU only: the batch's last work */
 } damacy__unit_kind;
@@ -83,7 +84,7 @@ typedef struct damacy__unit {
     uint32_t first; /* a chunk's number in plan.chunks; else into plan.fills */
     uint32_t n;     /* fills */
 
-    /* CPU only: the chunk's place among those that are kept. */
+    /* The chunk's place among those that are kept. */
     damacy__block* block; /* NULL: it is not kept */
     damacy__waiter waiter;
     bool is_kept; /* when the batch was planned */
@@ -167,7 +168,7 @@ typedef struct damacy__core {
     damacy__arena arena; /* guarded by decode_mutex */
 
     uint64_t cache_bytes;  /* atomic; chunks.size for other threads */
-    damacy__chunks chunks; /* CPU device: decoded chunks for later batches; made with the slots */
+    damacy__chunks chunks; /* decoded chunks for later batches, where the slots are */
 
     damacy__mutex mutex;
     damacy__condition scheduler_wake;

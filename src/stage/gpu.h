@@ -89,6 +89,8 @@ typedef struct damacy__gpu {
     uint64_t affine; /* device address of scale and offset */
     uint64_t affine_size;
     uint64_t slot_size;
+    uint64_t kept; /* device address of chunks for later batches; scheduler, then stop */
+    uint64_t kept_size;
 
     uint32_t max_units;  /* of a wave */
     uint32_t max_copies; /* jobs of assembling in a wave */
@@ -316,6 +318,53 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
     return status;
 }
 
+/* Memory for decoded chunks, as much as max_gpu_bytes leaves and the GPU has. Scheduler thread. */
+static damacy_status damacy__gpu_alloc_kept(damacy__gpu* gpu, damacy_error* err)
+{
+    const uint64_t limit = gpu->core->config.max_cache_bytes;
+    const uint64_t used = __atomic_load_n(&gpu->device.committed, __ATOMIC_RELAXED);
+    uint64_t size = gpu->device.budget > used ? gpu->device.budget - used : 0;
+    damacy_status status;
+
+    size = (limit ? DAMACY__MIN(size, limit) : size) & ~UINT64_C(4095);
+    if (size == 0) {
+        return DAMACY_OK;
+    }
+    DAMACY__TRY(damacy__device_enter(&gpu->device, err));
+    do {
+        gpu->kept_size = size;
+        status = damacy__device_alloc(&gpu->device, size, "decoded chunks", &gpu->kept, err);
+        size = size / 2 & ~UINT64_C(4095);
+    } while (status == DAMACY_OOM && size > 0);
+    damacy__device_leave(&gpu->device);
+    return status;
+}
+
+static void damacy__gpu_free_kept(damacy__gpu* gpu)
+{
+    damacy__device_free(&gpu->device, gpu->kept, gpu->kept_size);
+    gpu->kept = 0;
+}
+
+/* Decoded chunks are kept for later batches, if there is memory for any. Scheduler thread. */
+static damacy_status damacy__gpu_make_chunks(damacy__gpu* gpu, damacy_error* err)
+{
+    damacy__core* core = gpu->core;
+    const uint64_t most = core->config.max_host_bytes / 32 / damacy__chunks_overhead(1);
+    damacy_status status = damacy__gpu_alloc_kept(gpu, err);
+
+    if (status != DAMACY_OK || gpu->kept == 0) {
+        return status;
+    }
+    status = damacy__chunks_borrow(
+        &core->chunks, &core->alloc, gpu->kept, gpu->kept_size,
+        DAMACY__MIN(damacy__chunks_records(gpu->kept_size), DAMACY__MAX(most, 16)), err);
+    if (status != DAMACY_OK) {
+        damacy__gpu_free_kept(gpu);
+    }
+    return status;
+}
+
 /* ---- closing ---- */
 
 static void damacy__gpu_free_slot(damacy__gpu* gpu, damacy__slot* slot)
@@ -381,6 +430,7 @@ static void damacy__gpu_stop(damacy__gpu* gpu)
         damacy__device_free(&gpu->device, gpu->affine, gpu->affine_size);
         gpu->affine = 0;
     }
+    damacy__gpu_free_kept(gpu);
     damacy__pinned_free(&gpu->device, &gpu->staging);
     if (gpu->has_compiler) {
         damacy__compiler_release(&gpu->compiler, false);

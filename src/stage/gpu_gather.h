@@ -5,12 +5,18 @@
 #pragma once
 #include "stage/gpu_classify.h"
 
+/* Whether a unit's voxels come from bytes of the host's. */
+static bool damacy__unit_is_stored(const damacy__unit* unit)
+{
+    return unit->kind != DAMACY__UNIT_FILL && unit->kind != DAMACY__UNIT_KEPT;
+}
+
 /* The mapped file that a unit's bytes lie in, if any. */
 static const damacy__mapped_file* damacy__unit_file(const damacy__unit* unit)
 {
     const damacy__slot* slot = unit->slot;
 
-    return unit->kind == DAMACY__UNIT_FILL || unit->is_space
+    return !damacy__unit_is_stored(unit) || unit->is_space
                ? NULL
                : slot->read_tasks.items[slot->plan.chunks.items[unit->first].read].file;
 }
@@ -73,6 +79,12 @@ static void damacy__wave_expect(damacy__wave* wave, uint32_t kind, uint64_t size
     *most = DAMACY__MAX(*most, size);
 }
 
+/* The address of a chunk that is kept. */
+static uint64_t damacy__unit_place(const damacy__unit* unit)
+{
+    return (uint64_t)(uintptr_t)unit->slot->core->chunks.bytes + unit->block->offset;
+}
+
 /* Room for a unit's voxels and bytes; false: the wave is full. */
 static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit* unit)
 {
@@ -83,7 +95,10 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
         (wave->n_units > 0 && wave->n_copies + n_copies > gpu->max_copies / 2)) {
         return false;
     }
-    if (unit->kind != DAMACY__UNIT_FILL) {
+    if (unit->kind == DAMACY__UNIT_KEPT) {
+        unit->dst = damacy__unit_place(unit);
+    }
+    if (damacy__unit_is_stored(unit)) {
         const damacy__unit* last = wave->n_units ? wave->units[wave->n_units - 1] : NULL;
         const uint64_t size = unit->slot->plan.chunks.items[unit->first].layout->chunk_size;
         /* Bytes that lie together on the host stay together, so that they are sent at once. */
@@ -97,12 +112,12 @@ static bool damacy__wave_add(damacy__gpu* gpu, damacy__wave* wave, damacy__unit*
             return false;
         }
         if (unit->kind == DAMACY__UNIT_VOXELS) {
-            unit->dst = wave->input + in;
+            unit->dst = unit->block ? damacy__unit_place(unit) : wave->input + in;
         } else {
             uint32_t* const n_jobs = damacy__wave_count(wave, unit->kind);
             damacy__job* job = damacy__wave_jobs(gpu, wave, unit->kind) + *n_jobs;
             memset(job, 0, sizeof *job);
-            unit->dst = wave->output + wave->output_used;
+            unit->dst = unit->block ? damacy__unit_place(unit) : wave->output + wave->output_used;
             unit->number = (*n_jobs)++;
             job->src = wave->input + in;
             job->src_size = unit->size;

@@ -16,7 +16,7 @@ static void damacy__unit_sent(damacy__unit* unit)
 {
     damacy__slot* slot = unit->slot;
 
-    if (unit->kind == DAMACY__UNIT_FILL || !unit->bytes) {
+    if (!damacy__unit_is_stored(unit) || !unit->bytes) {
         return;
     }
     if (unit->is_space) {
@@ -39,9 +39,33 @@ static void damacy__unit_abandon(damacy__gpu* gpu, damacy__unit* unit)
                               plan->copies.items[plan->fills.items[unit->first + i]].sample,
                               &error);
         }
-    } else {
+    } else if (unit->kind == DAMACY__UNIT_KEPT) {
         damacy__run_chunk_fail(unit->slot, unit->first, &error);
+        damacy__chunks_unpin(&gpu->core->chunks, unit->block);
+    } else {
+        damacy__run_unit_fail(unit, &error);
         damacy__unit_sent(unit);
+    }
+    damacy__run_done(unit->slot, 1);
+}
+
+/* The voxels of a unit have been assembled. Where its chunk is kept, batches that wait for it go
+ * on. */
+static void damacy__unit_end(damacy__unit* unit)
+{
+    damacy__chunks* chunks = &unit->slot->core->chunks;
+    damacy__waiter* waiter = NULL;
+
+    if (unit->block && unit->kind != DAMACY__UNIT_KEPT) {
+        waiter = damacy__chunks_settle(chunks, unit->block, true);
+    }
+    while (waiter) {
+        damacy__unit* other = (damacy__unit*)waiter->owner;
+        waiter = waiter->next;
+        damacy__gpu_take(other);
+    }
+    if (unit->block) {
+        damacy__chunks_unpin(chunks, unit->block);
     }
     damacy__run_done(unit->slot, 1);
 }
@@ -118,7 +142,7 @@ static bool damacy__unit_judge(damacy__gpu* gpu, const damacy__wave* wave, damac
                        damacy__job_words(status), results[unit->number].error_offset);
     error.offset =
         unit->slot->plan.chunks.items[unit->first].offset + results[unit->number].error_offset;
-    damacy__run_chunk_fail(unit->slot, unit->first, &error);
+    damacy__run_unit_fail(unit, &error);
     return false;
 }
 
@@ -140,7 +164,7 @@ static void damacy__wave_settle(damacy__gpu* gpu, damacy__wave* wave, bool may_r
         if (damacy__unit_judge(gpu, wave, unit, may_retry)) {
             wave->units[n_left++] = unit;
         } else {
-            damacy__run_done(unit->slot, 1);
+            damacy__unit_end(unit);
         }
     }
     wave->n_units = n_left;
@@ -415,7 +439,7 @@ static void damacy__gpu_refuse(damacy__gpu* gpu, damacy__unit* unit)
                        "a chunk of %" PRIu64 " stored and %" PRIu64
                        " decoded bytes; max_gpu_bytes %" PRIu64 " leaves waves of %" PRIu64,
                        unit->size, chunk->layout->chunk_size, gpu->device.budget, gpu->output_size);
-    damacy__run_chunk_fail(unit->slot, unit->first, &error);
+    damacy__run_unit_fail(unit, &error);
     damacy__unit_sent(unit);
     damacy__run_done(unit->slot, 1);
 }

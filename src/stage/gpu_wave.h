@@ -28,7 +28,7 @@ static damacy_status damacy__wave_send(damacy__gpu* gpu, damacy__wave* wave, dam
     for (uint32_t i = 0; i <= wave->n_units; i++) {
         const damacy__unit* unit = i < wave->n_units ? wave->units[i] : NULL;
         uint64_t gap = 0;
-        if (unit && unit->kind == DAMACY__UNIT_FILL) {
+        if (unit && !damacy__unit_is_stored(unit)) {
             continue;
         }
         if (unit && size && damacy__unit_follows(unit, last, &gap) &&

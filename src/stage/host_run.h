@@ -53,6 +53,7 @@ static void damacy__run_unit_fail(damacy__unit* unit, const damacy_error* error)
     }
     if (unit->block) {
         waiter = damacy__chunks_settle(&unit->slot->core->chunks, unit->block, false);
+        unit->block = NULL;
     }
     while (waiter) {
         damacy__unit* other = (damacy__unit*)waiter->owner;
@@ -251,7 +252,7 @@ static void damacy__run_chunk_for_gpu(damacy__unit* unit, damacy__span stored, u
     if (damacy__host_decode(&core->decoders[worker], chunk->layout, stored, space, &error) !=
         DAMACY_OK) {
         damacy__run_space_back(core, space);
-        damacy__run_chunk_fail(slot, unit->first, &error);
+        damacy__run_unit_fail(unit, &error);
         damacy__run_release(&slot->read_tasks.items[chunk->read], 1);
         damacy__run_done(slot, 1);
         return;
@@ -393,7 +394,7 @@ static void damacy__run_chunk_arrived(damacy__read_task* task, uint32_t chunk)
     damacy__run_error_init(slot, chunk, DAMACY_STAGE_DECODE, &error);
     unit->kind = damacy__gpu_classify(core, c->layout, task->file != NULL, &stored, &error);
     if (unit->kind == DAMACY__UNIT_FILL) { /* refused */
-        damacy__run_chunk_fail(slot, chunk, &error);
+        damacy__run_unit_fail(unit, &error);
         damacy__run_release(task, 1);
         damacy__run_done(slot, 1);
     } else if (unit->kind == DAMACY__UNIT_HOST && damacy__slot_has_gates(slot)) {

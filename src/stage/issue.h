@@ -49,6 +49,34 @@ static damacy_status damacy__run_units(damacy__slot* slot, damacy_error* err)
     return DAMACY_OK;
 }
 
+/* Asks what to do for a chunk. Scheduler thread only, so that nobody can wait yet for one that
+ * finds no space on a GPU: there it has it before it is decoded, or is not kept. */
+static damacy__ask damacy__run_ask_chunk(damacy__unit* unit, const damacy__plan_chunk* chunk)
+{
+    damacy__core* core = unit->slot->core;
+    const uint64_t size = chunk->layout->chunk_size;
+    damacy__ask answer;
+
+    unit->waiter.owner = unit;
+    /* Before anybody can see the waiter. */
+    unit->task.function = damacy__run_kept;
+    unit->kind = core->gpu ? DAMACY__UNIT_KEPT : DAMACY__UNIT_HOST;
+    answer =
+        damacy__chunks_ask(&core->chunks, __atomic_load_n(&chunk->index->serial, __ATOMIC_RELAXED),
+                           chunk->entry, size, &unit->waiter, &unit->block);
+    if (answer == DAMACY__ASK_DECODE && core->gpu &&
+        !damacy__chunks_place(&core->chunks, unit->block, size)) {
+        (void)damacy__chunks_settle(&core->chunks, unit->block, false);
+        unit->block = NULL;
+        answer = DAMACY__ASK_ALONE;
+    }
+    if (answer == DAMACY__ASK_ALONE || answer == DAMACY__ASK_DECODE) {
+        unit->task.function = damacy__run_chunk;
+        unit->kind = DAMACY__UNIT_HOST;
+    }
+    return answer;
+}
+
 /* Leaves out of reading and decoding what is decoded already, or is being decoded for an earlier
  * batch: those chunks may end from here on. Scheduler thread only. */
 static void damacy__run_ask(damacy__slot* slot)
@@ -60,16 +88,11 @@ static void damacy__run_ask(damacy__slot* slot)
         damacy__plan_chunk* chunk = &slot->plan.chunks.items[i];
         damacy__unit* unit = &slot->chunk_units.items[i];
         damacy__ask answer;
-        if (damacy__host_decode_is_identity(chunk->layout)) {
+        if (!core->gpu && damacy__host_decode_is_identity(chunk->layout)) {
             continue; /* copied from where it was read */
         }
-        unit->waiter.owner = unit;
-        unit->task.function = damacy__run_kept; /* before anybody can see the waiter */
-        answer = damacy__chunks_ask(
-            &core->chunks, __atomic_load_n(&chunk->index->serial, __ATOMIC_RELAXED), chunk->entry,
-            chunk->layout->chunk_size, &unit->waiter, &unit->block);
+        answer = damacy__run_ask_chunk(unit, chunk);
         if (answer == DAMACY__ASK_ALONE || answer == DAMACY__ASK_DECODE) {
-            unit->task.function = damacy__run_chunk;
             continue;
         }
         unit->is_kept = answer == DAMACY__ASK_KEPT;
@@ -118,8 +141,11 @@ static void damacy__run_start(damacy__slot* slot)
         }
     }
     for (uint32_t i = 0; i < slot->chunk_units.n; i++) {
-        if (slot->chunk_units.items[i].is_kept) {
-            damacy__pool_submit(&core->workers, &slot->chunk_units.items[i].task, DAMACY__NORMAL);
+        damacy__unit* unit = &slot->chunk_units.items[i];
+        if (unit->is_kept && core->gpu) {
+            damacy__gpu_take(unit);
+        } else if (unit->is_kept) {
+            damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
         }
     }
 }

@@ -476,6 +476,7 @@ TEST(soak_of_random_configurations)
         config.lookahead_samples = 64;
         config.max_gpu_bytes = (UINT64_C(256) + test_random(&seed) % 1024) << 20;
         config.max_host_bytes = UINT64_C(256) << 20; /* for plans of tens of thousands of chunks */
+        config.max_cache_bytes = test_random(&seed) % 3 ? test_random(&seed) % (8u << 20) : 0;
         consume(config, &s, 20 + test_random(&seed) % 100, extent, -1, &seed);
         free(s.voxels);
         mem_free(m);

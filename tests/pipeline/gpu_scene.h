@@ -297,3 +297,77 @@ static epoch run_epoch(scene& s, damacy* d)
     }
     return e;
 }
+
+// Messages of a pipeline.
+struct log_state {
+    std::mutex mutex;
+    std::string text;
+    bool has(const char* part)
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        return text.find(part) != std::string::npos;
+    }
+};
+
+static void log_line(void* user, damacy_log_level, const char* message)
+{
+    log_state* const log = (log_state*)user;
+    std::lock_guard<std::mutex> lock(log->mutex);
+    log->text += std::string(message) + "\n";
+}
+
+static damacy* create(scene& s)
+{
+    damacy* d = NULL;
+    const damacy_status status = damacy_create(&s.config, &d, &s.err);
+    if (status != DAMACY_OK)
+        printf("# %s\n", s.err.message);
+    CHECK_EQ(status, DAMACY_OK);
+    return d;
+}
+
+// The whole epoch, right to the last voxel.
+static void check_epoch(scene& s, damacy* d)
+{
+    const epoch e = run_epoch(s, d);
+    if (e.status != DAMACY_END)
+        printf("# %s\n", s.err.message);
+    CHECK_EQ(e.status, DAMACY_END);
+    CHECK_EQ(e.n_bad, 0);
+    CHECK_EQ(e.n_failed, 0);
+    CHECK_EQ(e.n_popped, s.samples.size());
+}
+
+static damacy_batch pop(scene& s, damacy* d)
+{
+    damacy_batch batch = {NULL, 0};
+    const damacy_status status = damacy_pop_timeout(d, UINT64_C(60000000000), &batch, &s.err);
+    if (status != DAMACY_OK)
+        printf("# %s\n", s.err.message);
+    CHECK_EQ(status, DAMACY_OK);
+    return batch;
+}
+
+static damacy_batch_info_t info_of(damacy_batch batch)
+{
+    damacy_batch_info_t info;
+    CHECK_EQ(damacy_batch_info(batch, &info), DAMACY_OK);
+    return info;
+}
+
+static void push_all(scene& s, damacy* d)
+{
+    CHECK_EQ(damacy_push(d, s.samples.data(), s.samples.size(), NULL, &s.err), DAMACY_OK);
+    CHECK_EQ(damacy_finish(d), DAMACY_OK);
+}
+
+// The next batch comes, is right, and is given back.
+static void take(scene& s, damacy* d, uint32_t n_failed = 0)
+{
+    const damacy_batch batch = pop(s, d);
+    const damacy_batch_info_t info = info_of(batch);
+    CHECK_EQ(wait_for(info), 0);
+    CHECK_EQ(info.n_failed, n_failed);
+    CHECK_EQ(n_wrong(s, batch, info), 0);
+    CHECK_EQ(damacy_release(batch), DAMACY_OK);
+}

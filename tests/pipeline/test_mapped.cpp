@@ -121,6 +121,7 @@ struct scene {
         config.decode_threads = 1;
         config.max_gpu_bytes = 48u << 20;
         config.max_host_bytes = 256u << 20;
+        config.max_cache_bytes = 1; // each batch asks for its bytes
         config.cache_dir = "";
     }
     ~scene()

@@ -240,6 +240,33 @@ TEST(chunks_of_all_sizes_come_and_go_and_keep_their_bytes)
     CHECK_EQ(alloc.live_bytes, 0);
 }
 
+/* As of a device: addresses that nobody here can read. */
+TEST(bytes_of_somebody_elses_are_divided_and_never_looked_at)
+{
+    const uint64_t address = UINT64_C(0x7f00000000000000), size = 4 * PAGE;
+    damacy__chunks chunks;
+    damacy__waiter waiter = {0};
+    damacy__block* blocks[4];
+    damacy_error err;
+
+    CHECK_EQ(damacy__chunks_borrow(&chunks, &alloc, address, size + PAGE - 1, 16, &err), DAMACY_OK);
+    CHECK_EQ(chunks.size, size);
+    for (uint64_t i = 0; i < 8; i++) {
+        CHECK_EQ(damacy__chunks_ask(&chunks, 1, i, PAGE, &waiter, &blocks[i % 4]),
+                 DAMACY__ASK_DECODE);
+        CHECK_EQ((uint64_t)(uintptr_t)damacy__chunks_place(&chunks, blocks[i % 4], PAGE),
+                 address + i % 4 * PAGE);
+        CHECK(damacy__chunks_settle(&chunks, blocks[i % 4], true) == NULL);
+        damacy__chunks_unpin(&chunks, blocks[i % 4]);
+    }
+    check_whole(&chunks);
+    damacy__chunks_deinit(&chunks, &alloc);
+    CHECK_EQ(alloc.live_bytes, 0);
+    CHECK_EQ(damacy__chunks_borrow(&chunks, &alloc, address, PAGE - 1, 16, &err), DAMACY_OK);
+    CHECK_EQ(chunks.size, 0);
+    damacy__chunks_deinit(&chunks, &alloc);
+}
+
 TEST(more_small_chunks_than_records_still_replace_each_other)
 {
     damacy__chunks chunks = make(64);
