@@ -35675,8 +35675,8 @@ DAMACY__COLD_BEGIN
 /* A planned batch to tasks, and their start: chunks that are decoded already at once, reads while
  * staging space lasts.
  *
- * The surprising rule: from damacy__run_ask on, workers may end chunks of a batch that has not been
- * started yet; the scheduler's own share in n_pending keeps it. */
+ * The surprising rule: from damacy__run_ask on, workers, or the thread of the GPU, may end chunks of
+ * a batch that has not been started yet; the scheduler's own share in n_pending keeps it. */
 
 static damacy_status damacy__run_units(damacy__slot* slot, damacy_error* err);
 static void damacy__run_ask(damacy__slot* slot);

@@ -1,8 +1,8 @@
 /* A planned batch to tasks, and their start: chunks that are decoded already at once, reads while
  * staging space lasts.
  *
- * The surprising rule: from damacy__run_ask on, workers may end chunks of a batch that has not been
- * started yet; the scheduler's own share in n_pending keeps it. */
+ * The surprising rule: from damacy__run_ask on, workers, or the thread of the GPU, may end chunks of
+ * a batch that has not been started yet; the scheduler's own share in n_pending keeps it. */
 #pragma once
 #include "stage/host_run.h"
 
