@@ -257,12 +257,13 @@ typedef struct damacy_config {
     const float* scale;
     const float* offset;
 
-    uint64_t max_gpu_bytes;  /* device memory, hard; 0: a quarter of what is free at create. All of
-                              * it is taken, unless max_cache_bytes says less */
+    uint64_t max_gpu_bytes;  /* device memory, hard; 0: a quarter of what is free at create. Kept
+                              * chunks take what is left of it, unless max_cache_bytes says less */
     uint64_t max_host_bytes; /* host memory, hard; 0: a quarter of the machine's, at most 8 GiB */
     /* Decoded chunks that are kept for later batches, in the memory of the batches: part of
      * max_gpu_bytes, on the CPU of max_host_bytes. 0: what that leaves once batches and buffers,
-     * and on the CPU room for metadata, are taken; 1: none. */
+     * and on the CPU room for metadata, are taken, of a GPU at most half of what is free then; 1:
+     * none. */
     uint64_t max_cache_bytes;
     uint64_t max_read_bytes; /* of one coalesced read; 0: 4 MiB */
     uint32_t io_threads;     /* 0: three for four CPUs, at least 8 and at most 16 */
@@ -38664,25 +38665,40 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
     return status;
 }
 
-/* Memory for decoded chunks, as much as max_gpu_bytes leaves and the GPU has. Scheduler thread. */
-static damacy_status damacy__gpu_alloc_kept(damacy__gpu* gpu, damacy_error* err)
+/* How many bytes decoded chunks may take: what max_gpu_bytes leaves, and unless the caller has
+ * named a size, half of what the GPU has left, which others may count on. The context is current.
+ */
+static damacy_status damacy__gpu_kept_size(damacy__gpu* gpu, uint64_t* out, damacy_error* err)
 {
     const uint64_t limit = gpu->core->config.max_cache_bytes;
     const uint64_t used = __atomic_load_n(&gpu->device.committed, __ATOMIC_RELAXED);
-    uint64_t size = gpu->device.budget > used ? gpu->device.budget - used : 0;
+    const uint64_t left = gpu->device.budget > used ? gpu->device.budget - used : 0;
+    size_t free_size = 0;
+    size_t total_size = 0;
+
+    DAMACY__TRY(damacy__device_check(&gpu->device,
+                                     gpu->device.driver->memory_info(&free_size, &total_size), err,
+                                     "cuMemGetInfo"));
+    *out = DAMACY__MIN(left, limit ? limit : (uint64_t)free_size / 2) & ~UINT64_C(4095);
+    return DAMACY_OK;
+}
+
+/* Memory for decoded chunks; gpu->kept stays 0 where there is room for none. The context is
+ * current. */
+static damacy_status damacy__gpu_alloc_kept(damacy__gpu* gpu, damacy_error* err)
+{
+    uint64_t size = 0;
     damacy_status status;
 
-    size = (limit ? DAMACY__MIN(size, limit) : size) & ~UINT64_C(4095);
+    DAMACY__TRY(damacy__gpu_kept_size(gpu, &size, err));
     if (size == 0) {
         return DAMACY_OK;
     }
-    DAMACY__TRY(damacy__device_enter(&gpu->device, err));
     do {
         gpu->kept_size = size;
         status = damacy__device_alloc(&gpu->device, size, "decoded chunks", &gpu->kept, err);
         size = size / 2 & ~UINT64_C(4095);
     } while (status == DAMACY_OOM && size > 0);
-    damacy__device_leave(&gpu->device);
     return status;
 }
 
@@ -38697,8 +38713,12 @@ static damacy_status damacy__gpu_make_chunks(damacy__gpu* gpu, damacy_error* err
 {
     damacy__core* core = gpu->core;
     const uint64_t most = core->config.max_host_bytes / 32 / damacy__chunks_overhead(1);
-    damacy_status status = damacy__gpu_alloc_kept(gpu, err);
+    damacy_status status = damacy__device_enter(&gpu->device, err);
 
+    if (status == DAMACY_OK) {
+        status = damacy__gpu_alloc_kept(gpu, err);
+        damacy__device_leave(&gpu->device);
+    }
     if (status != DAMACY_OK || gpu->kept == 0) {
         return status;
     }

@@ -249,12 +249,13 @@ typedef struct damacy_config {
     const float* scale;
     const float* offset;
 
-    uint64_t max_gpu_bytes;  /* device memory, hard; 0: a quarter of what is free at create. All of
-                              * it is taken, unless max_cache_bytes says less */
+    uint64_t max_gpu_bytes;  /* device memory, hard; 0: a quarter of what is free at create. Kept
+                              * chunks take what is left of it, unless max_cache_bytes says less */
     uint64_t max_host_bytes; /* host memory, hard; 0: a quarter of the machine's, at most 8 GiB */
     /* Decoded chunks that are kept for later batches, in the memory of the batches: part of
      * max_gpu_bytes, on the CPU of max_host_bytes. 0: what that leaves once batches and buffers,
-     * and on the CPU room for metadata, are taken; 1: none. */
+     * and on the CPU room for metadata, are taken, of a GPU at most half of what is free then; 1:
+     * none. */
     uint64_t max_cache_bytes;
     uint64_t max_read_bytes; /* of one coalesced read; 0: 4 MiB */
     uint32_t io_threads;     /* 0: three for four CPUs, at least 8 and at most 16 */

@@ -318,25 +318,40 @@ static damacy_status damacy__gpu_make_memory(damacy__gpu* gpu, uint64_t slot_siz
     return status;
 }
 
-/* Memory for decoded chunks, as much as max_gpu_bytes leaves and the GPU has. Scheduler thread. */
-static damacy_status damacy__gpu_alloc_kept(damacy__gpu* gpu, damacy_error* err)
+/* How many bytes decoded chunks may take: what max_gpu_bytes leaves, and unless the caller has
+ * named a size, half of what the GPU has left, which others may count on. The context is current.
+ */
+static damacy_status damacy__gpu_kept_size(damacy__gpu* gpu, uint64_t* out, damacy_error* err)
 {
     const uint64_t limit = gpu->core->config.max_cache_bytes;
     const uint64_t used = __atomic_load_n(&gpu->device.committed, __ATOMIC_RELAXED);
-    uint64_t size = gpu->device.budget > used ? gpu->device.budget - used : 0;
+    const uint64_t left = gpu->device.budget > used ? gpu->device.budget - used : 0;
+    size_t free_size = 0;
+    size_t total_size = 0;
+
+    DAMACY__TRY(damacy__device_check(&gpu->device,
+                                     gpu->device.driver->memory_info(&free_size, &total_size), err,
+                                     "cuMemGetInfo"));
+    *out = DAMACY__MIN(left, limit ? limit : (uint64_t)free_size / 2) & ~UINT64_C(4095);
+    return DAMACY_OK;
+}
+
+/* Memory for decoded chunks; gpu->kept stays 0 where there is room for none. The context is
+ * current. */
+static damacy_status damacy__gpu_alloc_kept(damacy__gpu* gpu, damacy_error* err)
+{
+    uint64_t size = 0;
     damacy_status status;
 
-    size = (limit ? DAMACY__MIN(size, limit) : size) & ~UINT64_C(4095);
+    DAMACY__TRY(damacy__gpu_kept_size(gpu, &size, err));
     if (size == 0) {
         return DAMACY_OK;
     }
-    DAMACY__TRY(damacy__device_enter(&gpu->device, err));
     do {
         gpu->kept_size = size;
         status = damacy__device_alloc(&gpu->device, size, "decoded chunks", &gpu->kept, err);
         size = size / 2 & ~UINT64_C(4095);
     } while (status == DAMACY_OOM && size > 0);
-    damacy__device_leave(&gpu->device);
     return status;
 }
 
@@ -351,8 +366,12 @@ static damacy_status damacy__gpu_make_chunks(damacy__gpu* gpu, damacy_error* err
 {
     damacy__core* core = gpu->core;
     const uint64_t most = core->config.max_host_bytes / 32 / damacy__chunks_overhead(1);
-    damacy_status status = damacy__gpu_alloc_kept(gpu, err);
+    damacy_status status = damacy__device_enter(&gpu->device, err);
 
+    if (status == DAMACY_OK) {
+        status = damacy__gpu_alloc_kept(gpu, err);
+        damacy__device_leave(&gpu->device);
+    }
     if (status != DAMACY_OK || gpu->kept == 0) {
         return status;
     }
