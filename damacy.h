@@ -10676,11 +10676,11 @@ __extension__ static const char damacy__source_assemble_cu[] =
     "        ((uint32_t*)s->axes)[i] = ((const uint32_t*)axes)[i];\n"
     "}\n"
     "\n"
-    "// What a block does; `run` handles units [first, end) of the job in `state`.\n"
-    "template <class F>\n"
-    "DAMACY__INLINE void damacy__assemble_block(const damacy__assemble_wave& wave,\n"
-    "                                           damacy__assemble_state& state, F run)\n"
+    "// What a block does.\n"
+    "template <uint32_t S, uint32_t D>\n"
+    "DAMACY__INLINE void damacy__assemble_types(const damacy__assemble_wave& wave)\n"
     "{\n"
+    "    DAMACY__SHARED(damacy__assemble_state, state);\n"
     "    const uint32_t* const first_tile = (const uint32_t*)(uintptr_t)wave.first_tile;\n"
     "    const uint64_t n_tiles = wave.n_tiles;\n"
     "    uint32_t tile = (uint32_t)(n_tiles * blockIdx.x / gridDim.x);\n"
@@ -10696,20 +10696,11 @@ __extension__ static const char damacy__source_assemble_cu[] =
     "        damacy__sync_block(); // the job before is no longer in use\n"
     "        damacy__assemble_load(&wave, index, &state);\n"
     "        damacy__sync_block();\n"
-    "        run((tile - job_tile) * DAMACY__ASSEMBLE_TILE,\n"
-    "            damacy__min((last - job_tile) * DAMACY__ASSEMBLE_TILE,\n"
-    "                        state.job.units * state.job.n_lines));\n"
+    "        damacy__assemble_pair<S, D>(&wave, &state, (tile - job_tile) * DAMACY__ASSEMBLE_TILE,\n"
+    "                                    damacy__min((last - job_tile) * DAMACY__ASSEMBLE_TILE,\n"
+    "                                                state.job.units * state.job.n_lines));\n"
     "        tile = last;\n"
     "    }\n"
-    "}\n"
-    "\n"
-    "template <uint32_t S, uint32_t D>\n"
-    "DAMACY__INLINE void damacy__assemble_types(const damacy__assemble_wave& wave)\n"
-    "{\n"
-    "    DAMACY__SHARED(damacy__assemble_state, state);\n"
-    "    damacy__assemble_block(wave, state, [&](uint32_t first, uint32_t end) {\n"
-    "        damacy__assemble_pair<S, D>(&wave, &state, first, end);\n"
-    "    });\n"
     "}\n"
     "\n"
     "#ifdef DAMACY__ASSEMBLE_OUT\n"
@@ -35248,6 +35239,18 @@ static void damacy__run_done(damacy__slot* slot, uint64_t n)
     }
 }
 
+/* Starts a unit that needs no bytes. */
+static void damacy__run_submit(damacy__unit* unit)
+{
+    damacy__core* core = unit->slot->core;
+
+    if (core->gpu) {
+        damacy__gpu_take(unit);
+    } else {
+        damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
+    }
+}
+
 /* Fails every sample that a chunk has voxels for. */
 static void damacy__run_chunk_fail(damacy__slot* slot, uint32_t chunk, const damacy_error* error)
 {
@@ -35722,9 +35725,10 @@ static damacy_status damacy__run_units(damacy__slot* slot, damacy_error* err)
     return DAMACY_OK;
 }
 
-/* Asks what to do for a chunk. Scheduler thread only, so that nobody can wait yet for one that
- * finds no space on a GPU: there it has it before it is decoded, or is not kept. */
-static damacy__ask damacy__run_ask_chunk(damacy__unit* unit, const damacy__plan_chunk* chunk)
+/* Whether a chunk is decoded already or is being decoded for an earlier batch. Scheduler thread
+ * only, so that nobody can wait yet for one that finds no space on a GPU: there it has it before it
+ * is decoded, or is not kept. */
+static bool damacy__run_ask_chunk(damacy__unit* unit, const damacy__plan_chunk* chunk)
 {
     damacy__core* core = unit->slot->core;
     const uint64_t size = chunk->layout->chunk_size;
@@ -35741,13 +35745,14 @@ static damacy__ask damacy__run_ask_chunk(damacy__unit* unit, const damacy__plan_
         !damacy__chunks_place(&core->chunks, unit->block, size)) {
         (void)damacy__chunks_settle(&core->chunks, unit->block, false);
         unit->block = NULL;
-        answer = DAMACY__ASK_ALONE;
     }
-    if (answer == DAMACY__ASK_ALONE || answer == DAMACY__ASK_DECODE) {
-        unit->task.function = damacy__run_chunk;
-        unit->kind = DAMACY__UNIT_HOST;
+    unit->is_kept = answer == DAMACY__ASK_KEPT;
+    if (answer == DAMACY__ASK_KEPT || answer == DAMACY__ASK_WAIT) {
+        return true;
     }
-    return answer;
+    unit->task.function = damacy__run_chunk;
+    unit->kind = DAMACY__UNIT_HOST;
+    return false;
 }
 
 /* Leaves out of reading and decoding what is decoded already, or is being decoded for an earlier
@@ -35759,16 +35764,12 @@ static void damacy__run_ask(damacy__slot* slot)
 
     for (uint32_t i = 0; i < slot->plan.chunks.n && core->chunks.size; i++) {
         damacy__plan_chunk* chunk = &slot->plan.chunks.items[i];
-        damacy__unit* unit = &slot->chunk_units.items[i];
-        damacy__ask answer;
         if (!core->gpu && damacy__host_decode_is_identity(chunk->layout)) {
             continue; /* copied from where it was read */
         }
-        answer = damacy__run_ask_chunk(unit, chunk);
-        if (answer == DAMACY__ASK_ALONE || answer == DAMACY__ASK_DECODE) {
+        if (!damacy__run_ask_chunk(&slot->chunk_units.items[i], chunk)) {
             continue;
         }
-        unit->is_kept = answer == DAMACY__ASK_KEPT;
         chunk->is_held = true;
         n_kept++;
         slot->plan.bytes_wanted -= chunk->size;
@@ -35804,21 +35805,12 @@ static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
 /* Starts what needs no reads: fills, and chunks that are decoded already. */
 static void damacy__run_start(damacy__slot* slot)
 {
-    damacy__core* core = slot->core;
-
     for (uint32_t i = 0; i < slot->fill_units.n; i++) {
-        if (core->gpu) {
-            damacy__gpu_take(&slot->fill_units.items[i]);
-        } else {
-            damacy__pool_submit(&core->workers, &slot->fill_units.items[i].task, DAMACY__NORMAL);
-        }
+        damacy__run_submit(&slot->fill_units.items[i]);
     }
     for (uint32_t i = 0; i < slot->chunk_units.n; i++) {
-        damacy__unit* unit = &slot->chunk_units.items[i];
-        if (unit->is_kept && core->gpu) {
-            damacy__gpu_take(unit);
-        } else if (unit->is_kept) {
-            damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
+        if (slot->chunk_units.items[i].is_kept) {
+            damacy__run_submit(&slot->chunk_units.items[i]);
         }
     }
 }

@@ -2,8 +2,7 @@
 # The reference scenario, ours and the peer, on the same crops: bench/run.sh [--small] [--device=cpu|gpu]
 # [--kind=...] [--codec=...] [--host-mb=...] [--cache-mb=...]; called by ./run bench, which sets BUILD (with bench_dataset and bench_pipeline)
 # and DAMACY_PYTHON. The arrays are written once; both read a warm page cache, and
-# both may keep as many bytes of decoded chunks (--cache-mb=0: none; default: what the budget leaves, which on a GPU is all
-# of them).
+# both may keep as many bytes of decoded chunks (--cache-mb=0: none; default: what the budget leaves, room for all on a GPU).
 set -eu
 arrays=8 shape=512,512,512 shard=256,256,512 crop=128,128,128 batch=128 batches=50 warmup=5 lookahead=512
 device=auto kind=half-random codec=zstd name=full memory=

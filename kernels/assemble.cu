@@ -116,11 +116,11 @@ DAMACY__INLINE void damacy__assemble_load(const damacy__assemble_wave* wave, uin
         ((uint32_t*)s->axes)[i] = ((const uint32_t*)axes)[i];
 }
 
-// What a block does; `run` handles units [first, end) of the job in `state`.
-template <class F>
-DAMACY__INLINE void damacy__assemble_block(const damacy__assemble_wave& wave,
-                                           damacy__assemble_state& state, F run)
+// What a block does.
+template <uint32_t S, uint32_t D>
+DAMACY__INLINE void damacy__assemble_types(const damacy__assemble_wave& wave)
 {
+    DAMACY__SHARED(damacy__assemble_state, state);
     const uint32_t* const first_tile = (const uint32_t*)(uintptr_t)wave.first_tile;
     const uint64_t n_tiles = wave.n_tiles;
     uint32_t tile = (uint32_t)(n_tiles * blockIdx.x / gridDim.x);
@@ -136,20 +136,11 @@ DAMACY__INLINE void damacy__assemble_block(const damacy__assemble_wave& wave,
         damacy__sync_block(); // the job before is no longer in use
         damacy__assemble_load(&wave, index, &state);
         damacy__sync_block();
-        run((tile - job_tile) * DAMACY__ASSEMBLE_TILE,
-            damacy__min((last - job_tile) * DAMACY__ASSEMBLE_TILE,
-                        state.job.units * state.job.n_lines));
+        damacy__assemble_pair<S, D>(&wave, &state, (tile - job_tile) * DAMACY__ASSEMBLE_TILE,
+                                    damacy__min((last - job_tile) * DAMACY__ASSEMBLE_TILE,
+                                                state.job.units * state.job.n_lines));
         tile = last;
     }
-}
-
-template <uint32_t S, uint32_t D>
-DAMACY__INLINE void damacy__assemble_types(const damacy__assemble_wave& wave)
-{
-    DAMACY__SHARED(damacy__assemble_state, state);
-    damacy__assemble_block(wave, state, [&](uint32_t first, uint32_t end) {
-        damacy__assemble_pair<S, D>(&wave, &state, first, end);
-    });
 }
 
 #ifdef DAMACY__ASSEMBLE_OUT

@@ -31,6 +31,18 @@ static void damacy__run_done(damacy__slot* slot, uint64_t n)
     }
 }
 
+/* Starts a unit that needs no bytes. */
+static void damacy__run_submit(damacy__unit* unit)
+{
+    damacy__core* core = unit->slot->core;
+
+    if (core->gpu) {
+        damacy__gpu_take(unit);
+    } else {
+        damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
+    }
+}
+
 /* Fails every sample that a chunk has voxels for. */
 static void damacy__run_chunk_fail(damacy__slot* slot, uint32_t chunk, const damacy_error* error)
 {

@@ -49,9 +49,10 @@ static damacy_status damacy__run_units(damacy__slot* slot, damacy_error* err)
     return DAMACY_OK;
 }
 
-/* Asks what to do for a chunk. Scheduler thread only, so that nobody can wait yet for one that
- * finds no space on a GPU: there it has it before it is decoded, or is not kept. */
-static damacy__ask damacy__run_ask_chunk(damacy__unit* unit, const damacy__plan_chunk* chunk)
+/* Whether a chunk is decoded already or is being decoded for an earlier batch. Scheduler thread
+ * only, so that nobody can wait yet for one that finds no space on a GPU: there it has it before it
+ * is decoded, or is not kept. */
+static bool damacy__run_ask_chunk(damacy__unit* unit, const damacy__plan_chunk* chunk)
 {
     damacy__core* core = unit->slot->core;
     const uint64_t size = chunk->layout->chunk_size;
@@ -68,13 +69,14 @@ static damacy__ask damacy__run_ask_chunk(damacy__unit* unit, const damacy__plan_
         !damacy__chunks_place(&core->chunks, unit->block, size)) {
         (void)damacy__chunks_settle(&core->chunks, unit->block, false);
         unit->block = NULL;
-        answer = DAMACY__ASK_ALONE;
     }
-    if (answer == DAMACY__ASK_ALONE || answer == DAMACY__ASK_DECODE) {
-        unit->task.function = damacy__run_chunk;
-        unit->kind = DAMACY__UNIT_HOST;
+    unit->is_kept = answer == DAMACY__ASK_KEPT;
+    if (answer == DAMACY__ASK_KEPT || answer == DAMACY__ASK_WAIT) {
+        return true;
     }
-    return answer;
+    unit->task.function = damacy__run_chunk;
+    unit->kind = DAMACY__UNIT_HOST;
+    return false;
 }
 
 /* Leaves out of reading and decoding what is decoded already, or is being decoded for an earlier
@@ -86,16 +88,12 @@ static void damacy__run_ask(damacy__slot* slot)
 
     for (uint32_t i = 0; i < slot->plan.chunks.n && core->chunks.size; i++) {
         damacy__plan_chunk* chunk = &slot->plan.chunks.items[i];
-        damacy__unit* unit = &slot->chunk_units.items[i];
-        damacy__ask answer;
         if (!core->gpu && damacy__host_decode_is_identity(chunk->layout)) {
             continue; /* copied from where it was read */
         }
-        answer = damacy__run_ask_chunk(unit, chunk);
-        if (answer == DAMACY__ASK_ALONE || answer == DAMACY__ASK_DECODE) {
+        if (!damacy__run_ask_chunk(&slot->chunk_units.items[i], chunk)) {
             continue;
         }
-        unit->is_kept = answer == DAMACY__ASK_KEPT;
         chunk->is_held = true;
         n_kept++;
         slot->plan.bytes_wanted -= chunk->size;
@@ -131,21 +129,12 @@ static damacy_status damacy__run_prepare(damacy__slot* slot, damacy_error* err)
 /* Starts what needs no reads: fills, and chunks that are decoded already. */
 static void damacy__run_start(damacy__slot* slot)
 {
-    damacy__core* core = slot->core;
-
     for (uint32_t i = 0; i < slot->fill_units.n; i++) {
-        if (core->gpu) {
-            damacy__gpu_take(&slot->fill_units.items[i]);
-        } else {
-            damacy__pool_submit(&core->workers, &slot->fill_units.items[i].task, DAMACY__NORMAL);
-        }
+        damacy__run_submit(&slot->fill_units.items[i]);
     }
     for (uint32_t i = 0; i < slot->chunk_units.n; i++) {
-        damacy__unit* unit = &slot->chunk_units.items[i];
-        if (unit->is_kept && core->gpu) {
-            damacy__gpu_take(unit);
-        } else if (unit->is_kept) {
-            damacy__pool_submit(&core->workers, &unit->task, DAMACY__NORMAL);
+        if (slot->chunk_units.items[i].is_kept) {
+            damacy__run_submit(&slot->chunk_units.items[i]);
         }
     }
 }

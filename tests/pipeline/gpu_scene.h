@@ -131,6 +131,13 @@ static mem_array put_way(mem_store* m, const way& w, uint32_t seed, int extent =
     return a;
 }
 
+// Whichever codec it is.
+static void damage(mem_object* o)
+{
+    o->bytes[o->size - 1] ^= 0x55; // a checksum, or the end of a stream
+    memset(o->bytes + o->size / 2, 0xff, o->size / 4);
+}
+
 // ---- a scene ----
 
 // Samples of all arrays in turn, and a configuration for them. Pipelines of one scene share one

@@ -124,11 +124,9 @@ TEST(damaged_chunk_is_not_kept_and_fails_all_batches_that_wait_for_it)
     for (int way : {4, 7, 3, 6}) {
         two_batches t(way);
         mem_object* o = mem_find(t.s.store, (std::string(ways[way].uri) + "/c/0/0/0").c_str());
-        uint8_t* const last = &o->bytes[o->size - 1];
-        std::vector<uint8_t> good(o->bytes, o->bytes + o->size);
+        const std::vector<uint8_t> good(o->bytes, o->bytes + o->size);
         damacy_error err;
-        *last ^= 0x55;
-        memset(o->bytes + o->size / 2, 0xff, o->size / 4);
+        damage(o);
         mem_pause(t.s.store, 0);
         for (int i = 0; i < 2; i++) {
             const damacy_batch batch = pop(t.s, t.d);
