@@ -2,6 +2,7 @@
 // lz4_team.cuh and lz4_decode.cuh.
 #include "kernels/lz4_decode.cuh"
 #include "kernels/lz4_sparse.cuh"
+#include "kernels/lz4_relay.cuh"
 #include "kernels/lz4_team.cuh"
 
 // Grid: a CTA, one warp, per entry of the job table, or fewer. Shared memory: LZ4_SHARED.
@@ -83,3 +84,14 @@ extern "C" __global__
 
 DAMACY__LZ4_TEAM_ENTRY(damacy_lz4_team4, 4, 8)
 DAMACY__LZ4_TEAM_ENTRY(damacy_lz4_team8, 8, 4)
+
+// Grid: any; best as many blocks of threads as run at once. Shared memory: LZ4_RELAY_SHARED.
+typedef damacy__lz4_relay<DAMACY__LZ4_RELAY_THREADS, 24> damacy__lz4_relay_shape;
+static_assert(damacy__lz4_relay_shape::SIZE == DAMACY__LZ4_RELAY_SHARED, "host's view");
+
+extern "C" __global__ __launch_bounds__(DAMACY__LZ4_RELAY_THREADS,
+                                        2) void damacy_lz4_relay(damacy__lz4_wave wave)
+{
+    DAMACY__DYNAMIC_SHARED(shared);
+    damacy__lz4_relay_wave<damacy__lz4_relay_shape>(&wave, shared);
+}

@@ -4,7 +4,8 @@
  * wave: of blocks that are hardly compressed it decodes the sequences as long as they are long,
  * and blocks that shrink to little it decodes whole, unless the wave is for teams. It is faster at
  * both. Behind that, damacy_lz4_team4 or damacy_lz4_team8 may run, by teams of as many warps a
- * block, which are faster where blocks are few.
+ * block, which are faster where blocks are few; and before these damacy_lz4_relay, of which several
+ * share each of a few large blocks.
  *
  * The surprising rule: results of blocks that these leave in between say where the next goes on. */
 #pragma once
@@ -20,7 +21,9 @@ enum { /* damacy__job.flags */
        DAMACY__LZ4_PLANE = 0x400,
        DAMACY__LZ4_PLANE_NTH = 16,
        DAMACY__LZ4_PLANE_OF = 20,
-       DAMACY__LZ4_PLANE_DONE = 24
+       DAMACY__LZ4_PLANE_DONE = 24,
+       /* Of a block that is for relays, from there on: how many parts have been taken. */
+       DAMACY__LZ4_RELAY_PARTS = 0x10000
 };
 
 /* damacy__job_result.status between the kernels: at error_offset of the block, and of the
@@ -37,6 +40,7 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 #define DAMACY__LZ4_SPARSE_SHARED 9920u
 #define DAMACY__LZ4_TEAM4_SHARED  25392u
 #define DAMACY__LZ4_TEAM8_SHARED  42272u
+#define DAMACY__LZ4_RELAY_SHARED  104752u
 
 /* Most jobs of a wave, for each multiprocessor, that teams take: of blocks, of streams of blosc,
  * and as many as are expected where teams are of 8 warps. */
@@ -55,6 +59,16 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 #define DAMACY__LZ4_TEAM_LEAST     131072u     /* bytes */
 #define DAMACY__LZ4_TEAM_NEVER     0xffffffffu /* team_size: none for its size */
 
+/* Threads of a block of damacy_lz4_relay; most jobs of a wave that it may be for, and, if all are
+ * large, most for each multiprocessor; the least room of a large one, in bytes; how many times they
+ * shrink at most; and parts of a block that may be under way at a time. */
+#define DAMACY__LZ4_RELAY_THREADS 512
+#define DAMACY__LZ4_RELAY_JOBS    4096u
+#define DAMACY__LZ4_RELAY_PER     1u
+#define DAMACY__LZ4_RELAY_LEAST   262144u
+#define DAMACY__LZ4_RELAY_SHRINK  4u
+#define DAMACY__LZ4_RELAY_AHEAD   16u
+
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
     uint64_t jobs;    /* damacy__job[max_jobs]; flags alone are written, of planes */
@@ -67,7 +81,7 @@ typedef struct damacy__lz4_wave {
      * n_multiprocessors hold (0: not for that); and those with room for team_size bytes or more. */
     uint32_t team_most, team_some, team_shrink, team_size;
     uint32_t n_multiprocessors;
-    uint32_t zero;
-    uint64_t chunks; /* damacy__blosc_chunk[], of planes; 0: there are none */
+    uint32_t relay_size; /* jobs with room for so much are for relays; 0: none are */
+    uint64_t chunks;     /* damacy__blosc_chunk[], of planes; 0: there are none */
 } damacy__lz4_wave;
 static_assert(sizeof(damacy__lz4_wave) == 64, "ABI");

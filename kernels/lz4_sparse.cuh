@@ -310,6 +310,11 @@ DAMACY__INLINE void damacy__lz4_sparse_job(const damacy__lz4_wave* wave, damacy_
     uint32_t n, at;
     const bool is_team = job.dst_capacity >= team_size;
     damacy__lz4_begin(&job, &s, &n);
+    if (damacy__lz4_is_relay(wave, &s)) {
+        if (lane == 0)
+            damacy__lz4_relay_init(wave, index, &s);
+        return;
+    }
     if (!is_team && damacy__lz4_is_shrunk(&s)) {
         const uint32_t memory = damacy__shared_address(stage->bytes);
         damacy__lz4_shrunk(&s, memory, DAMACY__LZ4_FILL, lane);

@@ -490,7 +490,8 @@ DAMACY__INLINE void damacy__lz4_team_job(const damacy__lz4_wave* wave, uint32_t 
 
     damacy__lz4_begin(&job, &s, &n);
     w.at = w.parity = 0;
-    if (wave->is_begun && damacy__lz4_is_sparse(&s) && !damacy__lz4_resume(result, &s, &w.at))
+    if (wave->is_begun && (damacy__lz4_is_sparse(&s) || damacy__lz4_is_relay(wave, &s)) &&
+        !damacy__lz4_resume(result, &s, &w.at))
         return;
     damacy__sync_block(); // all have read the result, and are done with the job before
     if (s.status == DAMACY__JOB_OK && is_there && s.limit < DAMACY__LZ4_LITERAL)

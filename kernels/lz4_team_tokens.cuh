@@ -310,6 +310,37 @@ DAMACY__INLINE uint32_t damacy__lz4_team_sum(uint32_t x, uint32_t at, uint32_t* 
     return before;
 }
 
+// Finds for each byte of the part, which is in shared memory, where a walk from there leads,
+// whatever its entry is. steps: of a thread's bytes. All threads; no barrier at either end.
+template <class S>
+DAMACY__INLINE void damacy__lz4_team_lead(const damacy__lz4_state* s, uint32_t base,
+                                          uint32_t* steps)
+{
+    if (damacy__lz4_shrinks(s, 16))
+        damacy__lz4_team_long_exits<S>(base, steps);
+    else
+        damacy__lz4_team_exits<S>(base, steps);
+    damacy__sync_warp();
+    damacy__lz4_team_groups<S>(base);
+    damacy__sync_warp();
+    damacy__lz4_team_warps<S>(base);
+}
+
+// Lists the tokens that a walk from t->begin on meets, behind a barrier. All threads.
+template <class S>
+DAMACY__INLINE void damacy__lz4_team_list(damacy__lz4_tokens* t, uint32_t base,
+                                          const uint32_t* steps)
+{
+    uint32_t bits = damacy__lz4_team_bits<S>(t, base, steps);
+    const uint32_t n_before =
+        damacy__lz4_team_sum<S>(damacy__popc(bits), base + S::SUMS, &t->n_tokens);
+    uint32_t to = base + S::TOKENS + 2 * n_before;
+    for (; bits; bits &= bits - 1, to += 2)
+        damacy__sts16(to, 32 * threadIdx.x + damacy__ctz(bits));
+    damacy__sync_block();
+    t->n_done = 0;
+}
+
 // Finds the tokens of the part from byte `at` of the block on. All threads.
 template <class S>
 DAMACY__INLINE void damacy__lz4_team_find(const damacy__lz4_state* s, damacy__lz4_tokens* t,
@@ -319,21 +350,7 @@ DAMACY__INLINE void damacy__lz4_team_find(const damacy__lz4_state* s, damacy__lz
     damacy__sync_block(); // the part before is done
     damacy__lz4_team_fetch<S>(s, t, base + S::BYTES, at);
     damacy__sync_block();
-    if (damacy__lz4_shrinks(s, 16))
-        damacy__lz4_team_long_exits<S>(base, steps);
-    else
-        damacy__lz4_team_exits<S>(base, steps);
-    damacy__sync_warp();
-    damacy__lz4_team_groups<S>(base);
-    damacy__sync_warp();
-    damacy__lz4_team_warps<S>(base);
+    damacy__lz4_team_lead<S>(s, base, steps);
     damacy__sync_block();
-    uint32_t bits = damacy__lz4_team_bits<S>(t, base, steps);
-    const uint32_t n_before =
-        damacy__lz4_team_sum<S>(damacy__popc(bits), base + S::SUMS, &t->n_tokens);
-    uint32_t to = base + S::TOKENS + 2 * n_before;
-    for (; bits; bits &= bits - 1, to += 2)
-        damacy__sts16(to, 32 * threadIdx.x + damacy__ctz(bits));
-    damacy__sync_block();
-    t->n_done = 0;
+    damacy__lz4_team_list<S>(t, base, steps);
 }

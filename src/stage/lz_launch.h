@@ -142,6 +142,7 @@ enum { /* of the programs */
        DAMACY__LZ4_FOURS = 2,
        DAMACY__LZ4_TEAM4 = 3,
        DAMACY__LZ4_TEAM8 = 4,
+       DAMACY__LZ4_RELAY = 5,
        DAMACY__COPY_CLEAR_FAILED = 0,
        DAMACY__COPY_GATHER = 1
 };
@@ -150,8 +151,8 @@ enum { /* of the programs */
 static damacy_status damacy__lz_kernels_start(damacy__lz_kernels* kernels,
                                               damacy__compiler* compiler, damacy_error* err)
 {
-    static const char* const lz4[] = {"damacy_lz4", "damacy_lz4_sparse", "damacy_lz4_fours",
-                                      "damacy_lz4_team4", "damacy_lz4_team8"};
+    static const char* const lz4[] = {"damacy_lz4",       "damacy_lz4_sparse", "damacy_lz4_fours",
+                                      "damacy_lz4_team4", "damacy_lz4_team8",  "damacy_lz4_relay"};
     static const char* const blosc[] = {"damacy_blosc_begin", "damacy_blosc_parse",
                                         "damacy_blosc_unfilter"};
     static const char* const zstd[] = {
@@ -194,6 +195,10 @@ static damacy_status damacy__lz_kernels_finish(damacy__lz_kernels* kernels, dama
                                             DAMACY__LZ4_TEAM4_SHARED, err));
     DAMACY__TRY(damacy__kernel_allow_shared(&kernels->lz4.kernels[DAMACY__LZ4_TEAM8], device,
                                             DAMACY__LZ4_TEAM8_SHARED, err));
+    if (device->shared_per_block >= DAMACY__LZ4_RELAY_SHARED) {
+        DAMACY__TRY(damacy__kernel_allow_shared(&kernels->lz4.kernels[DAMACY__LZ4_RELAY], device,
+                                                DAMACY__LZ4_RELAY_SHARED, err));
+    }
     DAMACY__TRY(damacy__program_finish(&kernels->blosc, device, err));
     DAMACY__TRY(damacy__program_finish(&kernels->zstd, device, err));
     DAMACY__TRY(damacy__zstd_allow_back(&zstd[DAMACY__ZSTD_BLOSC_FSE],
@@ -253,6 +258,25 @@ static uint32_t damacy__lz4_team_size(const damacy__device* device, const damacy
                : DAMACY__LZ4_TEAM_NEVER;
 }
 
+/* The size from which on jobs of a wave are for relays; 0: none are. Of more, or smaller ones, each
+ * by a team of its own is faster. */
+static uint32_t damacy__lz4_relay_size(const damacy__device* device, const damacy__lz_call* call,
+                                       const damacy__lz4_wave* w)
+{
+    const uint64_t n = DAMACY__LZ4_RELAY_PER * (uint64_t)device->n_multiprocessors;
+
+    if (w->max_jobs > DAMACY__LZ4_RELAY_JOBS || call->likely_most < DAMACY__LZ4_RELAY_LEAST ||
+        device->shared_per_block < DAMACY__LZ4_RELAY_SHARED) {
+        return 0;
+    }
+    if (w->team_most) {
+        return w->max_jobs <= n ? DAMACY__LZ4_RELAY_LEAST : 0;
+    }
+    return w->team_size == DAMACY__LZ4_TEAM_NEVER
+               ? 0
+               : DAMACY__MAX(w->team_size, DAMACY__LZ4_RELAY_LEAST);
+}
+
 /* Decodes the jobs of a wave that are for teams, at most n_teams at once; `likely`: how many to
  * expect. What these leave is for a kernel behind this one. */
 static damacy_status damacy__lz4_launch_teams(const damacy__lz_kernels* kernels,
@@ -291,9 +315,15 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
             w.team_shrink = DAMACY__LZ4_TEAM_SHRINK;
         }
     }
+    w.relay_size = damacy__lz4_relay_size(device, call, &w);
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call, (n_blocks + 1) / 2, 64,
                                 DAMACY__LZ4_SPARSE_SHARED, &w, sizeof w, err));
     w.is_begun = 1;
+    if (w.relay_size) {
+        DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_RELAY], device, call, 2 * n,
+                                    DAMACY__LZ4_RELAY_THREADS, DAMACY__LZ4_RELAY_SHARED, &w,
+                                    sizeof w, err));
+    }
     if (w.team_most || w.team_some || w.team_size != DAMACY__LZ4_TEAM_NEVER) {
         DAMACY__TRY(damacy__lz4_launch_teams(kernels, device, call, &w, max_jobs,
                                              DAMACY__LZ4_TEAMS_PER * n, err));

@@ -11,6 +11,7 @@ struct lz4_way {
     bool is_shrunk;       // as if all blocks shrank to little
     uint32_t team_size;   // room of the blocks that are for teams; 0: all are
     uint32_t team_shrink; // teams have waves that shrink so many times; 0: whatever they do
+    uint32_t relay_size;  // room of the blocks that are for relays; 0: none
 };
 
 // All of them, the first four as streams of blosc go.
@@ -18,7 +19,7 @@ static const lz4_way lz4_ways[] = {
     {false, 0, false, 0, 0}, {false, 4, false, 0, 0}, {false, 8, false, 0, 0},
     {false, 4, false, 0, 1}, {true, 0, false, 0, 0},  {true, 4, false, 0, 0},
     {true, 8, false, 0, 0},  {true, 0, true, 0, 0},   {true, 8, false, 5, 0},
-    {true, 8, true, 5, 0},   {true, 4, false, 0, 2}};
+    {true, 8, true, 5, 0},   {true, 4, false, 0, 2},  {true, 8, false, 0, 0, 3000}};
 
 // The kernel for teams of 4 or 8 warps.
 static void lz4_run_team(const damacy__lz4_wave& wave, uint32_t team)
@@ -47,11 +48,18 @@ static void lz4_run(const damacy__job* jobs, damacy__job_result* results, const 
     wave.team_some = way.team_shrink ? max_jobs : 0;
     wave.team_shrink = way.team_shrink;
     wave.team_size = way.team_size ? way.team_size : DAMACY__LZ4_TEAM_NEVER;
+    wave.relay_size = way.relay_size;
     lz4_shrunk_times = way.is_shrunk ? 0 : 24;
     if (way.is_sparse_first)
         simt::launch(dim3((max_jobs + 1) / 2), dim3(64), DAMACY__LZ4_SPARSE_SHARED,
                      [&] { damacy_lz4_sparse(wave); });
     wave.is_begun = way.is_sparse_first;
+    bool is_large = false;
+    for (uint32_t i = 0; i < max_jobs; i++)
+        is_large = is_large || jobs[i].dst_capacity >= way.relay_size;
+    if (way.relay_size && is_large)
+        simt::launch(dim3(2), dim3(DAMACY__LZ4_RELAY_THREADS), DAMACY__LZ4_RELAY_SHARED,
+                     [&] { damacy_lz4_relay(wave); });
     if (way.team)
         lz4_run_team(wave, way.team);
     if (way.is_sparse_first)

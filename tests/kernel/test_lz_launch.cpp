@@ -347,6 +347,33 @@ TEST(waves_of_large_blocks_of_lz4_may_be_for_teams)
     run_blocks(most + 1, 2, size, true, size);
 }
 
+TEST(a_few_large_blocks_of_lz4_are_for_relays)
+{
+    const uint32_t n = DAMACY__LZ4_TEAM_PER + 1;
+    const size_t size = DAMACY__LZ4_RELAY_LEAST;
+    run_blocks(DAMACY__LZ4_RELAY_PER, 4, size, true, size);
+    run_blocks(DAMACY__LZ4_RELAY_PER, 3, size, false, size);
+    run_blocks(DAMACY__LZ4_RELAY_PER, 3, size - 1, true, size - 1);
+    run_blocks(DAMACY__LZ4_RELAY_PER + 1, 3, size, true, size);
+    run_blocks(n, 4, size, true);
+    run_blocks(n, 3, size - 1, true);
+}
+
+// Its shared memory does not find room everywhere.
+TEST(relays_are_for_devices_that_hold_them)
+{
+    damacy__lz4_wave wave = {};
+    damacy__lz_call call = {};
+    damacy__device one = {};
+
+    call.likely_most = DAMACY__LZ4_RELAY_LEAST;
+    wave.max_jobs = wave.team_most = one.n_multiprocessors = 1;
+    one.shared_per_block = DAMACY__LZ4_RELAY_SHARED;
+    CHECK_EQ(damacy__lz4_relay_size(&one, &call, &wave), DAMACY__LZ4_RELAY_LEAST);
+    one.shared_per_block--;
+    CHECK_EQ(damacy__lz4_relay_size(&one, &call, &wave), 0);
+}
+
 // On one multiprocessor: of all output a twelfth, but no small ones.
 TEST(the_size_of_blocks_for_teams_is_a_part_of_all_output)
 {

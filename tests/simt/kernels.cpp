@@ -43,6 +43,7 @@ void enroll_kernels()
     KERNEL(damacy_lz4_sparse);
     KERNEL(damacy_lz4_team4);
     KERNEL(damacy_lz4_team8);
+    KERNEL(damacy_lz4_relay);
     KERNEL(damacy_zstd_blosc_1024x3);
     KERNEL(damacy_zstd_blosc_128x2_serial);
     KERNEL(damacy_zstd_blosc_128x4_3k);
