@@ -1,5 +1,5 @@
-// LZ4 blocks, a warp or a team of warps each. See lz4_abi.h, lz4_sparse.cuh, lz4_shrunk.cuh,
-// lz4_team.cuh and lz4_decode.cuh.
+// LZ4 blocks, a warp, a team of warps or several teams each. See lz4_abi.h, lz4_sparse.cuh,
+// lz4_shrunk.cuh, lz4_relay.cuh, lz4_team.cuh and lz4_decode.cuh.
 #include "kernels/lz4_decode.cuh"
 #include "kernels/lz4_sparse.cuh"
 #include "kernels/lz4_relay.cuh"

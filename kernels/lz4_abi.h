@@ -71,7 +71,7 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
-    uint64_t jobs;    /* damacy__job[max_jobs]; flags alone are written, of planes */
+    uint64_t jobs;    /* damacy__job[max_jobs]; flags alone are written, of planes and for relays */
     uint64_t n_jobs;  /* const uint32_t: jobs in the table; above max_jobs counts as max_jobs */
     uint64_t results; /* damacy__job_result[max_jobs] */
     uint32_t max_jobs;

@@ -19,6 +19,12 @@ typedef struct damacy__lz4_sequence {
     uint32_t next; // where the next token would be
 } damacy__lz4_sequence;
 
+// Runs of a sequence: its literals and its match, if there are any.
+DAMACY__INLINE uint32_t damacy__lz4_runs(const damacy__lz4_sequence* q)
+{
+    return (q->n_literals != 0) + (q->n_match != 0);
+}
+
 // Two bytes at `at`, an offset.
 DAMACY__INLINE uint32_t damacy__lz4_peek_offset(uint32_t memory, uint32_t at)
 {

@@ -61,8 +61,8 @@ template <class S>
 DAMACY__INLINE uint32_t damacy__lz4_relay_next(uint32_t base, uint32_t n, uint32_t from)
 {
     const uint32_t n_words = (n + 31) / 32;
-    uint32_t word = from / 32 < n_words ? from / 32 : 0,
-             bits = from / 32 < n_words ? ~0u << (from % 32) : ~0u;
+    const uint32_t begin = from < n ? from : 0;
+    uint32_t word = begin / 32, bits = ~0u << (begin % 32);
     for (uint32_t k = 0; k <= n_words; k++) {
         bits &= damacy__lds32(base + S::JOBS + 4 * word);
         if (bits)
@@ -123,7 +123,7 @@ DAMACY__INLINE void damacy__lz4_relay_take(const damacy__lz4_wave* wave, uint32_
             if (!is_left)
                 i = DAMACY__LZ4_TEAM_NEVER;
             is_left = false;
-            DAMACY__LZ4_PAUSE();
+            DAMACY__PAUSE();
         }
     }
     damacy__sts64(base + S::CONTROL + DAMACY__LZ4_RELAY_JOB, i, part);
@@ -156,7 +156,7 @@ DAMACY__INLINE void damacy__lz4_relay_tell(uint32_t* words, uint32_t part, uint3
     } else {
         damacy__atomic_store(words + DAMACY__LZ4_RELAY_DEAD, 1);
     }
-    damacy__lz4_release(words + DAMACY__LZ4_RELAY_TURN, part + 1);
+    damacy__release(words + DAMACY__LZ4_RELAY_TURN, part + 1);
 }
 
 // Reads the sequences of a part, tells the next one's entry and makes its output. All threads.
@@ -176,7 +176,7 @@ DAMACY__INLINE void damacy__lz4_relay_part(const damacy__lz4_state* s, uint32_t*
     leg.t.begin = entry.x + leg.t.origin;
     if (damacy__lds32(control + DAMACY__LZ4_RELAY_STATE) != 0 || leg.t.begin >= leg.t.end) {
         if (threadIdx.x == 0)
-            damacy__lz4_release(words + DAMACY__LZ4_RELAY_TURN, part + 1);
+            damacy__release(words + DAMACY__LZ4_RELAY_TURN, part + 1);
         return;
     }
     damacy__lz4_team_list<S>(&leg.t, base, steps);

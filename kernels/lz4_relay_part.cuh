@@ -5,14 +5,6 @@
 
 #include "kernels/lz4_team.cuh"
 
-#ifdef __CUDACC__
-#define DAMACY__LZ4_PAUSE() __nanosleep(32)
-#else
-#define DAMACY__LZ4_PAUSE() simt::yield(__LINE__)
-#endif
-
-#define DAMACY__LZ4_POLLS 0x8000000u // many seconds: what cannot be does not hang
-
 // Places in shared memory, and sizes, of teams of T threads that make R bytes each of a tile.
 template <uint32_t T, uint32_t R> struct damacy__lz4_relay {
     static constexpr uint32_t THREADS = T, WARPS = T / 32, ROWS = R;
@@ -64,37 +56,17 @@ enum : uint32_t {              // words of CONTROL
 
 // ---- what blocks of threads tell each other ----
 
-DAMACY__INLINE uint32_t damacy__lz4_acquire(const uint32_t* p)
-{
-#ifdef __CUDACC__
-    uint32_t v;
-    asm volatile("ld.acquire.gpu.global.u32 %0,[%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-#else
-    return *p;
-#endif
-}
-
-DAMACY__INLINE void damacy__lz4_release(uint32_t* p, uint32_t v)
-{
-#ifdef __CUDACC__
-    asm volatile("st.release.gpu.global.u32 [%0],%1;" ::"l"(p), "r"(v) : "memory");
-#else
-    *p = v;
-#endif
-}
-
 // Waits until word `i` is v or more. One thread; a barrier must follow.
 DAMACY__INLINE void damacy__lz4_relay_wait(uint32_t* words, uint32_t i, uint32_t v)
 {
     for (uint32_t k = 0; damacy__atomic_load(words + i) < v; k++) {
-        if (k == DAMACY__LZ4_POLLS) {
+        if (k == DAMACY__POLLS) {
             damacy__atomic_store(words + DAMACY__LZ4_RELAY_DEAD, 2);
             break;
         }
-        DAMACY__LZ4_PAUSE();
+        DAMACY__PAUSE();
     }
-    (void)damacy__lz4_acquire(words + i);
+    (void)damacy__acquire(words + i);
 }
 
 // ---- the sequences of a part ----
@@ -126,24 +98,9 @@ DAMACY__INLINE void damacy__lz4_relay_fetch(const damacy__lz4_state* s, damacy__
     leg->block = leg->t.origin + s->size;
     leg->t.end = damacy__min(leg->block, S::PART);
     leg->filled = damacy__min(leg->block, S::PART + S::OVER);
-    leg->t.is_last = leg->block <= S::PART;
     const uint32_t n_units = (leg->filled + 15) / 16, units = base + S::BYTES;
     const damacy__u32x2 inside = damacy__lz4_edges(units, first, n_units, low, high, threadIdx.x);
-    const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)first;
-    damacy__u32x4 v[3];
-#pragma unroll
-    for (uint32_t k = 0; k < 3; k++) {
-        const uint32_t i = inside.x + S::THREADS * k + threadIdx.x;
-        v[k].x = v[k].y = v[k].z = v[k].w = 0;
-        if (i < inside.y)
-            v[k] = damacy__load_u32x4_once(whole + i);
-    }
-#pragma unroll
-    for (uint32_t k = 0; k < 3; k++) {
-        const uint32_t i = inside.x + S::THREADS * k + threadIdx.x;
-        if (i < inside.y)
-            damacy__sts128(units + 16 * i, v[k]);
-    }
+    damacy__lz4_team_bring<S, 3>(units, first, inside);
 }
 
 // Reads the part's last sequence, which may pass its end, from the source. False if it is wrong. A
@@ -215,11 +172,6 @@ DAMACY__INLINE void damacy__lz4_relay_read(const damacy__lz4_leg* leg, uint32_t 
         (void)damacy__lz4_read(memory, at, leg->t.end, false, q);
 }
 
-DAMACY__INLINE uint32_t damacy__lz4_relay_runs(const damacy__lz4_sequence* q)
-{
-    return (q->n_literals != 0) + (q->n_match != 0);
-}
-
 // Adds up what a thread's sequences come to. All threads. False if one is wrong.
 template <class S>
 DAMACY__INLINE bool damacy__lz4_relay_sum(const damacy__lz4_state* s, damacy__lz4_leg* leg,
@@ -236,7 +188,7 @@ DAMACY__INLINE bool damacy__lz4_relay_sum(const damacy__lz4_state* s, damacy__lz
     for (uint32_t i = from; i < to; i++) {
         damacy__lz4_relay_read<S>(leg, base, i, &q);
         bytes += q.n_literals + q.n_match;
-        runs += damacy__lz4_relay_runs(&q);
+        runs += damacy__lz4_runs(&q);
         is_wrong = is_wrong || q.offset == 0;
     }
     if (is_wrong)

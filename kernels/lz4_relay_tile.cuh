@@ -54,7 +54,7 @@ DAMACY__INLINE void damacy__lz4_relay_put_all(damacy__lz4_leg* leg, uint32_t bas
         if (past > end)
             break;
         leg->y = past;
-        leg->run += damacy__lz4_relay_runs(&leg->held);
+        leg->run += damacy__lz4_runs(&leg->held);
         leg->next++;
     }
 }
@@ -93,15 +93,7 @@ DAMACY__INLINE void damacy__lz4_relay_map(damacy__lz4_leg* leg, uint32_t base, u
 template <class S>
 DAMACY__INLINE void damacy__lz4_relay_sources(uint32_t base, uint32_t r, uint32_t n, uint32_t* q)
 {
-    const uint32_t lane = damacy__lane(), here = (2u << lane) - 1;
-    const uint32_t windows = base + S::WINDOWS + (r + threadIdx.x - lane) / 4;
-    damacy__u32x2 window[4];
-#pragma unroll
-    for (uint32_t k = 0; k < 4; k++)
-        window[k] = damacy__lz4_team_window(windows + S::THREADS / 4 * k);
-#pragma unroll
-    for (uint32_t k = 0; k < 4; k++)
-        q[k] = damacy__lz4_team_delta(window[k].y + 4 * damacy__popc(window[k].x & here));
+    damacy__lz4_team_deltas<S>(base, r, q);
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) {
         const uint32_t i = r + S::THREADS * k + threadIdx.x;
@@ -216,14 +208,14 @@ DAMACY__INLINE void damacy__lz4_relay_tile(const damacy__lz4_state* s, damacy__l
 {
     const uint32_t n = end - begin, known = base + S::CONTROL + DAMACY__LZ4_RELAY_KNOWN;
     if (threadIdx.x == 0)
-        damacy__sts32(known, damacy__lz4_acquire(words + DAMACY__LZ4_RELAY_DONE));
+        damacy__sts32(known, damacy__acquire(words + DAMACY__LZ4_RELAY_DONE));
     damacy__lz4_relay_map<S>(leg, base, begin, end);
     damacy__lz4_relay_make<S>(s, leg, base, n);
     damacy__sync_block(); // all have read KNOWN
     if (damacy__lds32(known) < leg->tile) {
         damacy__sync_block();
         if (threadIdx.x == 0)
-            damacy__sts32(known, damacy__lz4_acquire(words + DAMACY__LZ4_RELAY_DONE));
+            damacy__sts32(known, damacy__acquire(words + DAMACY__LZ4_RELAY_DONE));
         damacy__sync_block();
         damacy__lz4_relay_load<S>(s, leg, base, n, damacy__lds32(known));
         if (threadIdx.x == 0)
@@ -235,5 +227,5 @@ DAMACY__INLINE void damacy__lz4_relay_tile(const damacy__lz4_state* s, damacy__l
     damacy__lz4_relay_flush<S>(s, leg, base, n);
     damacy__sync_block();
     if (threadIdx.x == 0)
-        damacy__lz4_release(words + DAMACY__LZ4_RELAY_DONE, leg->tile + n);
+        damacy__release(words + DAMACY__LZ4_RELAY_DONE, leg->tile + n);
 }

@@ -97,8 +97,7 @@ DAMACY__INLINE void damacy__lz4_team_read(const damacy__lz4_tokens* t, uint32_t 
                       !(t->is_last && q->n_match != 0 && q->next == t->end);
         if (first + k < t->n_tokens && is_whole[k] && e->n == k) {
             e->n++;
-            e->sum += q->n_literals + q->n_match +
-                      ((q->n_literals != 0) + (q->n_match != 0)) * DAMACY__LZ4_RUN;
+            e->sum += q->n_literals + q->n_match + damacy__lz4_runs(q) * DAMACY__LZ4_RUN;
         }
     }
 }
@@ -215,11 +214,9 @@ DAMACY__INLINE uint32_t damacy__lz4_team_delta(uint32_t at)
 #endif
 }
 
-// Where a thread's bytes of the step from byte `r` of the batch on come from. Those at or above
-// `size` come from the part.
+// What leads from a thread's bytes of the step from byte `r` of the map on to their sources.
 template <class S>
-DAMACY__INLINE void damacy__lz4_team_sources(uint32_t base, uint32_t end, uint32_t r, uint32_t size,
-                                             uint32_t* q)
+DAMACY__INLINE void damacy__lz4_team_deltas(uint32_t base, uint32_t r, uint32_t* q)
 {
     const uint32_t lane = damacy__lane(), here = (2u << lane) - 1;
     const uint32_t windows = base + S::WINDOWS + (r + threadIdx.x - lane) / 4;
@@ -230,6 +227,15 @@ DAMACY__INLINE void damacy__lz4_team_sources(uint32_t base, uint32_t end, uint32
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++)
         q[k] = damacy__lz4_team_delta(window[k].y + 4 * damacy__popc(window[k].x & here));
+}
+
+// Where a thread's bytes of the step from byte `r` of the batch on come from. Those at or above
+// `size` come from the part.
+template <class S>
+DAMACY__INLINE void damacy__lz4_team_sources(uint32_t base, uint32_t end, uint32_t r, uint32_t size,
+                                             uint32_t* q)
+{
+    damacy__lz4_team_deltas<S>(base, r, q);
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) {
         const uint32_t i = r + S::THREADS * k + threadIdx.x;

@@ -67,6 +67,28 @@ typedef struct damacy__lz4_tokens {
 enum : uint32_t { DAMACY__LZ4_ODD = 0x8000 }; // instead of an exit: the walk comes to this token
 enum : uint32_t { DAMACY__LZ4_MORE = 4 };     // bytes of 255 of a length, in blocks that shrink
 
+// Copies units [inside.x, inside.y) of 16 bytes from address `first` on to shared address `units`:
+// up to N of each thread.
+template <class S, uint32_t N>
+DAMACY__INLINE void damacy__lz4_team_bring(uint32_t units, uint64_t first, damacy__u32x2 inside)
+{
+    const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)first;
+    damacy__u32x4 v[N];
+#pragma unroll
+    for (uint32_t k = 0; k < N; k++) {
+        const uint32_t i = inside.x + S::THREADS * k + threadIdx.x;
+        v[k].x = v[k].y = v[k].z = v[k].w = 0;
+        if (i < inside.y)
+            v[k] = damacy__load_u32x4_once(whole + i);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < N; k++) {
+        const uint32_t i = inside.x + S::THREADS * k + threadIdx.x;
+        if (i < inside.y)
+            damacy__sts128(units + 16 * i, v[k]);
+    }
+}
+
 // Brings the part from byte `at` of the block on. All threads.
 template <class S>
 DAMACY__INLINE void damacy__lz4_team_fetch(const damacy__lz4_state* s, damacy__lz4_tokens* t,
@@ -80,21 +102,7 @@ DAMACY__INLINE void damacy__lz4_team_fetch(const damacy__lz4_state* s, damacy__l
     t->is_last = at + (t->end - t->begin) == s->size;
     const uint32_t n_units = (t->end + 15) / 16;
     const damacy__u32x2 inside = damacy__lz4_edges(units, first, n_units, low, high, threadIdx.x);
-    const damacy__u32x4* const whole = (const damacy__u32x4*)(uintptr_t)first;
-    damacy__u32x4 v[2];
-#pragma unroll
-    for (uint32_t k = 0; k < 2; k++) {
-        const uint32_t i = inside.x + S::THREADS * k + threadIdx.x;
-        v[k].x = v[k].y = v[k].z = v[k].w = 0;
-        if (i < inside.y)
-            v[k] = damacy__load_u32x4_once(whole + i);
-    }
-#pragma unroll
-    for (uint32_t k = 0; k < 2; k++) {
-        const uint32_t i = inside.x + S::THREADS * k + threadIdx.x;
-        if (i < inside.y)
-            damacy__sts128(units + 16 * i, v[k]);
-    }
+    damacy__lz4_team_bring<S, 2>(units, first, inside);
     if (!t->is_last && threadIdx.x < S::PART / 128)
         damacy__prefetch_l2(s->src +
                             damacy__min(at + t->end - t->begin + 128 * threadIdx.x, s->size - 1));

@@ -309,6 +309,44 @@ DAMACY__INLINE void damacy__device_fence(void)
     __threadfence();
 }
 
+// A load before all that this thread, and those that it meets at a barrier then, do after it; and a
+// store behind all that they have done before; for the whole device. Of 32 or 64 bits.
+#ifdef __CUDACC__
+DAMACY__INLINE uint32_t damacy__acquire(const uint32_t* p)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.gpu.global.u32 %0,[%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+DAMACY__INLINE uint64_t damacy__acquire(const uint64_t* p)
+{
+    uint64_t v;
+    asm volatile("ld.acquire.gpu.global.u64 %0,[%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+DAMACY__INLINE void damacy__release(uint32_t* p, uint32_t v)
+{
+    asm volatile("st.release.gpu.global.u32 [%0],%1;" ::"l"(p), "r"(v) : "memory");
+}
+DAMACY__INLINE void damacy__release(uint64_t* p, uint64_t v)
+{
+    asm volatile("st.release.gpu.global.u64 [%0],%1;" ::"l"(p), "l"(v) : "memory");
+}
+#define DAMACY__PAUSE() __nanosleep(32) // in a loop that waits for another block of threads
+#else
+template <class T> DAMACY__INLINE T damacy__acquire(const T* p)
+{
+    return *p;
+}
+template <class T> DAMACY__INLINE void damacy__release(T* p, T v)
+{
+    *p = v;
+}
+#define DAMACY__PAUSE() simt::yield(__LINE__)
+#endif
+
+#define DAMACY__POLLS 0x8000000u // pauses of such a loop: many seconds, so that it ends
+
 // ---- global memory: cache hints ----
 // Of a load whose neighbours are wanted soon: L2 asks memory for all 256 bytes.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800

@@ -14,16 +14,8 @@
 
 #include "kernels/zstd_exec_cut.cuh"
 
-#ifdef __CUDACC__
-#define DAMACY__RELAY_PAUSE() __nanosleep(32)
-#else
-#define DAMACY__RELAY_PAUSE() simt::yield(__LINE__)
-#endif
-
 // With a third as many frames as blocks of threads, or fewer, tiles wait for the one before most.
 #define DAMACY__RELAY_HURRIES(n_frames) (3 * (n_frames) <= gridDim.x)
-
-#define DAMACY__RELAY_POLLS 0x8000000u // many seconds: what cannot be does not hang
 
 enum {                       // words of a mailbox
     DAMACY__RELAY_FRAME = 0, // index; NONE: no tile is left
@@ -44,13 +36,7 @@ enum {                       // words of a mailbox
 // Tiles and bytes of a frame that are in the output: tiles << 32 | end of the last.
 DAMACY__INLINE uint64_t damacy__relay_done(const damacy__zstd_frame* f)
 {
-#ifdef __CUDACC__
-    uint64_t v;
-    asm volatile("ld.acquire.gpu.global.u64 %0,[%1];" : "=l"(v) : "l"(&f->done) : "memory");
-    return v;
-#else
-    return f->done;
-#endif
+    return damacy__acquire(&f->done);
 }
 
 // The same tiles, to ask again and again: it orders nothing, and leaves the L1 cache alone.
@@ -67,12 +53,7 @@ DAMACY__INLINE uint32_t damacy__relay_peek(const damacy__zstd_frame* f)
 
 DAMACY__INLINE void damacy__relay_tell(damacy__zstd_frame* f, uint32_t tiles, uint32_t bytes)
 {
-    const uint64_t v = (uint64_t)tiles << 32 | bytes;
-#ifdef __CUDACC__
-    asm volatile("st.release.gpu.global.u64 [%0],%1;" ::"l"(&f->done), "l"(v) : "memory");
-#else
-    f->done = v;
-#endif
+    damacy__release(&f->done, (uint64_t)tiles << 32 | bytes);
 }
 
 DAMACY__INLINE uint32_t damacy__relay_ticket(const damacy__zstd_wave& w)
@@ -163,11 +144,11 @@ DAMACY__INLINE void damacy__relay_wait(const damacy__zstd_wave& w, uint32_t fram
     damacy__zstd_frame* f = &damacy__zstd_frames(w)[frame];
 
     for (uint32_t i = 0; damacy__relay_peek(f) < tile; i++) {
-        if (i == DAMACY__RELAY_POLLS) {
+        if (i == DAMACY__POLLS) {
             damacy__zstd_fail_job(w, f->job, 0, DAMACY__JOB_NOT_RUN);
             return;
         }
-        DAMACY__RELAY_PAUSE();
+        DAMACY__PAUSE();
     }
     (void)damacy__relay_done(f);
 }

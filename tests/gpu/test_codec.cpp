@@ -346,6 +346,29 @@ TEST(codec_gpu_decodes_lz4_and_blosc_with_scratch_of_either_query)
     }
 }
 
+// By several teams each; one has a byte too little room.
+TEST(codec_gpu_decodes_large_blocks_of_lz4_and_refuses_one_without_room)
+{
+    NEED(DAMACY_CODEC_LZ4)
+    uint64_t seed = 7;
+    std::vector<codec_frame> frames;
+    std::vector<bytes> raw;
+    for (unsigned i = 0; i < 5; i++) {
+        codec_frame f;
+        raw.push_back(bytes(300000 + (size_t)(test_random(&seed) % 300000)));
+        for (size_t k = 0; k < raw[i].size(); k++)
+            raw[i][k] = k & 1 ? 0 : (uint8_t)(100 + (test_random(&seed) >> 60));
+        f.src = pack(DAMACY_CODEC_LZ4, raw[i], i);
+        f.capacity = raw[i].size() - (i == 2);
+        frames.push_back(f);
+    }
+    gpu(DAMACY_CODEC_LZ4)->must(gpu(DAMACY_CODEC_LZ4)->run(frames, codec_options()));
+    for (size_t i = 0; i < frames.size(); i++) {
+        CHECK_EQ(frames[i].status == DAMACY_FRAME_OK, i != 2);
+        CHECK(frames[i].is_clean && (i == 2 || frames[i].out == raw[i]));
+    }
+}
+
 // So many frames, and of such densities, that each shape of execution for them has its turn.
 TEST(codec_gpu_decodes_waves_of_shuffled_blosc_of_every_density)
 {

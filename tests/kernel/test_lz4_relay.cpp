@@ -1,6 +1,6 @@
 // kernels/lz4_relay.cuh on the CPU, in a shape of small parts and tiles: that relays alone decode
-// right blocks, however many take part; that what they leave is
-// decoded by the kernels behind, and wrong blocks come out as without them.
+// right blocks, however many take part; that teams have all of a wave where they should; that wrong
+// blocks come out as without relays.
 #include "tests/kernel/lz4_block.h"
 #include "tests/kernel/lz4_run.h"
 #include "tests/test.h"
