@@ -1,8 +1,8 @@
 // Decompression alone: batches of frames in device memory, through damacy_codec_*, beside nvCOMP on
 // the same buffers and libzstd on all cores.
 //
-//     ./run bench decoder [--quick | --sizes | --data=FILE] [--only=TEXT] [--stages]
-//                         [--json=FILE] [--nvcomp=libnvcomp.so.6]
+//     ./run bench decoder [--quick | --sizes | --data=FILE | --rows=FILE] [--only=TEXT]
+//                         [--stages] [--json=FILE] [--nvcomp=libnvcomp.so.6]
 //
 //     c++ -std=c++17 -O2 -D_GNU_SOURCE -I. bench/decoder.cpp -lpthread -ldl
 //
@@ -10,8 +10,9 @@
 // Buffers are larger than the L2 cache, or several are used in turn. Every output is compared with
 // its content. A "stream" is a sequence of batches on 1 to 6 CUDA streams with scratch of their
 // own, as a pipeline runs them. --data: voxels of yours, read from a file, as uint16 where blosc
-// shuffles them. nvCOMP's column is empty without --nvcomp; libzstd, liblz4 and libblosc are found
-// with dlopen, and rows that need a missing one are left out aloud.
+// shuffles them. --rows: rows of yours, as decoder_rows.h says. nvCOMP's column is empty without
+// --nvcomp; libzstd, liblz4 and libblosc are found with dlopen, and rows that need a missing one
+// are left out aloud.
 #define DAMACY_IMPLEMENTATION
 #include "damacy.h"
 
@@ -558,10 +559,12 @@ int main(int argc, char** argv)
                 b.option.data.c_str());
         return 2;
     }
-    const std::vector<row> rows = !b.data.empty()  ? data_rows(b.data.size())
-                                  : b.option.quick ? quick_rows()
-                                  : b.option.sizes ? size_rows()
-                                                   : all_rows();
+    std::vector<row> rows;
+    if (!choose_rows(b.option, b.data.size(), &rows)) {
+        fprintf(stderr, "decoder: %s: no rows, or not as bench/decoder_rows.h says\n",
+                b.option.rows.c_str());
+        return 2;
+    }
     const bool has_gpu = b.open();
     if (!b.option.json.empty() && has_gpu) {
         b.json = fopen(b.option.json.c_str(), "w");

@@ -8,7 +8,7 @@
 
 struct options {
     bool quick = false, sizes = false, stages = false;
-    std::string only, json, nvcomp, data;
+    std::string only, json, nvcomp, data, rows;
 };
 
 // One argument; false: no such option.
@@ -28,6 +28,8 @@ static bool parse(options* o, const std::string& a)
         o->nvcomp = a.substr(9);
     } else if (a.rfind("--data=", 0) == 0) {
         o->data = a.substr(7);
+    } else if (a.rfind("--rows=", 0) == 0) {
+        o->rows = a.substr(7);
     } else {
         return false;
     }
@@ -178,6 +180,9 @@ static std::vector<row> quick_rows()
     rows.push_back({"zeros", "lz4", 1, 64 * k, 16384, 0, 0, ""});
     rows.push_back({"zeros", "lz4", 1, 64 * k, 512, 0, 0, ""});
     rows.push_back({"dim", "lz4", 1, m, 256, 0, 0, ""});
+    for (const char* kind : {"dim", "half-random", "denoised", "text"}) {
+        rows.push_back({kind, "lz4", 1, 4 * m, 64, 0, 0, "several teams a block"});
+    }
     add_little(&rows);
     add_mixed(&rows);
     add_checked(&rows);
@@ -239,6 +244,39 @@ static std::vector<row> data_rows(uint64_t file_size)
     return rows;
 }
 
+// Rows of a file, a line each: kind codec level bytes frames, then s and how many streams, or l and
+// how many large frames come besides, of how many bytes: "dim lz4 1 65536 2000 l4:8388608".
+static bool read_rows(const std::string& path, std::vector<row>* rows)
+{
+    FILE* const file = fopen(path.c_str(), "r");
+    char line[256];
+    bool is_read = file != nullptr;
+
+    while (is_read && fgets(line, sizeof line, file)) {
+        char kind[32], codec[32], more[64] = "";
+        unsigned long long size = 0, large = 0;
+        row r = {};
+        const int n =
+            sscanf(line, "%31s %31s %d %llu %u %63s", kind, codec, &r.level, &size, &r.n, more);
+        if (n <= 0 || line[0] == '#') {
+            continue;
+        }
+        is_read = n >= 5 && size > 0 && r.n > 0 &&
+                  (n == 5 || sscanf(more, "s%u", &r.streams) == 1 ||
+                   sscanf(more, "l%u:%llu", &r.n_large, &large) == 2);
+        r.kind = kind;
+        r.codec = codec;
+        r.size = size;
+        r.large = large;
+        r.n += r.n_large;
+        rows->push_back(r);
+    }
+    if (file) {
+        fclose(file);
+    }
+    return is_read && !rows->empty();
+}
+
 static std::vector<row> all_rows()
 {
     std::vector<row> rows = quick_rows();
@@ -256,4 +294,17 @@ static std::vector<row> all_rows()
         }
     }
     return rows;
+}
+
+// The rows that the command line asks for. False: they cannot be read.
+static bool choose_rows(const options& o, uint64_t file_size, std::vector<row>* rows)
+{
+    if (!o.rows.empty()) {
+        return read_rows(o.rows, rows);
+    }
+    *rows = file_size > 0 ? data_rows(file_size)
+            : o.quick     ? quick_rows()
+            : o.sizes     ? size_rows()
+                          : all_rows();
+    return true;
 }
