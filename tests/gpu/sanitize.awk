@@ -3,7 +3,7 @@
 #
 # What is known, and why it is none:
 #
-# links      racecheck, zstd_execute, zstd_relay and lz4_team: lanes shorten links of a tile or a step while others
+# links      racecheck, zstd_execute, zstd_relay, lz4_team and lz4_relay: lanes shorten links of a tile or a step while others
 #            follow them. Each value that a link ever has leads to an ancestor of the byte, all of which end at the
 #            same source, and every access is of 16 or 32 bits at once, so that a reader sees one of
 #            them; a tile's size bounds the hops. Both sides must be the two functions for links.

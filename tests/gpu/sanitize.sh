@@ -54,6 +54,7 @@ cases() {
         echo "codec blosc decodes_lz4_and_blosc"
         echo "codec lz4 blosc_of_lz4" # planes by teams
         echo "codec blosc blosc_of_lz4"
+        echo "codec lz4_relay large_blocks_of_lz4"
         for kernels in zstd_blosc_64 zstd_blosc_128x2 zstd_blosc_256x2 zstd_blosc_1024 zstd_blosc_fse_few; do
             echo "codec $kernels blosc_of_every_density"
         done
@@ -66,6 +67,7 @@ cases() {
     echo "zstd - much_larger"
     echo "codec - decodes_lz4_and_blosc"
     echo "codec - blosc_of_lz4"
+    echo "codec - large_blocks_of_lz4"
     echo "copies - have_arrived mapped_file"
     if [ "$1" = memcheck ]; then # the hostile frames, too
         echo "zstd - refuses_hostile"
