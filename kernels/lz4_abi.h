@@ -66,7 +66,7 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 #define DAMACY__LZ4_RELAY_JOBS    4096u
 #define DAMACY__LZ4_RELAY_PER     1u
 #define DAMACY__LZ4_RELAY_LEAST   262144u
-#define DAMACY__LZ4_RELAY_SHRINK  4u
+#define DAMACY__LZ4_RELAY_SHRINK  6u
 #define DAMACY__LZ4_RELAY_AHEAD   16u
 
 /* The one parameter, passed by value. */

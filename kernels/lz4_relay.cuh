@@ -84,22 +84,24 @@ template <class S> DAMACY__INLINE uint32_t damacy__lz4_relay_first(uint32_t base
     return index;
 }
 
-// Takes a part of the job, if one is left and not too many are under way. *is_over: none is left.
+// Takes a part of the job, if one is left and not too many are under way. *is_over: none is left;
+// *rest: whether the part is known to be literals alone.
 template <class S>
 DAMACY__INLINE bool damacy__lz4_relay_claim(const damacy__lz4_wave* wave, uint32_t index,
-                                            uint32_t* part, bool* is_over)
+                                            uint32_t* part, bool* is_over, uint32_t* rest)
 {
     damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];
     uint32_t* const flags = &((damacy__job*)(uintptr_t)wave->jobs + index)->flags;
+    const uint32_t* const words = damacy__lz4_relay_words(wave, index);
     damacy__lz4_state s;
     uint32_t n;
     damacy__lz4_begin(&job, &s, &n);
     n = damacy__lz4_relay_parts<S>(&s);
     const uint32_t taken = damacy__atomic_load(flags) / DAMACY__LZ4_RELAY_PARTS;
-    const uint32_t turn =
-        damacy__atomic_load(damacy__lz4_relay_words(wave, index) + DAMACY__LZ4_RELAY_TURN);
+    const uint32_t turn = damacy__atomic_load(words + DAMACY__LZ4_RELAY_TURN);
+    *rest = damacy__atomic_load(words + DAMACY__LZ4_RELAY_REST);
     *is_over = taken >= n;
-    if (taken >= n || taken - turn >= DAMACY__LZ4_RELAY_AHEAD)
+    if (taken >= n || taken >= turn + DAMACY__LZ4_RELAY_AHEAD)
         return false;
     *part = damacy__atomic_add(flags, DAMACY__LZ4_RELAY_PARTS) / DAMACY__LZ4_RELAY_PARTS;
     return *part < n;
@@ -111,11 +113,11 @@ DAMACY__INLINE void damacy__lz4_relay_take(const damacy__lz4_wave* wave, uint32_
                                            uint32_t from)
 {
     const uint32_t first = damacy__lz4_relay_next<S>(base, n, from);
-    uint32_t i = first, part = 0;
+    uint32_t i = first, part = 0, rest = 0;
     bool is_left = false;
     while (i != DAMACY__LZ4_TEAM_NEVER) {
         bool is_over;
-        if (damacy__lz4_relay_claim<S>(wave, i, &part, &is_over))
+        if (damacy__lz4_relay_claim<S>(wave, i, &part, &is_over, &rest))
             break;
         is_left = is_left || !is_over;
         i = damacy__lz4_relay_next<S>(base, n, i + 1);
@@ -127,6 +129,7 @@ DAMACY__INLINE void damacy__lz4_relay_take(const damacy__lz4_wave* wave, uint32_
         }
     }
     damacy__sts64(base + S::CONTROL + DAMACY__LZ4_RELAY_JOB, i, part);
+    damacy__sts32(base + S::CONTROL + DAMACY__LZ4_RELAY_STATE, 4 * rest);
 }
 
 // ---- parts ----
@@ -141,27 +144,59 @@ DAMACY__INLINE void damacy__lz4_relay_enter(uint32_t* words, uint32_t base, uint
                       damacy__atomic_load(words + DAMACY__LZ4_RELAY_AT),
                       damacy__atomic_load(words + DAMACY__LZ4_RELAY_OUT));
         damacy__sts64(base + S::CONTROL + DAMACY__LZ4_RELAY_WRONG, 0,
-                      damacy__atomic_load(words + DAMACY__LZ4_RELAY_DEAD));
+                      damacy__atomic_load(words + DAMACY__LZ4_RELAY_DEAD) +
+                          4 * damacy__atomic_load(words + DAMACY__LZ4_RELAY_REST));
     }
     damacy__sync_block();
 }
 
-// Tells where the next part begins, or that the rest of the block is left. One thread.
-DAMACY__INLINE void damacy__lz4_relay_tell(uint32_t* words, uint32_t part, uint32_t at,
+// Tells where the next part begins, that the rest of the block is literals, or that it is left. One
+// thread.
+template <class S>
+DAMACY__INLINE void damacy__lz4_relay_tell(const damacy__lz4_state* s, const damacy__lz4_leg* leg,
+                                           uint32_t* words, uint32_t base, uint32_t part,
                                            uint32_t out, bool is_right)
 {
     if (is_right) {
-        damacy__atomic_store(words + DAMACY__LZ4_RELAY_AT, at);
-        damacy__atomic_store(words + DAMACY__LZ4_RELAY_OUT, out);
+        const uint32_t next = damacy__lds32(base + S::CONTROL + DAMACY__LZ4_RELAY_LAST + 16);
+        damacy__atomic_store(words + DAMACY__LZ4_RELAY_AT, next - leg->t.origin);
+        damacy__atomic_store(words + DAMACY__LZ4_RELAY_OUT, out + leg->size);
+        if (damacy__lds32(base + S::CONTROL + DAMACY__LZ4_RELAY_CUT) != 0) {
+            damacy__atomic_store(words + DAMACY__LZ4_RELAY_REST, 1);
+            part = damacy__lz4_relay_parts<S>(s); // all others may go on
+        }
     } else {
         damacy__atomic_store(words + DAMACY__LZ4_RELAY_DEAD, 1);
     }
     damacy__release(words + DAMACY__LZ4_RELAY_TURN, part + 1);
 }
 
-// Reads the sequences of a part, tells the next one's entry and makes its output. All threads.
+// Copies what is in a part of the rest of a block, which is literals. All threads.
 template <class S>
-DAMACY__INLINE void damacy__lz4_relay_part(const damacy__lz4_state* s, uint32_t* words,
+DAMACY__INLINE void damacy__lz4_relay_rest(const damacy__lz4_state* s, uint32_t* words,
+                                           uint32_t base, uint32_t part)
+{
+    damacy__lz4_relay_enter<S>(words, base, part);
+    const damacy__u32x2 at = damacy__lds64(base + S::CONTROL + DAMACY__LZ4_RELAY_ENTRY);
+    const uint32_t low = (uint32_t)(uintptr_t)s->src & 15, begins = S::PART * part;
+    const uint32_t begin = damacy__max(begins > low ? begins - low : 0, at.x);
+    const uint32_t end = damacy__min(begins + S::PART - low, s->size);
+    if (begin >= end)
+        return;
+    damacy__copy_group(s->origin + at.y + (begin - at.x), s->src + begin, end - begin, threadIdx.x,
+                       S::THREADS);
+    damacy__sync_block();
+    if (threadIdx.x == 0) {
+        damacy__lz4_relay_wait(words, DAMACY__LZ4_RELAY_DONE, at.y);
+        damacy__device_fence();
+        (void)damacy__atomic_add(words + DAMACY__LZ4_RELAY_DONE, end - begin);
+    }
+}
+
+// Reads the sequences of a part, tells the next one's entry and makes its output. All threads.
+// False if the part is of the block's rest, which is literals.
+template <class S>
+DAMACY__INLINE bool damacy__lz4_relay_part(const damacy__lz4_state* s, uint32_t* words,
                                            uint32_t base, uint32_t part)
 {
     const uint32_t control = base + S::CONTROL;
@@ -173,24 +208,26 @@ DAMACY__INLINE void damacy__lz4_relay_part(const damacy__lz4_state* s, uint32_t*
     damacy__lz4_team_lead<S>(s, base, steps);
     damacy__lz4_relay_enter<S>(words, base, part);
     const damacy__u32x2 entry = damacy__lds64(control + DAMACY__LZ4_RELAY_ENTRY);
+    const uint32_t state = damacy__lds32(control + DAMACY__LZ4_RELAY_STATE);
     leg.t.begin = entry.x + leg.t.origin;
-    if (damacy__lds32(control + DAMACY__LZ4_RELAY_STATE) != 0 || leg.t.begin >= leg.t.end) {
+    if (state >= 4)
+        return false;
+    if (state != 0 || leg.t.begin >= leg.t.end) {
         if (threadIdx.x == 0)
             damacy__release(words + DAMACY__LZ4_RELAY_TURN, part + 1);
-        return;
+        return true;
     }
     damacy__lz4_team_list<S>(&leg.t, base, steps);
     const bool is_right = damacy__lz4_relay_sum<S>(s, &leg, base, entry.y);
-    if (threadIdx.x == 0) {
-        const uint32_t next = damacy__lds32(control + DAMACY__LZ4_RELAY_LAST + 16);
-        damacy__lz4_relay_tell(words, part, next - leg.t.origin, entry.y + leg.size, is_right);
-    }
+    if (threadIdx.x == 0)
+        damacy__lz4_relay_tell<S>(s, &leg, words, base, part, entry.y, is_right);
     for (uint32_t begin = 0; is_right && begin < leg.size;) {
         leg.tile = entry.y + begin;
         const uint32_t end = begin + damacy__min(leg.size - begin, S::TILE - (leg.tile & 15));
         damacy__lz4_relay_tile<S>(s, &leg, words, base, begin, end);
         begin = end;
     }
+    return true;
 }
 
 // Ends a job when its last part is done: all others have been taken, and have their entries.
@@ -198,8 +235,12 @@ DAMACY__INLINE void damacy__lz4_relay_end(const damacy__lz4_wave* wave, damacy__
                                           uint32_t* words, uint32_t index)
 {
     const uint32_t lane = damacy__lane();
-    const uint32_t at = damacy__atomic_load(words + DAMACY__LZ4_RELAY_AT);
+    uint32_t at = damacy__atomic_load(words + DAMACY__LZ4_RELAY_AT);
     s->end = damacy__atomic_load(words + DAMACY__LZ4_RELAY_OUT);
+    if (damacy__atomic_load(words + DAMACY__LZ4_RELAY_REST) != 0) {
+        s->end += s->size - at;
+        at = s->size;
+    }
     if (lane == 0)
         damacy__lz4_relay_wait(words, DAMACY__LZ4_RELAY_DONE, s->end);
     damacy__sync_warp();
@@ -253,7 +294,11 @@ DAMACY__INLINE void damacy__lz4_relay_wave(const damacy__lz4_wave* wave, uint8_t
         damacy__lz4_state s;
         uint32_t room;
         damacy__lz4_begin(&job, &s, &room);
-        damacy__lz4_relay_part<S>(&s, words, base, part);
+        const bool is_rest = damacy__lds32(control + DAMACY__LZ4_RELAY_STATE) != 0;
+        if (is_rest || !damacy__lz4_relay_part<S>(&s, words, base, part)) {
+            damacy__sync_block(); // all have read CONTROL
+            damacy__lz4_relay_rest<S>(&s, words, base, part);
+        }
         damacy__sync_block(); // all have read CONTROL, and all is told
         if (threadIdx.x < 32 && part + 1 == damacy__lz4_relay_parts<S>(&s))
             damacy__lz4_relay_end(wave, &s, words, index);

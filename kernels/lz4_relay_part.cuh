@@ -49,9 +49,10 @@ enum : uint32_t {              // words of CONTROL
     DAMACY__LZ4_RELAY_KNOWN = 16, // DONE, when it was asked
     DAMACY__LZ4_RELAY_RUN = 20,   // of the part: the first of the next tile
     DAMACY__LZ4_RELAY_WRONG = 24,
-    DAMACY__LZ4_RELAY_STATE = 28, // DEAD, when it was asked
-    DAMACY__LZ4_RELAY_LAST = 32 // the part's last sequence: literals, n_literals, n_match, offset,
-                                // next
+    DAMACY__LZ4_RELAY_STATE = 28, // DEAD, and 4 times REST, when they were asked
+    DAMACY__LZ4_RELAY_LAST = 32, // the part's last sequence: literals, n_literals, n_match, offset,
+                                 // next
+    DAMACY__LZ4_RELAY_CUT = 52   // literals that are left to the parts behind
 };
 
 // ---- what blocks of threads tell each other ----
@@ -103,6 +104,23 @@ DAMACY__INLINE void damacy__lz4_relay_fetch(const damacy__lz4_state* s, damacy__
     damacy__lz4_team_bring<S, 3>(units, first, inside);
 }
 
+// As damacy__lz4_length, sooner done with lengths of many bytes.
+DAMACY__INLINE bool damacy__lz4_relay_length(const damacy__lz4_state* s, uint32_t* at,
+                                             uint32_t most, uint32_t* sum, uint32_t lane)
+{
+    while (s->size - *at >= 512 && *sum <= most) {
+        uint32_t all = 255;
+#pragma unroll
+        for (uint32_t k = 0; k < 16; k++)
+            all &= s->src[*at + 32 * k + lane];
+        if (damacy__ballot(all != 255) != 0)
+            break;
+        *sum += 255 * 512;
+        *at += 512;
+    }
+    return damacy__lz4_length(s, at, most, sum, lane);
+}
+
 // Reads the part's last sequence, which may pass its end, from the source. False if it is wrong. A
 // warp.
 DAMACY__INLINE bool damacy__lz4_relay_far(const damacy__lz4_state* s, uint32_t at, uint32_t most,
@@ -110,7 +128,7 @@ DAMACY__INLINE bool damacy__lz4_relay_far(const damacy__lz4_state* s, uint32_t a
 {
     const uint32_t token = s->src[at], lane = damacy__lane();
     uint32_t p = at + 1, n = token >> 4;
-    if (n == 15 && !damacy__lz4_length(s, &p, s->size, &n, lane))
+    if (n == 15 && !damacy__lz4_relay_length(s, &p, s->size, &n, lane))
         return false;
     if (n > s->size - p || n > most)
         return false;
@@ -125,11 +143,23 @@ DAMACY__INLINE bool damacy__lz4_relay_far(const damacy__lz4_state* s, uint32_t a
     q->offset = (uint32_t)s->src[p] | (uint32_t)s->src[p + 1] << 8;
     p += 2;
     n = (token & 15) + 4;
-    if (n == 19 && !damacy__lz4_length(s, &p, most, &n, lane))
+    if (n == 19 && !damacy__lz4_relay_length(s, &p, most, &n, lane))
         return false;
     q->n_match = n;
     q->next = p;
     return n <= most && p != s->size;
+}
+
+// Leaves the literals of a block's last sequence that are behind the part to other parts. Returns
+// how many.
+DAMACY__INLINE uint32_t damacy__lz4_relay_cut(const damacy__lz4_leg* leg, damacy__lz4_sequence* q)
+{
+    const uint32_t end = q->literals + q->n_literals;
+    if (q->n_match != 0 || end <= leg->t.end)
+        return 0;
+    q->next = damacy__max(q->literals, leg->t.end);
+    q->n_literals = q->next - q->literals;
+    return end - q->next;
 }
 
 // Reads the last sequence by the first warp, into CONTROL. `most`: room of the output.
@@ -141,7 +171,8 @@ DAMACY__INLINE void damacy__lz4_relay_last(const damacy__lz4_state* s, const dam
     const uint32_t at = damacy__lds16(base + S::TOKENS + 2 * (leg->t.n_tokens - 1));
     const bool is_all = leg->filled == leg->block;
     damacy__lz4_sequence q;
-    bool is_right = damacy__lz4_read(memory, at, leg->filled, is_all, &q);
+    bool is_right = is_all ? damacy__lz4_read(memory, at, leg->filled, true, &q)
+                           : damacy__lz4_read_quickly(memory, at, leg->filled, &q);
     if (is_right && is_all && q.n_match != 0 && q.next == leg->block)
         is_right = false; // a block ends with literals
     if (!is_right && !is_all) {
@@ -149,6 +180,7 @@ DAMACY__INLINE void damacy__lz4_relay_last(const damacy__lz4_state* s, const dam
         q.literals += leg->t.origin;
         q.next += leg->t.origin;
     }
+    const uint32_t cut = is_right ? damacy__lz4_relay_cut(leg, &q) : 0;
     if (damacy__lane() == 0) {
         damacy__u32x4 v;
         v.x = q.literals;
@@ -156,7 +188,7 @@ DAMACY__INLINE void damacy__lz4_relay_last(const damacy__lz4_state* s, const dam
         v.z = q.n_match;
         v.w = q.offset;
         damacy__sts128(control + DAMACY__LZ4_RELAY_LAST, v);
-        damacy__sts32(control + DAMACY__LZ4_RELAY_LAST + 16, q.next);
+        damacy__sts64(control + DAMACY__LZ4_RELAY_LAST + 16, q.next, cut);
         if (!is_right || (q.n_match != 0 && q.offset == 0))
             damacy__sts32(control + DAMACY__LZ4_RELAY_WRONG, 1);
     }
@@ -200,7 +232,8 @@ DAMACY__INLINE bool damacy__lz4_relay_sum(const damacy__lz4_state* s, damacy__lz
     leg->is_held = 0;
     const damacy__u32x4 last = damacy__lds128(control + DAMACY__LZ4_RELAY_LAST);
     leg->size = all + last.y + last.z;
-    if (all > s->limit - begin || last.y > s->limit - begin - all ||
+    const uint32_t cut = damacy__lds32(control + DAMACY__LZ4_RELAY_CUT);
+    if (all > s->limit - begin || last.y + cut > s->limit - begin - all ||
         last.z > s->limit - begin - all - last.y)
         return false;
     if (begin - s->first < 65536) { // a match may begin before the output

@@ -175,6 +175,56 @@ TEST(sequences_longer_than_parts_and_tiles_decode_to_their_bytes)
     }
 }
 
+// The literals that end a block are shared by parts, wherever they and their lengths begin and end.
+TEST(literals_that_end_a_block_are_shared_by_parts)
+{
+    uint64_t seed = test_seed();
+    for (const uint32_t n_blocks : {1u, 4u}) {
+        wave_of w;
+        std::vector<bytes> raw(40);
+        for (unsigned i = 0; i < raw.size(); i++) {
+            bytes src;
+            const unsigned before = i % 4 == 0 ? 0 : (unsigned)(test_random(&seed) >> 58);
+            for (unsigned k = 0; k < before; k++)
+                put_sequence(&src, &raw[i], 1 + (size_t)(test_random(&seed) % 200), 4 + k, 1,
+                             &seed);
+            // up to the end of a part, a byte more or less, or any number
+            const size_t part = relay::PART * (1 + src.size() / relay::PART) - i % 19;
+            const size_t n = i % 3 ? 5 + (size_t)(test_random(&seed) % (i % 7 ? 50000 : 1100000))
+                                   : part - src.size() + i % 5;
+            put_sequence(&src, &raw[i], n, 0, 0, &seed);
+            w.add(src, raw[i].size());
+        }
+        w.run(n_blocks, 0);
+        for (size_t i = 0; i < raw.size(); i++) {
+            CHECK_EQ(w.results[i].status, DAMACY__JOB_OK);
+            CHECK_EQ(w.results[i].size, raw[i].size());
+            CHECK(memcmp(w.begin(i), raw[i].data(), raw[i].size()) == 0);
+            CHECK(w.is_clean(i));
+        }
+    }
+}
+
+// Of literals that end a block all but the last bytes have room, or are there.
+TEST(literals_without_room_and_cut_ones_are_refused)
+{
+    uint64_t seed = test_seed();
+    wave_of w;
+    for (unsigned i = 0; i < 12; i++) {
+        bytes src, raw;
+        put_sequence(&src, &raw, 100, 8, 5, &seed);
+        put_sequence(&src, &raw, 20000 + 900 * i, 0, 0, &seed);
+        if (i % 2)
+            src.resize(src.size() - 1 - 700 * i);
+        w.add(src, raw.size() - (i % 2 ? 0 : 1 + 700 * i));
+    }
+    w.run(3, 2);
+    for (unsigned i = 0; i < 12; i++) {
+        CHECK(w.results[i].status != DAMACY__JOB_OK);
+        CHECK(w.is_clean(i));
+    }
+}
+
 // A block that shrinks too much for relays, and is short or long for a team.
 TEST(teams_have_all_blocks_of_a_wave_with_others)
 {
