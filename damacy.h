@@ -14730,6 +14730,7 @@ __extension__ static const char damacy__source_lz4_relay_cuh[] =
     "//\n"
     "// The output of a part is made in tiles. A byte of a tile is a literal, or comes from a place\n"
     "// before the tile: from one that is done, or it waits for the tiles before and is loaded then.\n"
+    "// Parts of literals that go on to the block's end are copied, in any order.\n"
     "//\n"
     "// The surprising rule: what is left of a block that has something wrong is for teams, from the\n"
     "// first sequence of that part on, and they have all blocks of a wave if one that is not for relays\n"

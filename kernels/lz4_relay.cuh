@@ -5,6 +5,7 @@
 //
 // The output of a part is made in tiles. A byte of a tile is a literal, or comes from a place
 // before the tile: from one that is done, or it waits for the tiles before and is loaded then.
+// Parts of literals that go on to the block's end are copied, in any order.
 //
 // The surprising rule: what is left of a block that has something wrong is for teams, from the
 // first sequence of that part on, and they have all blocks of a wave if one that is not for relays
