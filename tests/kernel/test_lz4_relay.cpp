@@ -261,6 +261,14 @@ TEST(wrong_blocks_are_refused_as_without_relays_and_cost_others_nothing)
         for (unsigned i = 0; i < 6; i++) {
             raw.push_back(raw_of(i, 9000 + (size_t)(test_random(&seed) % 9000), &seed));
             bytes src = lz4_block(raw[i], 0);
+            if (i % 3 == 2) { // many literals to its end
+                raw[i].clear();
+                src.clear();
+                for (unsigned k = 0; k < 60; k++)
+                    put_sequence(&src, &raw[i], 1 + k, 4 + k, 1 + k / 2, &seed);
+                put_sequence(&src, &raw[i], 9000 + (size_t)(test_random(&seed) % 9000), 0, 0,
+                             &seed);
+            }
             size_t size = raw[i].size();
             if (i % 2 == 0) { // damaged, cut, or with less or more room
                 const size_t at = (size_t)(test_random(&seed) % src.size());
