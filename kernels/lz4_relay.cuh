@@ -194,6 +194,30 @@ DAMACY__INLINE void damacy__lz4_relay_rest(const damacy__lz4_state* s, uint32_t*
     }
 }
 
+// Copies literals of the part's last sequence, if byte `begin` of the part's output is one and they
+// fill a tile from there on. Returns what comes behind them. All threads.
+template <class S>
+DAMACY__INLINE uint32_t damacy__lz4_relay_plain(const damacy__lz4_state* s,
+                                                const damacy__lz4_leg* leg, uint32_t* words,
+                                                uint32_t base, uint32_t begin)
+{
+    const uint32_t control = base + S::CONTROL;
+    const damacy__u32x4 last = damacy__lds128(control + DAMACY__LZ4_RELAY_LAST);
+    const uint32_t end = leg->size - last.z, from = end - last.y;
+    if (begin < from || begin > end || end - begin < S::TILE)
+        return begin;
+    damacy__copy_group(s->origin + leg->tile, s->src + (last.x - leg->t.origin + begin - from),
+                       end - begin, threadIdx.x, S::THREADS);
+    damacy__sync_block();
+    if (threadIdx.x == 0) {
+        damacy__sts32(control + DAMACY__LZ4_RELAY_RUN, leg->runs + 1);
+        damacy__lz4_relay_wait(words, DAMACY__LZ4_RELAY_DONE, leg->tile);
+        damacy__release(words + DAMACY__LZ4_RELAY_DONE, leg->tile + end - begin);
+    }
+    damacy__sync_block();
+    return end;
+}
+
 // Reads the sequences of a part, tells the next one's entry and makes its output. All threads.
 // False if the part is of the block's rest, which is literals.
 template <class S>
@@ -224,8 +248,11 @@ DAMACY__INLINE bool damacy__lz4_relay_part(const damacy__lz4_state* s, uint32_t*
         damacy__lz4_relay_tell<S>(s, &leg, words, base, part, entry.y, is_right);
     for (uint32_t begin = 0; is_right && begin < leg.size;) {
         leg.tile = entry.y + begin;
-        const uint32_t end = begin + damacy__min(leg.size - begin, S::TILE - (leg.tile & 15));
-        damacy__lz4_relay_tile<S>(s, &leg, words, base, begin, end);
+        uint32_t end = damacy__lz4_relay_plain<S>(s, &leg, words, base, begin);
+        if (end == begin) {
+            end += damacy__min(leg.size - begin, S::TILE - (leg.tile & 15));
+            damacy__lz4_relay_tile<S>(s, &leg, words, base, begin, end);
+        }
         begin = end;
     }
     return true;
