@@ -189,7 +189,7 @@ TEST(literals_that_end_a_block_are_shared_by_parts)
                 put_sequence(&src, &raw[i], 1 + (size_t)(test_random(&seed) % 200), 4 + k, 1,
                              &seed);
             // up to the end of a part, a byte more or less, or any number
-            const size_t part = relay::PART * (1 + src.size() / relay::PART) - i % 19;
+            const size_t part = relay::PART * (2 + src.size() / relay::PART) - i % 19;
             const size_t n = i % 3 ? 5 + (size_t)(test_random(&seed) % (i % 7 ? 50000 : 1100000))
                                    : part - src.size() + i % 5;
             put_sequence(&src, &raw[i], n, 0, 0, &seed);
