@@ -71,6 +71,26 @@ static std::string name_of(const row& r)
     return name;
 }
 
+// LZ4, alone and in chunks of blosc.
+static void add_lz4(std::vector<row>* to)
+{
+    const uint64_t k = 1024, m = k * k;
+    std::vector<row>& rows = *to;
+
+    for (const char* kind : {"dim", "half-random", "denoised", "bright"}) {
+        rows.push_back({kind, "blosc-lz4", 5, 256 * k, 1024, 0, 0, "Zarr 2's default"});
+        rows.push_back({kind, "blosc-lz4", 5, 256 * k, 2500, 0, 0, "more than teams' most"});
+        rows.push_back({kind, "lz4", 1, 64 * k, 16384, 0, 2, ""});
+    }
+    rows.push_back({"random", "lz4", 1, 64 * k, 16384, 0, 0, "goal: copy speed"});
+    rows.push_back({"zeros", "lz4", 1, 64 * k, 16384, 0, 0, ""});
+    rows.push_back({"zeros", "lz4", 1, 64 * k, 512, 0, 0, ""});
+    rows.push_back({"dim", "lz4", 1, m, 256, 0, 0, ""});
+    for (const char* kind : {"dim", "half-random", "denoised", "text"}) {
+        rows.push_back({kind, "lz4", 1, 4 * m, 64, 0, 0, "several teams a block"});
+    }
+}
+
 // Labels, and what else shrinks to little.
 static void add_little(std::vector<row>* to)
 {
@@ -171,18 +191,7 @@ static std::vector<row> quick_rows()
     for (const uint32_t s : {1u, 2u, 4u}) { // few large frames beside others
         rows.push_back({"text", "zstd", 3, 4 * m, 20, s, 0, ""});
     }
-    for (const char* kind : {"dim", "half-random", "denoised", "bright"}) {
-        rows.push_back({kind, "blosc-lz4", 5, 256 * k, 1024, 0, 0, "Zarr 2's default"});
-        rows.push_back({kind, "blosc-lz4", 5, 256 * k, 2500, 0, 0, "more than teams' most"});
-        rows.push_back({kind, "lz4", 1, 64 * k, 16384, 0, 2, ""});
-    }
-    rows.push_back({"random", "lz4", 1, 64 * k, 16384, 0, 0, "goal: copy speed"});
-    rows.push_back({"zeros", "lz4", 1, 64 * k, 16384, 0, 0, ""});
-    rows.push_back({"zeros", "lz4", 1, 64 * k, 512, 0, 0, ""});
-    rows.push_back({"dim", "lz4", 1, m, 256, 0, 0, ""});
-    for (const char* kind : {"dim", "half-random", "denoised", "text"}) {
-        rows.push_back({kind, "lz4", 1, 4 * m, 64, 0, 0, "several teams a block"});
-    }
+    add_lz4(&rows);
     add_little(&rows);
     add_mixed(&rows);
     add_checked(&rows);
