@@ -19008,7 +19008,7 @@ __extension__ static const char damacy__source_zstd_common_cuh[] =
     "    if (part == 0 || threadIdx.x != 0)\n"
     "        return;\n"
     "    while (damacy__atomic_load(n_done) != part) // it is under way, and waits for none behind it\n"
-    "        __nanosleep(32);\n"
+    "        DAMACY__PAUSE();\n"
     "    damacy__device_fence();\n"
     "}\n"
     "\n"

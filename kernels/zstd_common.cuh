@@ -82,7 +82,7 @@ DAMACY__INLINE void damacy__zstd_chain_wait(const uint32_t* n_done, uint32_t par
     if (part == 0 || threadIdx.x != 0)
         return;
     while (damacy__atomic_load(n_done) != part) // it is under way, and waits for none behind it
-        __nanosleep(32);
+        DAMACY__PAUSE();
     damacy__device_fence();
 }
 

@@ -42,6 +42,17 @@ struct wave_of {
         return std::all_of(out[i].data(), begin(i), [](uint8_t b) { return b == 0xa5; }) &&
                std::all_of(end, out[i].data() + out[i].size(), [](uint8_t b) { return b == 0xa5; });
     }
+    // All are decoded, to `raw`.
+    void check_right(const std::vector<bytes>& raw)
+    {
+        for (size_t i = 0; i < raw.size(); i++) {
+            CHECK_EQ(results[i].status, DAMACY__JOB_OK);
+            CHECK_EQ(results[i].size, raw[i].size());
+            CHECK_EQ(results[i].error_offset, 0);
+            CHECK(memcmp(begin(i), raw[i].data(), raw[i].size()) == 0);
+            CHECK(is_clean(i));
+        }
+    }
     // Runs `n_blocks` blocks of threads, then, if asked for, the kernels behind.
     void run(uint32_t n_blocks, int goes_on)
     {
@@ -105,13 +116,7 @@ TEST(relays_alone_decode_right_blocks)
             w.add(lz4_block(raw[i], i % 3 == 0 ? 0 : i % 3 == 1 ? 9 : -20), raw[i].size());
         }
         w.run(n_blocks, 0);
-        for (size_t i = 0; i < raw.size(); i++) {
-            CHECK_EQ(w.results[i].status, DAMACY__JOB_OK);
-            CHECK_EQ(w.results[i].size, raw[i].size());
-            CHECK_EQ(w.results[i].error_offset, 0);
-            CHECK(memcmp(w.begin(i), raw[i].data(), raw[i].size()) == 0);
-            CHECK(w.is_clean(i));
-        }
+        w.check_right(raw);
     }
 }
 
@@ -168,11 +173,7 @@ TEST(sequences_longer_than_parts_and_tiles_decode_to_their_bytes)
         w.add(src, r.size());
     }
     w.run(5, 2);
-    for (size_t i = 0; i < raw.size(); i++) {
-        CHECK_EQ(w.results[i].status, DAMACY__JOB_OK);
-        CHECK(memcmp(w.begin(i), raw[i].data(), raw[i].size()) == 0);
-        CHECK(w.is_clean(i));
-    }
+    w.check_right(raw);
 }
 
 // The literals that end a block are shared by parts, wherever they and their lengths begin and end.
@@ -196,12 +197,7 @@ TEST(literals_that_end_a_block_are_shared_by_parts)
             w.add(src, raw[i].size());
         }
         w.run(n_blocks, 0);
-        for (size_t i = 0; i < raw.size(); i++) {
-            CHECK_EQ(w.results[i].status, DAMACY__JOB_OK);
-            CHECK_EQ(w.results[i].size, raw[i].size());
-            CHECK(memcmp(w.begin(i), raw[i].data(), raw[i].size()) == 0);
-            CHECK(w.is_clean(i));
-        }
+        w.check_right(raw);
     }
 }
 
