@@ -60,14 +60,14 @@ enum { DAMACY__LZ4_GOES_ON = 0x7fff };
 #define DAMACY__LZ4_TEAM_NEVER     0xffffffffu /* team_size: none for its size */
 
 /* Threads of a block of damacy_lz4_relay; most jobs of a wave that it may be for, and, if all are
- * large, most for each multiprocessor; the least room of a large one, in bytes; how many times they
- * shrink at most; and parts of a block that may be under way at a time. */
+ * large, most for each multiprocessor; the least room of a large one, in bytes; and how many times
+ * they shrink at most, and where they are few. */
 #define DAMACY__LZ4_RELAY_THREADS 512
 #define DAMACY__LZ4_RELAY_JOBS    4096u
 #define DAMACY__LZ4_RELAY_PER     1u
 #define DAMACY__LZ4_RELAY_LEAST   262144u
 #define DAMACY__LZ4_RELAY_SHRINK  6u
-#define DAMACY__LZ4_RELAY_AHEAD   16u
+#define DAMACY__LZ4_RELAY_SHRUNK  128u
 
 /* The one parameter, passed by value. */
 typedef struct damacy__lz4_wave {
@@ -81,7 +81,10 @@ typedef struct damacy__lz4_wave {
      * n_multiprocessors hold (0: not for that); and those with room for team_size bytes or more. */
     uint32_t team_most, team_some, team_shrink, team_size;
     uint32_t n_multiprocessors;
-    uint32_t relay_size; /* jobs with room for so much are for relays; 0: none are */
-    uint64_t chunks;     /* damacy__blosc_chunk[], of planes; 0: there are none */
+    /* Jobs with room for so much are for relays, 0: none are; those that shrink more than others
+     * with room for so much. */
+    uint32_t relay_size, relay_shrunk;
+    uint32_t zero;
+    uint64_t chunks; /* damacy__blosc_chunk[], of planes; 0: there are none */
 } damacy__lz4_wave;
-static_assert(sizeof(damacy__lz4_wave) == 64, "ABI");
+static_assert(sizeof(damacy__lz4_wave) == 72, "ABI");

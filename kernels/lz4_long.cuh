@@ -359,13 +359,13 @@ DAMACY__INLINE bool damacy__lz4_is_shrunk(const damacy__lz4_state* s)
     return s->status == DAMACY__JOB_OK && damacy__lz4_shrinks(s, DAMACY__LZ4_SHRUNK);
 }
 
-enum : uint32_t {               // what is known of a block meanwhile, in its result
-    DAMACY__LZ4_RELAY_AT = 0,   // next token, in the source
-    DAMACY__LZ4_RELAY_OUT = 1,  // its output position
-    DAMACY__LZ4_RELAY_DONE = 2, // below it all output is there
-    DAMACY__LZ4_RELAY_TURN = 3, // part whose entry AT and OUT are; above all parts: see REST
-    DAMACY__LZ4_RELAY_REST = 4, // 1: from AT on the block is literals, and AT and OUT stay
-    DAMACY__LZ4_RELAY_DEAD = 5, // 1: the rest from AT on is left; 2: a team has waited in vain
+enum : uint32_t { // what is known of a block meanwhile, in its result: AT and OUT are pairs of
+                  // words
+    DAMACY__LZ4_RELAY_AT = 0,   // first token of a part, in the source
+    DAMACY__LZ4_RELAY_OUT = 2,  // its output position
+    DAMACY__LZ4_RELAY_DONE = 4, // below it all output is there
+    DAMACY__LZ4_RELAY_LEFT = 5, // 0, or one more than the token from which on the block is left
+    DAMACY__LZ4_RELAY_VAIN = 0xffffffff,    // LEFT: a team has waited in vain
     DAMACY__LZ4_RELAY_SIZE_MAX = 0x3f000000 // of a source, for parts to be counted in 16 bits
 };
 
@@ -374,12 +374,15 @@ DAMACY__INLINE uint32_t* damacy__lz4_relay_words(const damacy__lz4_wave* wave, u
     return (uint32_t*)(void*)((damacy__job_result*)(uintptr_t)wave->results + index);
 }
 
-// Whether a block that begins so is for relays. (Where it shrinks much, a part is many tiles.)
+// Whether a block that begins so is for relays. (Runs of megabytes are sooner made by one team.)
 DAMACY__INLINE bool damacy__lz4_is_relay(const damacy__lz4_wave* wave, const damacy__lz4_state* s)
 {
-    return wave->relay_size != 0 && s->status == DAMACY__JOB_OK &&
-           s->limit - s->first >= wave->relay_size && s->size < DAMACY__LZ4_RELAY_SIZE_MAX &&
-           !damacy__lz4_shrinks(s, DAMACY__LZ4_RELAY_SHRINK);
+    const uint32_t room = s->limit - s->first;
+    if (wave->relay_size == 0 || s->status != DAMACY__JOB_OK || room < wave->relay_size ||
+        s->size >= DAMACY__LZ4_RELAY_SIZE_MAX)
+        return false;
+    return !damacy__lz4_shrinks(s, DAMACY__LZ4_RELAY_SHRINK) ||
+           (room >= wave->relay_shrunk && !damacy__lz4_shrinks(s, DAMACY__LZ4_RELAY_SHRUNK));
 }
 
 // Makes a job ready for relays. One thread, in a kernel before them.
@@ -389,10 +392,9 @@ DAMACY__INLINE void damacy__lz4_relay_init(const damacy__lz4_wave* wave, uint32_
     damacy__job* const job = (damacy__job*)(uintptr_t)wave->jobs + index;
     uint32_t* const words = damacy__lz4_relay_words(wave, index);
     job->flags &= DAMACY__LZ4_RELAY_PARTS - 1u;
-    words[DAMACY__LZ4_RELAY_AT] = 0;
+    words[DAMACY__LZ4_RELAY_AT] = words[DAMACY__LZ4_RELAY_AT + 1] = 0;
     words[DAMACY__LZ4_RELAY_OUT] = words[DAMACY__LZ4_RELAY_DONE] = s->first;
-    words[DAMACY__LZ4_RELAY_TURN] = words[DAMACY__LZ4_RELAY_DEAD] = 0;
-    words[DAMACY__LZ4_RELAY_REST] = 0;
+    words[DAMACY__LZ4_RELAY_OUT + 1] = words[DAMACY__LZ4_RELAY_LEFT] = 0;
 }
 
 // Leaves a job to the next kernel, from byte `at` of the block on. One thread; result->zero is not

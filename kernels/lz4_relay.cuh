@@ -1,7 +1,8 @@
 // Decodes large LZ4 blocks, several teams each, for waves of few of them. A block is cut into parts
 // of its source, which teams take in order. Where the walks from all bytes of a part lead does not
-// depend on the parts before it; then the one entry is waited for, the part's sequences are read,
-// and the entry of the next part is told. So most of finding tokens goes on side by side.
+// depend on the parts before it; then the one entry is waited for, and the next part's told. Then
+// the part's sequences are read, and their output's place is passed on in the same way. So all but
+// two look-ups a part goes on side by side.
 //
 // The output of a part is made in tiles. A byte of a tile is a literal, or comes from a place
 // before the tile: from one that is done, or it waits for the tiles before and is loaded then.
@@ -16,12 +17,6 @@
 #include "kernels/lz4_relay_tile.cuh"
 
 // ---- which blocks ----
-
-// Parts are of aligned addresses, so that the first may be shorter.
-template <class S> DAMACY__INLINE uint32_t damacy__lz4_relay_parts(const damacy__lz4_state* s)
-{
-    return ((uint32_t)((uintptr_t)s->src & 15) + s->size + S::PART - 1) / S::PART;
-}
 
 // Lists the jobs that are for relays. False if other large ones would take teams longer than a
 // quarter of what these do. All threads.
@@ -74,121 +69,105 @@ DAMACY__INLINE uint32_t damacy__lz4_relay_next(uint32_t base, uint32_t n, uint32
     return DAMACY__LZ4_TEAM_NEVER;
 }
 
-// Where a block of threads begins: each with another job than its neighbours. One thread.
-template <class S> DAMACY__INLINE uint32_t damacy__lz4_relay_first(uint32_t base, uint32_t n)
+// How many jobs are for relays.
+template <class S> DAMACY__INLINE uint32_t damacy__lz4_relay_count(uint32_t base, uint32_t n)
 {
-    uint32_t count = 0, index = 0;
+    uint32_t count = 0;
     for (uint32_t i = 0; i < n; i += 32)
         count += damacy__popc(damacy__lds32(base + S::JOBS + i / 8));
+    return count;
+}
+
+// Where a block of threads begins: each with another job than its neighbours. One thread.
+template <class S>
+DAMACY__INLINE uint32_t damacy__lz4_relay_first(uint32_t base, uint32_t n, uint32_t count)
+{
+    uint32_t index = 0;
     for (uint32_t i = count ? blockIdx.x % count : 0; i != 0; i--)
         index = damacy__lz4_relay_next<S>(base, n, index) + 1;
     return index;
 }
 
-// Takes a part of the job, if one is left and not too many are under way. *is_over: none is left;
-// *rest: whether the part is known to be literals alone.
+// Takes a part of the job, if one is left. *is_rest: it is known to be literals
+// alone.
 template <class S>
 DAMACY__INLINE bool damacy__lz4_relay_claim(const damacy__lz4_wave* wave, uint32_t index,
-                                            uint32_t* part, bool* is_over, uint32_t* rest)
+                                            bool is_few, damacy__lz4_parts* parts, uint32_t* part,
+                                            bool* is_rest)
 {
     damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];
     uint32_t* const flags = &((damacy__job*)(uintptr_t)wave->jobs + index)->flags;
     const uint32_t* const words = damacy__lz4_relay_words(wave, index);
     damacy__lz4_state s;
-    uint32_t n;
-    damacy__lz4_begin(&job, &s, &n);
-    n = damacy__lz4_relay_parts<S>(&s);
-    const uint32_t taken = damacy__atomic_load(flags) / DAMACY__LZ4_RELAY_PARTS;
-    const uint32_t turn = damacy__atomic_load(words + DAMACY__LZ4_RELAY_TURN);
-    *rest = damacy__atomic_load(words + DAMACY__LZ4_RELAY_REST);
-    *is_over = taken >= n;
-    if (taken >= n || taken >= turn + DAMACY__LZ4_RELAY_AHEAD)
+    uint32_t room;
+    damacy__lz4_begin(&job, &s, &room);
+    *parts = damacy__lz4_relay_parts<S>(&s, is_few);
+    *is_rest = damacy__atomic_load(words + DAMACY__LZ4_RELAY_AT + 1) / 2 > parts->n;
+    if (damacy__atomic_load(flags) / DAMACY__LZ4_RELAY_PARTS >= parts->n)
         return false;
     *part = damacy__atomic_add(flags, DAMACY__LZ4_RELAY_PARTS) / DAMACY__LZ4_RELAY_PARTS;
-    return *part < n;
+    return *part < parts->n;
 }
 
 // Takes a part, of job `from` if it has one. One thread writes down which; NEVER: none is left.
 template <class S>
 DAMACY__INLINE void damacy__lz4_relay_take(const damacy__lz4_wave* wave, uint32_t base, uint32_t n,
-                                           uint32_t from)
+                                           bool is_few, uint32_t from)
 {
-    const uint32_t first = damacy__lz4_relay_next<S>(base, n, from);
-    uint32_t i = first, part = 0, rest = 0;
-    bool is_left = false;
-    while (i != DAMACY__LZ4_TEAM_NEVER) {
-        bool is_over;
-        if (damacy__lz4_relay_claim<S>(wave, i, &part, &is_over, &rest))
-            break;
-        is_left = is_left || !is_over;
+    const uint32_t control = base + S::CONTROL, first = damacy__lz4_relay_next<S>(base, n, from);
+    damacy__lz4_parts parts = {0, 0};
+    uint32_t i = first, part = 0;
+    bool is_rest = false;
+    while (i != DAMACY__LZ4_TEAM_NEVER &&
+           !damacy__lz4_relay_claim<S>(wave, i, is_few, &parts, &part, &is_rest)) {
         i = damacy__lz4_relay_next<S>(base, n, i + 1);
-        if (i == first) {
-            if (!is_left)
-                i = DAMACY__LZ4_TEAM_NEVER;
-            is_left = false;
-            DAMACY__PAUSE();
-        }
+        i = i == first ? DAMACY__LZ4_TEAM_NEVER : i;
     }
-    damacy__sts64(base + S::CONTROL + DAMACY__LZ4_RELAY_JOB, i, part);
-    damacy__sts32(base + S::CONTROL + DAMACY__LZ4_RELAY_STATE, 4 * rest);
+    damacy__sts64(control + DAMACY__LZ4_RELAY_JOB, i, part);
+    damacy__sts64(control + DAMACY__LZ4_RELAY_PARTS_OF, parts.size, parts.n);
+    damacy__sts32(control + DAMACY__LZ4_RELAY_STATE, is_rest * DAMACY__LZ4_RELAY_REST);
 }
 
 // ---- parts ----
 
-// Waits for the entry of a part. All threads.
-template <class S>
-DAMACY__INLINE void damacy__lz4_relay_enter(uint32_t* words, uint32_t base, uint32_t part)
+// Passes on the output position to the part behind one that has none, as it is left or a sequence
+// goes past it. One thread.
+DAMACY__INLINE void damacy__lz4_relay_pass(uint32_t* words, uint32_t part)
 {
-    if (threadIdx.x == 0) {
-        damacy__lz4_relay_wait(words, DAMACY__LZ4_RELAY_TURN, part);
-        damacy__sts64(base + S::CONTROL + DAMACY__LZ4_RELAY_ENTRY,
-                      damacy__atomic_load(words + DAMACY__LZ4_RELAY_AT),
-                      damacy__atomic_load(words + DAMACY__LZ4_RELAY_OUT));
-        damacy__sts64(base + S::CONTROL + DAMACY__LZ4_RELAY_WRONG, 0,
-                      damacy__atomic_load(words + DAMACY__LZ4_RELAY_DEAD) +
-                          4 * damacy__atomic_load(words + DAMACY__LZ4_RELAY_REST));
-    }
-    damacy__sync_block();
-}
-
-// Tells where the next part begins, that the rest of the block is literals, or that it is left. One
-// thread.
-template <class S>
-DAMACY__INLINE void damacy__lz4_relay_tell(const damacy__lz4_state* s, const damacy__lz4_leg* leg,
-                                           uint32_t* words, uint32_t base, uint32_t part,
-                                           uint32_t out, bool is_right)
-{
-    if (is_right) {
-        const uint32_t next = damacy__lds32(base + S::CONTROL + DAMACY__LZ4_RELAY_LAST + 16);
-        damacy__atomic_store(words + DAMACY__LZ4_RELAY_AT, next - leg->t.origin);
-        damacy__atomic_store(words + DAMACY__LZ4_RELAY_OUT, out + leg->size);
-        if (damacy__lds32(base + S::CONTROL + DAMACY__LZ4_RELAY_CUT) != 0) {
-            damacy__atomic_store(words + DAMACY__LZ4_RELAY_REST, 1);
-            part = damacy__lz4_relay_parts<S>(s); // all others may go on
-        }
-    } else {
-        damacy__atomic_store(words + DAMACY__LZ4_RELAY_DEAD, 1);
-    }
-    damacy__release(words + DAMACY__LZ4_RELAY_TURN, part + 1);
+    uint32_t begin;
+    const uint32_t turn = damacy__lz4_relay_await(words, DAMACY__LZ4_RELAY_OUT, part, &begin);
+    damacy__lz4_relay_tell(words, DAMACY__LZ4_RELAY_OUT, begin, part + 1, turn & 1);
 }
 
 // Copies what is in a part of the rest of a block, which is literals. All threads.
 template <class S>
-DAMACY__INLINE void damacy__lz4_relay_rest(const damacy__lz4_state* s, uint32_t* words,
-                                           uint32_t base, uint32_t part)
+DAMACY__INLINE void damacy__lz4_relay_rest(const damacy__lz4_state* s, const damacy__lz4_leg* leg,
+                                           uint32_t* words, uint32_t base)
 {
-    damacy__lz4_relay_enter<S>(words, base, part);
-    const damacy__u32x2 at = damacy__lds64(base + S::CONTROL + DAMACY__LZ4_RELAY_ENTRY);
-    const uint32_t low = (uint32_t)(uintptr_t)s->src & 15, begins = S::PART * part;
-    const uint32_t begin = damacy__max(begins > low ? begins - low : 0, at.x);
-    const uint32_t end = damacy__min(begins + S::PART - low, s->size);
-    if (begin >= end)
+    const uint32_t size = leg->parts.size, part = leg->part, control = base + S::CONTROL;
+    const uint32_t low = (uint32_t)(uintptr_t)s->src & 15, begins = size * part;
+    if (threadIdx.x == 0) {
+        uint32_t out;
+        const uint32_t turn = damacy__lz4_relay_await(words, DAMACY__LZ4_RELAY_OUT, part, &out);
+        if (turn & 1)
+            damacy__lz4_relay_tell(words, DAMACY__LZ4_RELAY_OUT, out, part + 1, true);
+        damacy__sts32(control + DAMACY__LZ4_RELAY_BEGIN, out);
+        damacy__sts32(control + DAMACY__LZ4_RELAY_WRONG, turn & 1);
+        damacy__sts32(control + DAMACY__LZ4_RELAY_ENTRY,
+                      damacy__atomic_load(words + DAMACY__LZ4_RELAY_AT));
+    }
+    damacy__sync_block();
+    const uint32_t at = damacy__lds32(control + DAMACY__LZ4_RELAY_ENTRY);
+    const uint32_t out = damacy__lds32(control + DAMACY__LZ4_RELAY_BEGIN);
+    const uint32_t begin = damacy__max(begins > low ? begins - low : 0, at);
+    const uint32_t end = damacy__min(begins + size - low, s->size);
+    if (damacy__lds32(control + DAMACY__LZ4_RELAY_WRONG) != 0 || begin >= end)
         return;
-    damacy__copy_group(s->origin + at.y + (begin - at.x), s->src + begin, end - begin, threadIdx.x,
+    damacy__copy_group(s->origin + out + (begin - at), s->src + begin, end - begin, threadIdx.x,
                        S::THREADS);
     damacy__sync_block();
     if (threadIdx.x == 0) {
-        damacy__lz4_relay_wait(words, DAMACY__LZ4_RELAY_DONE, at.y);
+        damacy__lz4_relay_wait(words, out);
         damacy__device_fence();
         (void)damacy__atomic_add(words + DAMACY__LZ4_RELAY_DONE, end - begin);
     }
@@ -211,7 +190,7 @@ DAMACY__INLINE uint32_t damacy__lz4_relay_plain(const damacy__lz4_state* s,
     damacy__sync_block();
     if (threadIdx.x == 0) {
         damacy__sts32(control + DAMACY__LZ4_RELAY_RUN, leg->runs + 1);
-        damacy__lz4_relay_wait(words, DAMACY__LZ4_RELAY_DONE, leg->tile);
+        damacy__lz4_relay_wait(words, leg->tile);
         damacy__release(words + DAMACY__LZ4_RELAY_DONE, leg->tile + end - begin);
     }
     damacy__sync_block();
@@ -221,67 +200,70 @@ DAMACY__INLINE uint32_t damacy__lz4_relay_plain(const damacy__lz4_state* s,
 // Reads the sequences of a part, tells the next one's entry and makes its output. All threads.
 // False if the part is of the block's rest, which is literals.
 template <class S>
-DAMACY__INLINE bool damacy__lz4_relay_part(const damacy__lz4_state* s, uint32_t* words,
-                                           uint32_t base, uint32_t part)
+DAMACY__INLINE bool damacy__lz4_relay_part(const damacy__lz4_state* s, damacy__lz4_leg* leg,
+                                           uint32_t* words, uint32_t base)
 {
     const uint32_t control = base + S::CONTROL;
-    damacy__lz4_leg leg;
-    uint32_t steps[8];
+    uint32_t steps[8] = {0};
 
-    damacy__lz4_relay_fetch<S>(s, &leg, base, part);
+    damacy__lz4_relay_fetch<S>(s, leg, base);
     damacy__sync_block();
-    damacy__lz4_team_lead<S>(s, base, steps);
-    damacy__lz4_relay_enter<S>(words, base, part);
+    if (1024 * (threadIdx.x / 32) < leg->t.end) // else the warp has none
+        damacy__lz4_team_lead<S>(s, base, steps, leg->is_few ? 0 : 16);
+    if (leg->is_few)
+        damacy__sync_block();
+    if (threadIdx.x < 32)
+        damacy__lz4_relay_enter<S>(leg, words, base);
+    damacy__sync_block();
     const damacy__u32x2 entry = damacy__lds64(control + DAMACY__LZ4_RELAY_ENTRY);
-    const uint32_t state = damacy__lds32(control + DAMACY__LZ4_RELAY_STATE);
-    leg.t.begin = entry.x + leg.t.origin;
-    if (state >= 4)
+    leg->t.begin = entry.x + leg->t.origin;
+    if (entry.y & DAMACY__LZ4_RELAY_REST)
         return false;
-    if (state != 0 || leg.t.begin >= leg.t.end) {
+    if (entry.y & DAMACY__LZ4_RELAY_DEAD || leg->t.begin >= leg->t.end) {
         if (threadIdx.x == 0)
-            damacy__release(words + DAMACY__LZ4_RELAY_TURN, part + 1);
+            damacy__lz4_relay_pass(words, leg->part);
         return true;
     }
-    damacy__lz4_team_list<S>(&leg.t, base, steps);
-    const bool is_right = damacy__lz4_relay_sum<S>(s, &leg, base, entry.y);
-    if (threadIdx.x == 0)
-        damacy__lz4_relay_tell<S>(s, &leg, words, base, part, entry.y, is_right);
-    for (uint32_t begin = 0; is_right && begin < leg.size;) {
-        leg.tile = entry.y + begin;
-        uint32_t end = damacy__lz4_relay_plain<S>(s, &leg, words, base, begin);
+    damacy__lz4_team_list<S>(&leg->t, base, steps);
+    if (!damacy__lz4_relay_sum<S>(s, leg, words, base))
+        return true;
+    const uint32_t first = damacy__lds32(control + DAMACY__LZ4_RELAY_BEGIN);
+    for (uint32_t begin = 0; begin < leg->size;) {
+        leg->tile = first + begin;
+        uint32_t end = damacy__lz4_relay_plain<S>(s, leg, words, base, begin);
         if (end == begin) {
-            end += damacy__min(leg.size - begin, S::TILE - (leg.tile & 15));
-            damacy__lz4_relay_tile<S>(s, &leg, words, base, begin, end);
+            end += damacy__min(leg->size - begin, S::TILE - (leg->tile & 15));
+            damacy__lz4_relay_tile<S>(s, leg, words, base, begin, end);
         }
         begin = end;
     }
     return true;
 }
 
-// Ends a job when its last part is done: all others have been taken, and have their entries.
+// Ends a job when its last part is done: all others have been taken, and have been told.
 DAMACY__INLINE void damacy__lz4_relay_end(const damacy__lz4_wave* wave, damacy__lz4_state* s,
-                                          uint32_t* words, uint32_t index)
+                                          uint32_t* words, uint32_t index, uint32_t n_parts)
 {
     const uint32_t lane = damacy__lane();
     uint32_t at = damacy__atomic_load(words + DAMACY__LZ4_RELAY_AT);
+    const uint32_t turn = damacy__atomic_load(words + DAMACY__LZ4_RELAY_OUT + 1);
     s->end = damacy__atomic_load(words + DAMACY__LZ4_RELAY_OUT);
-    if (damacy__atomic_load(words + DAMACY__LZ4_RELAY_REST) != 0) {
+    if (turn / 2 > n_parts) {
         s->end += s->size - at;
         at = s->size;
     }
     if (lane == 0)
-        damacy__lz4_relay_wait(words, DAMACY__LZ4_RELAY_DONE, s->end);
+        damacy__lz4_relay_wait(words, s->end);
     damacy__sync_warp();
-    const uint32_t dead = damacy__atomic_load(words + DAMACY__LZ4_RELAY_DEAD);
+    const uint32_t left = damacy__atomic_load(words + DAMACY__LZ4_RELAY_LEFT);
     damacy__sync_warp(); // all have read the words
-    if (dead == 0 && at == s->size) {
-        damacy__lz4_finish(wave, index, s, lane);
-    } else if (dead == 2) {
+    if (left == DAMACY__LZ4_RELAY_VAIN)
         s->status = DAMACY__JOB_NOT_RUN;
+    if (left == DAMACY__LZ4_RELAY_VAIN || (left == 0 && at == s->size)) {
         damacy__lz4_finish(wave, index, s, lane);
     } else if (lane == 0) {
         damacy__job_result* const result = (damacy__job_result*)(void*)words;
-        damacy__lz4_leave(result, s, at);
+        damacy__lz4_leave(result, s, left ? left - 1 : at);
         result->zero = 0;
     }
 }
@@ -311,27 +293,35 @@ DAMACY__INLINE void damacy__lz4_relay_wave(const damacy__lz4_wave* wave, uint8_t
         damacy__lz4_relay_none(wave, n);
         return;
     }
+    const uint32_t count = damacy__lz4_relay_count<S>(base, n);
+    const bool is_few = gridDim.x >= DAMACY__LZ4_RELAY_FEW * count;
     if (threadIdx.x == 0)
-        damacy__lz4_relay_take<S>(wave, base, n, damacy__lz4_relay_first<S>(base, n));
+        damacy__lz4_relay_take<S>(wave, base, n, is_few,
+                                  damacy__lz4_relay_first<S>(base, n, count));
     damacy__sync_block();
     uint32_t index = damacy__lds32(control + DAMACY__LZ4_RELAY_JOB);
     while (index != DAMACY__LZ4_TEAM_NEVER) {
-        const uint32_t part = damacy__lds32(control + DAMACY__LZ4_RELAY_PART);
+        const damacy__u32x2 parts = damacy__lds64(control + DAMACY__LZ4_RELAY_PARTS_OF);
+        damacy__lz4_leg leg;
+        leg.part = damacy__lds32(control + DAMACY__LZ4_RELAY_PART);
+        leg.parts.size = parts.x;
+        leg.parts.n = parts.y;
+        leg.is_few = is_few;
         damacy__job job = ((const damacy__job*)(uintptr_t)wave->jobs)[index];
         uint32_t* const words = damacy__lz4_relay_words(wave, index);
         damacy__lz4_state s;
         uint32_t room;
         damacy__lz4_begin(&job, &s, &room);
         const bool is_rest = damacy__lds32(control + DAMACY__LZ4_RELAY_STATE) != 0;
-        if (is_rest || !damacy__lz4_relay_part<S>(&s, words, base, part)) {
+        if (is_rest || !damacy__lz4_relay_part<S>(&s, &leg, words, base)) {
             damacy__sync_block(); // all have read CONTROL
-            damacy__lz4_relay_rest<S>(&s, words, base, part);
+            damacy__lz4_relay_rest<S>(&s, &leg, words, base);
         }
         damacy__sync_block(); // all have read CONTROL, and all is told
-        if (threadIdx.x < 32 && part + 1 == damacy__lz4_relay_parts<S>(&s))
-            damacy__lz4_relay_end(wave, &s, words, index);
+        if (threadIdx.x < 32 && leg.part + 1 == leg.parts.n)
+            damacy__lz4_relay_end(wave, &s, words, index, leg.parts.n);
         if (threadIdx.x == 0)
-            damacy__lz4_relay_take<S>(wave, base, n, index);
+            damacy__lz4_relay_take<S>(wave, base, n, is_few, index);
         damacy__sync_block();
         index = damacy__lds32(control + DAMACY__LZ4_RELAY_JOB);
     }

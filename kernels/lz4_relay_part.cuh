@@ -5,6 +5,11 @@
 
 #include "kernels/lz4_team.cuh"
 
+enum : uint32_t {
+    DAMACY__LZ4_RELAY_FEW = 8,           // blocks are few: so many blocks of threads for each
+    DAMACY__LZ4_RELAY_PARTS_MOST = 30000 // of a block, where they could have more bytes
+};
+
 // Places in shared memory, and sizes, of teams of T threads that make R bytes each of a tile.
 template <uint32_t T, uint32_t R> struct damacy__lz4_relay {
     static constexpr uint32_t THREADS = T, WARPS = T / 32, ROWS = R;
@@ -45,35 +50,93 @@ enum : uint32_t {              // words of CONTROL
     DAMACY__LZ4_RELAY_JOB = 0, // what is next
     DAMACY__LZ4_RELAY_PART = 4,
     DAMACY__LZ4_RELAY_ENTRY = 8,  // place of the first token
-    DAMACY__LZ4_RELAY_BEGIN = 12, // output position
-    DAMACY__LZ4_RELAY_KNOWN = 16, // DONE, when it was asked
-    DAMACY__LZ4_RELAY_RUN = 20,   // of the part: the first of the next tile
-    DAMACY__LZ4_RELAY_WRONG = 24,
-    DAMACY__LZ4_RELAY_STATE = 28, // DEAD, and 4 times REST, when they were asked
-    DAMACY__LZ4_RELAY_LAST = 32, // the part's last sequence: literals, n_literals, n_match, offset,
-                                 // next
-    DAMACY__LZ4_RELAY_CUT = 52   // literals that are left to the parts behind
+    DAMACY__LZ4_RELAY_STATE = 12, // of the part, see below
+    DAMACY__LZ4_RELAY_BEGIN = 16, // output position
+    DAMACY__LZ4_RELAY_WRONG = 20,
+    DAMACY__LZ4_RELAY_KNOWN = 24,   // DONE, when it was asked
+    DAMACY__LZ4_RELAY_RUN = 28,     // of the part: the first of the next tile
+    DAMACY__LZ4_RELAY_LAST = 32,    // the part's last sequence: literals, n_literals, n_match,
+                                    // offset, next
+    DAMACY__LZ4_RELAY_CUT = 52,     // literals that are left to the parts behind
+    DAMACY__LZ4_RELAY_PARTS_OF = 56 // size and number of the job's parts
+};
+
+enum : uint32_t {               // states of a part
+    DAMACY__LZ4_RELAY_DEAD = 1, // it is left
+    DAMACY__LZ4_RELAY_TOLD = 2, // the next part's first token is
+    DAMACY__LZ4_RELAY_REST = 4  // it is literals, as all are behind it
 };
 
 // ---- what blocks of threads tell each other ----
 
-// Waits until word `i` is v or more. One thread; a barrier must follow.
-DAMACY__INLINE void damacy__lz4_relay_wait(uint32_t* words, uint32_t i, uint32_t v)
+// The first token and the output position of a part, AT and OUT, are a pair each, of 64 bits, of
+// which the second word is twice the number of the part, plus 1 if it is left; or twice one more
+// than all parts: it and all behind are literals, and AT and OUT are where these begin. Each part
+// passes both on to the next, so that none waits any more when the last one has been told.
+
+DAMACY__INLINE uint64_t* damacy__lz4_relay_pair(uint32_t* words, uint32_t i)
 {
-    for (uint32_t k = 0; damacy__atomic_load(words + i) < v; k++) {
+    return (uint64_t*)(void*)(words + i);
+}
+
+// Tells pair i. Behind what is left there is more to be seen than the pair. One thread.
+DAMACY__INLINE void damacy__lz4_relay_tell(uint32_t* words, uint32_t i, uint32_t v, uint32_t part,
+                                           bool is_dead)
+{
+    const uint64_t pair = (uint64_t)(2 * part + is_dead) << 32 | v;
+    if (is_dead)
+        damacy__release(damacy__lz4_relay_pair(words, i), pair);
+    else
+        damacy__atomic_store(damacy__lz4_relay_pair(words, i), pair);
+}
+
+// Waits for pair i of part `part`. *v: its word. Returns the second one. One thread.
+DAMACY__INLINE uint32_t damacy__lz4_relay_await(uint32_t* words, uint32_t i, uint32_t part,
+                                                uint32_t* v)
+{
+    uint64_t* const at = damacy__lz4_relay_pair(words, i);
+    uint64_t pair = damacy__atomic_load(at);
+    for (uint32_t k = 0; (uint32_t)(pair >> 33) < part && k != DAMACY__POLLS; k++) {
+        DAMACY__PAUSE();
+        pair = damacy__atomic_load(at);
+    }
+    if ((uint32_t)(pair >> 33) < part) {
+        damacy__atomic_store(words + DAMACY__LZ4_RELAY_LEFT, +DAMACY__LZ4_RELAY_VAIN);
+        pair = (uint64_t)(2 * part + 1) << 32;
+    } else if (pair >> 32 & 1) {
+        (void)damacy__acquire(at);
+    }
+    *v = (uint32_t)pair;
+    return (uint32_t)(pair >> 32);
+}
+
+// Waits until DONE is v or more. One thread; a barrier must follow.
+DAMACY__INLINE void damacy__lz4_relay_wait(uint32_t* words, uint32_t v)
+{
+    uint32_t* const done = words + DAMACY__LZ4_RELAY_DONE;
+    for (uint32_t k = 0; damacy__atomic_load(done) < v; k++) {
         if (k == DAMACY__POLLS) {
-            damacy__atomic_store(words + DAMACY__LZ4_RELAY_DEAD, 2);
+            damacy__atomic_store(words + DAMACY__LZ4_RELAY_LEFT, +DAMACY__LZ4_RELAY_VAIN);
             break;
         }
         DAMACY__PAUSE();
     }
-    (void)damacy__acquire(words + i);
+    (void)damacy__acquire(done);
 }
 
 // ---- the sequences of a part ----
 
+// How a block is cut.
+typedef struct damacy__lz4_parts {
+    uint32_t size; // bytes of the source in each part
+    uint32_t n;
+} damacy__lz4_parts;
+
 // What all threads know of a part.
 typedef struct damacy__lz4_leg {
+    damacy__lz4_parts parts;
+    uint32_t part; // its number
+    bool is_few;   // blocks are
     damacy__lz4_tokens t;
     uint32_t filled; // end of what is in BYTES
     uint32_t block;  // where the block ends in BYTES, were it there
@@ -87,21 +150,103 @@ typedef struct damacy__lz4_leg {
     uint32_t tile; // output position of the tile
 } damacy__lz4_leg;
 
+// How a block is cut into parts: of as many bytes as make three tiles of the output, by its mean.
+// `is_few`: less than a tile, as it is the way from tile to tile that takes the time then. Parts
+// are of aligned addresses, so that the first may be shorter.
+template <class S>
+DAMACY__INLINE damacy__lz4_parts damacy__lz4_relay_parts(const damacy__lz4_state* s, bool is_few)
+{
+    const float output = is_few ? S::TILE * 7 / 8 : 3 * S::TILE;
+    const float size = output * (float)s->size / (float)(s->limit - s->first);
+    const uint32_t least = damacy__max(S::PART / 128, s->size / DAMACY__LZ4_RELAY_PARTS_MOST);
+    damacy__lz4_parts parts;
+    parts.size = size < (float)S::PART ? (uint32_t)size : S::PART;
+    parts.size = damacy__min(damacy__max(parts.size, least) / 32 * 32, S::PART);
+    parts.n = ((uint32_t)((uintptr_t)s->src & 15) + s->size + parts.size - 1) / parts.size;
+    return parts;
+}
+
 // Brings part `part`. All threads.
 template <class S>
 DAMACY__INLINE void damacy__lz4_relay_fetch(const damacy__lz4_state* s, damacy__lz4_leg* leg,
-                                            uint32_t base, uint32_t part)
+                                            uint32_t base)
 {
     const uint64_t low = (uint64_t)(uintptr_t)s->src, high = low + s->size;
-    const uint64_t first = (low & ~15ull) + (uint64_t)S::PART * part;
-    const uint32_t skew = (uint32_t)(low & 15);
-    leg->t.origin = skew - S::PART * part;
+    const uint32_t skew = (uint32_t)(low & 15), size = leg->parts.size;
+    const uint64_t first = (low & ~15ull) + (uint64_t)size * leg->part;
+    leg->t.origin = skew - size * leg->part;
     leg->block = leg->t.origin + s->size;
-    leg->t.end = damacy__min(leg->block, S::PART);
-    leg->filled = damacy__min(leg->block, S::PART + S::OVER);
+    leg->t.end = damacy__min(leg->block, size);
+    leg->filled = damacy__min(leg->block, size + S::OVER);
     const uint32_t n_units = (leg->filled + 15) / 16, units = base + S::BYTES;
     const damacy__u32x2 inside = damacy__lz4_edges(units, first, n_units, low, high, threadIdx.x);
     damacy__lz4_team_bring<S, 3>(units, first, inside);
+}
+
+// Where the walk from byte `at` of a part first is at or above its end, or the odd token that it
+// comes to before.
+template <class S>
+DAMACY__INLINE uint32_t damacy__lz4_relay_exit(uint32_t base, uint32_t at, uint32_t end)
+{
+    for (uint32_t from = 0; from < end; from += 1024) {
+        if (at - from < 32 && from + 1024 <= end)
+            at = damacy__lds16(base + S::WARP_EXITS + from / 16 + 2 * (at - from));
+        while (at < damacy__min(from + 1024, end))
+            at = damacy__lds16(damacy__lz4_team_stride<S>(base, at, end));
+    }
+    return at;
+}
+
+// The same, past odd tokens: the next part's first token. False if it is not known so. One thread.
+template <class S>
+DAMACY__INLINE bool damacy__lz4_relay_quick(const damacy__lz4_leg* leg, uint32_t base, uint32_t at,
+                                            uint32_t exit, uint32_t* next)
+{
+    const uint32_t memory = base + S::BYTES - DAMACY__LZ4_BYTES, end = leg->t.end;
+    if (leg->block <= end)
+        return false; // a block's last sequence is looked at
+    if (at >= 32)
+        exit = damacy__lz4_relay_exit<S>(base, at, end);
+    for (uint32_t k = 0; exit & DAMACY__LZ4_ODD; k++) {
+        if (k == 4 || damacy__lds8(memory + DAMACY__LZ4_BYTES + exit - DAMACY__LZ4_ODD + 60) == 255)
+            return false; // many or long lengths: as soon known when all threads have read them
+        exit = damacy__lz4_team_odd(memory, exit - DAMACY__LZ4_ODD, leg->filled);
+        if (exit >= end)
+            break;
+        exit = damacy__lz4_relay_exit<S>(base, exit, end);
+    }
+    *next = exit - leg->t.origin;
+    return exit < leg->filled; // or it was made of bytes that are not the block's
+}
+
+// Waits for the first token of a part, and tells the next one's if it can soon be known. The first
+// warp, to all by CONTROL.
+template <class S>
+DAMACY__INLINE void damacy__lz4_relay_enter(const damacy__lz4_leg* leg, uint32_t* words,
+                                            uint32_t base)
+{
+    const uint32_t control = base + S::CONTROL, lane = damacy__lane();
+    const bool is_few = leg->is_few;
+    uint32_t exit = 0, entry = 0, turn = 0;
+    if (is_few)
+        exit = damacy__lz4_relay_exit<S>(base, lane, leg->t.end);
+    if (lane == 0)
+        turn = damacy__lz4_relay_await(words, DAMACY__LZ4_RELAY_AT, leg->part, &entry);
+    const uint32_t at = damacy__shfl(entry, 0) + leg->t.origin;
+    exit = damacy__shfl(exit, at % 32);
+    if (lane != 0)
+        return;
+    const bool is_dead = turn & 1, is_past = at >= leg->t.end;
+    uint32_t state = is_dead * DAMACY__LZ4_RELAY_DEAD, next = entry;
+    if (turn / 2 != leg->part)
+        state = DAMACY__LZ4_RELAY_REST;
+    else if (is_dead || is_past ||
+             (is_few && damacy__lz4_relay_quick<S>(leg, base, at, exit, &next)))
+        state |= DAMACY__LZ4_RELAY_TOLD;
+    if (state & DAMACY__LZ4_RELAY_TOLD)
+        damacy__lz4_relay_tell(words, DAMACY__LZ4_RELAY_AT, next, leg->part + 1, is_dead);
+    damacy__sts64(control + DAMACY__LZ4_RELAY_ENTRY, entry, state);
+    damacy__sts32(control + DAMACY__LZ4_RELAY_WRONG, 0);
 }
 
 // As damacy__lz4_length, sooner done with lengths of many bytes.
@@ -162,21 +307,18 @@ DAMACY__INLINE uint32_t damacy__lz4_relay_cut(const damacy__lz4_leg* leg, damacy
     return end - q->next;
 }
 
-// Reads the last sequence by the first warp, into CONTROL. `most`: room of the output.
+// Reads the last sequence by the first warp, into CONTROL, and tells the next part's first token if
+// that is not told.
 template <class S>
 DAMACY__INLINE void damacy__lz4_relay_last(const damacy__lz4_state* s, const damacy__lz4_leg* leg,
-                                           uint32_t base, uint32_t most)
+                                           uint32_t* words, uint32_t base)
 {
     const uint32_t memory = base + S::BYTES, control = base + S::CONTROL;
     const uint32_t at = damacy__lds16(base + S::TOKENS + 2 * (leg->t.n_tokens - 1));
-    const bool is_all = leg->filled == leg->block;
     damacy__lz4_sequence q;
-    bool is_right = is_all ? damacy__lz4_read(memory, at, leg->filled, true, &q)
-                           : damacy__lz4_read_quickly(memory, at, leg->filled, &q);
-    if (is_right && is_all && q.n_match != 0 && q.next == leg->block)
-        is_right = false; // a block ends with literals
-    if (!is_right && !is_all) {
-        is_right = damacy__lz4_relay_far(s, at - leg->t.origin, most, &q);
+    bool is_right = damacy__lz4_read_quickly(memory, at, leg->filled, &q) && q.next < leg->block;
+    if (!is_right) {
+        is_right = damacy__lz4_relay_far(s, at - leg->t.origin, s->limit - s->first, &q);
         q.literals += leg->t.origin;
         q.next += leg->t.origin;
     }
@@ -191,6 +333,9 @@ DAMACY__INLINE void damacy__lz4_relay_last(const damacy__lz4_state* s, const dam
         damacy__sts64(control + DAMACY__LZ4_RELAY_LAST + 16, q.next, cut);
         if (!is_right || (q.n_match != 0 && q.offset == 0))
             damacy__sts32(control + DAMACY__LZ4_RELAY_WRONG, 1);
+        if (!(damacy__lds32(control + DAMACY__LZ4_RELAY_STATE) & DAMACY__LZ4_RELAY_TOLD))
+            damacy__lz4_relay_tell(words, DAMACY__LZ4_RELAY_AT, q.next - leg->t.origin,
+                                   (cut ? leg->parts.n : leg->part) + 1, !is_right);
     }
 }
 
@@ -204,10 +349,52 @@ DAMACY__INLINE void damacy__lz4_relay_read(const damacy__lz4_leg* leg, uint32_t 
         (void)damacy__lz4_read(memory, at, leg->t.end, false, q);
 }
 
-// Adds up what a thread's sequences come to. All threads. False if one is wrong.
+// Whether what a part's sequences come to, `all` bytes and the last sequence, has room behind
+// output position `begin`.
+template <class S>
+DAMACY__INLINE bool damacy__lz4_relay_fits(const damacy__lz4_state* s, uint32_t base, uint32_t all,
+                                           uint32_t begin)
+{
+    const damacy__u32x4 last = damacy__lds128(base + S::CONTROL + DAMACY__LZ4_RELAY_LAST);
+    const uint32_t cut = damacy__lds32(base + S::CONTROL + DAMACY__LZ4_RELAY_CUT);
+    const uint32_t room = s->limit - begin;
+    return all <= room && last.y + cut <= room - all && last.z <= room - all - last.y;
+}
+
+// Tells the next part's output position, or that the rest of the block is left. One thread.
+template <class S>
+DAMACY__INLINE void damacy__lz4_relay_tell_out(const damacy__lz4_leg* leg, uint32_t* words,
+                                               uint32_t base, uint32_t begin, bool is_right)
+{
+    const bool is_cut = damacy__lds32(base + S::CONTROL + DAMACY__LZ4_RELAY_CUT) != 0;
+    if (!is_right && damacy__atomic_load(words + DAMACY__LZ4_RELAY_LEFT) == 0)
+        damacy__atomic_store(words + DAMACY__LZ4_RELAY_LEFT, leg->t.begin - leg->t.origin + 1);
+    damacy__lz4_relay_tell(words, DAMACY__LZ4_RELAY_OUT, begin + (is_right ? leg->size : 0),
+                           (is_right && is_cut ? leg->parts.n : leg->part) + 1, !is_right);
+}
+
+// Waits for a part's output position, and tells the next one's, unless matches may begin before the
+// output: then it says so. One thread, to the others by CONTROL.
+template <class S>
+DAMACY__INLINE void damacy__lz4_relay_place(const damacy__lz4_state* s, const damacy__lz4_leg* leg,
+                                            uint32_t* words, uint32_t base, uint32_t all)
+{
+    const uint32_t control = base + S::CONTROL;
+    uint32_t begin;
+    bool is_dead = damacy__lz4_relay_await(words, DAMACY__LZ4_RELAY_OUT, leg->part, &begin) & 1;
+    is_dead = is_dead || damacy__lds32(control + DAMACY__LZ4_RELAY_WRONG) != 0 ||
+              !damacy__lz4_relay_fits<S>(s, base, all, begin);
+    damacy__sts32(control + DAMACY__LZ4_RELAY_BEGIN, begin);
+    damacy__sts32(control + DAMACY__LZ4_RELAY_WRONG, is_dead);
+    if (is_dead || begin - s->first >= 65536)
+        damacy__lz4_relay_tell_out<S>(leg, words, base, begin, !is_dead);
+}
+
+// Adds up what a thread's sequences come to, and passes on where the output begins. All threads.
+// False if the part is left.
 template <class S>
 DAMACY__INLINE bool damacy__lz4_relay_sum(const damacy__lz4_state* s, damacy__lz4_leg* leg,
-                                          uint32_t base, uint32_t begin)
+                                          uint32_t* words, uint32_t base)
 {
     const uint32_t n = leg->t.n_tokens - 1, control = base + S::CONTROL;
     const uint32_t each = (n + S::THREADS - 1) / S::THREADS;
@@ -216,7 +403,7 @@ DAMACY__INLINE bool damacy__lz4_relay_sum(const damacy__lz4_state* s, damacy__lz
     damacy__lz4_sequence q;
     bool is_wrong = false;
     if (threadIdx.x < 32)
-        damacy__lz4_relay_last<S>(s, leg, base, s->limit - begin);
+        damacy__lz4_relay_last<S>(s, leg, words, base);
     for (uint32_t i = from; i < to; i++) {
         damacy__lz4_relay_read<S>(leg, base, i, &q);
         bytes += q.n_literals + q.n_match;
@@ -232,21 +419,26 @@ DAMACY__INLINE bool damacy__lz4_relay_sum(const damacy__lz4_state* s, damacy__lz
     leg->is_held = 0;
     const damacy__u32x4 last = damacy__lds128(control + DAMACY__LZ4_RELAY_LAST);
     leg->size = all + last.y + last.z;
-    const uint32_t cut = damacy__lds32(control + DAMACY__LZ4_RELAY_CUT);
-    if (all > s->limit - begin || last.y + cut > s->limit - begin - all ||
-        last.z > s->limit - begin - all - last.y)
-        return false;
-    if (begin - s->first < 65536) { // a match may begin before the output
-        uint32_t y = leg->y + begin - s->first;
-        for (uint32_t i = from; i < to; i++) {
-            damacy__lz4_relay_read<S>(leg, base, i, &q);
-            y += q.n_literals;
-            is_wrong = is_wrong || q.offset > y;
-            y += q.n_match;
-        }
-        if (is_wrong || last.w > all + begin - s->first + last.y)
-            damacy__sts32(control + DAMACY__LZ4_RELAY_WRONG, 1);
-        damacy__sync_block();
+    if (threadIdx.x == 0)
+        damacy__lz4_relay_place<S>(s, leg, words, base, all);
+    damacy__sync_block();
+    const uint32_t begin = damacy__lds32(control + DAMACY__LZ4_RELAY_BEGIN);
+    is_wrong = damacy__lds32(control + DAMACY__LZ4_RELAY_WRONG) != 0;
+    if (is_wrong || begin - s->first >= 65536)
+        return !is_wrong;
+    damacy__sync_block(); // all have read WRONG
+    uint32_t y = leg->y + begin - s->first;
+    for (uint32_t i = from; i < to; i++) {
+        damacy__lz4_relay_read<S>(leg, base, i, &q);
+        y += q.n_literals;
+        is_wrong = is_wrong || q.offset > y;
+        y += q.n_match;
     }
-    return damacy__lds32(control + DAMACY__LZ4_RELAY_WRONG) == 0;
+    if (is_wrong || last.w > all + begin - s->first + last.y)
+        damacy__sts32(control + DAMACY__LZ4_RELAY_WRONG, 1);
+    damacy__sync_block();
+    is_wrong = damacy__lds32(control + DAMACY__LZ4_RELAY_WRONG) != 0;
+    if (threadIdx.x == 0)
+        damacy__lz4_relay_tell_out<S>(leg, words, base, begin, !is_wrong);
+    return !is_wrong;
 }

@@ -219,7 +219,7 @@ DAMACY__INLINE void damacy__lz4_relay_tile(const damacy__lz4_state* s, damacy__l
         damacy__sync_block();
         damacy__lz4_relay_load<S>(s, leg, base, n, damacy__lds32(known));
         if (threadIdx.x == 0)
-            damacy__lz4_relay_wait(words, DAMACY__LZ4_RELAY_DONE, leg->tile);
+            damacy__lz4_relay_wait(words, leg->tile);
         damacy__sync_block();
         damacy__lz4_relay_load<S>(s, leg, base, n, leg->tile);
         damacy__sync_block();

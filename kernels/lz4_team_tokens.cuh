@@ -65,7 +65,7 @@ typedef struct damacy__lz4_tokens {
 } damacy__lz4_tokens;
 
 enum : uint32_t { DAMACY__LZ4_ODD = 0x8000 }; // instead of an exit: the walk comes to this token
-enum : uint32_t { DAMACY__LZ4_MORE = 4 };     // bytes of 255 of a length, in blocks that shrink
+enum : uint32_t { DAMACY__LZ4_MORE = 4 };     // bytes of 255 of a length that is followed
 
 // Copies units [inside.x, inside.y) of 16 bytes from address `first` on to shared address `units`:
 // up to N of each thread.
@@ -109,12 +109,22 @@ DAMACY__INLINE void damacy__lz4_team_fetch(const damacy__lz4_state* s, damacy__l
 }
 
 // The place after the token at byte i of a segment, from its first byte; `after`: the byte after
-// the token. `most`: bytes of 255 that a match's length may have. *is_odd: it is behind that.
+// the token. `most`: bytes of 255 that a length may have, of literals one more if any. *is_odd: it
+// is behind that.
 DAMACY__INLINE uint32_t damacy__lz4_team_next(uint32_t segment, uint32_t i, uint32_t token,
                                               uint32_t after, uint32_t most, bool* is_odd)
 {
     uint32_t next = i + 3 + (token >> 4) + (token >= 0xf0 ? after + 1 : 0);
     *is_odd = token >= 0xf0 && after == 255;
+    if (most != 0 && *is_odd) {
+        uint32_t more = 255;
+#pragma unroll 1
+        for (uint32_t k = 0; k < most && more == 255; k++) {
+            more = damacy__lds8(segment + i + 2 + k);
+            next += more + 1;
+        }
+        *is_odd = more == 255;
+    }
     if ((token & 15) == 15) {
         uint32_t more = damacy__lds8(segment + next++);
 #pragma unroll 1
@@ -164,8 +174,8 @@ template <class S> DAMACY__INLINE void damacy__lz4_team_exits(uint32_t base, uin
     }
 }
 
-// The same for blocks that shrink to little, most of whose tokens would be odd, one byte after
-// another.
+// The same with lengths of several bytes, of which most tokens are in blocks that shrink to little,
+// one byte after another.
 template <class S> DAMACY__INLINE void damacy__lz4_team_long_exits(uint32_t base, uint32_t* steps)
 {
     const uint32_t begin = 32 * threadIdx.x, segment = base + S::BYTES + begin;
@@ -214,11 +224,42 @@ template <class S> DAMACY__INLINE void damacy__lz4_team_groups(uint32_t base)
         damacy__sts16(base + S::GROUP_EXITS + 64 * (first + k) + 2 * lane, at[k]);
 }
 
+// As damacy__lz4_more, 16 bytes at once where they are aligned.
+DAMACY__INLINE uint32_t damacy__lz4_team_more(uint32_t memory, uint32_t* at, uint32_t end)
+{
+    uint32_t byte = 255, sum = 0;
+    while (byte == 255 && *at < end) {
+        const uint32_t place = memory + DAMACY__LZ4_BYTES + *at;
+        if (place % 16 == 0 && *at + 16 <= end) {
+            const damacy__u32x4 v = damacy__lds128(place);
+            if ((v.x & v.y & v.z & v.w) == 0xffffffffu) {
+                sum += 16 * 255;
+                *at += 16;
+                continue;
+            }
+        }
+        byte = damacy__lds8(place);
+        sum += byte;
+        ++*at;
+    }
+    if (byte == 255)
+        *at = end + 1;
+    return sum;
+}
+
 // The place after an odd token.
 static __device__ __noinline__ uint32_t damacy__lz4_team_odd(uint32_t memory, uint32_t at,
                                                              uint32_t end)
 {
-    return damacy__lz4_next(memory, damacy__lz4_peek(memory, at), at, end);
+    const uint32_t token = damacy__lz4_peek(memory, at);
+    uint32_t n = token >> 4;
+    at++;
+    if (n == 15)
+        n += damacy__lz4_team_more(memory, &at, end);
+    at += n + 2;
+    if ((token & 15) == 15 && at < end)
+        (void)damacy__lz4_team_more(memory, &at, end);
+    return at;
 }
 
 // What the exit at `from` comes to.
@@ -319,12 +360,13 @@ DAMACY__INLINE uint32_t damacy__lz4_team_sum(uint32_t x, uint32_t at, uint32_t* 
 }
 
 // Finds for each byte of the part, which is in shared memory, where a walk from there leads,
-// whatever its entry is. steps: of a thread's bytes. All threads; no barrier at either end.
+// whatever its entry is. steps: of a thread's bytes. `times`: in blocks that shrink so many times
+// lengths of several bytes are followed, too. All threads; no barrier at either end.
 template <class S>
 DAMACY__INLINE void damacy__lz4_team_lead(const damacy__lz4_state* s, uint32_t base,
-                                          uint32_t* steps)
+                                          uint32_t* steps, uint32_t times)
 {
-    if (damacy__lz4_shrinks(s, 16))
+    if (damacy__lz4_shrinks(s, times))
         damacy__lz4_team_long_exits<S>(base, steps);
     else
         damacy__lz4_team_exits<S>(base, steps);
@@ -358,7 +400,7 @@ DAMACY__INLINE void damacy__lz4_team_find(const damacy__lz4_state* s, damacy__lz
     damacy__sync_block(); // the part before is done
     damacy__lz4_team_fetch<S>(s, t, base + S::BYTES, at);
     damacy__sync_block();
-    damacy__lz4_team_lead<S>(s, base, steps);
+    damacy__lz4_team_lead<S>(s, base, steps, 16);
     damacy__sync_block();
     damacy__lz4_team_list<S>(t, base, steps);
 }

@@ -265,10 +265,10 @@ template <class T> DAMACY__INLINE T damacy__atomic_load(const T* p) // of 32 or 
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 #endif
 }
-DAMACY__INLINE void damacy__atomic_store(uint32_t* p, uint32_t v)
+template <class T> DAMACY__INLINE void damacy__atomic_store(T* p, T v)
 {
 #ifdef __CUDACC__
-    *(volatile uint32_t*)p = v;
+    *(volatile T*)p = v;
 #else
     __atomic_store_n(p, v, __ATOMIC_RELAXED);
 #endif

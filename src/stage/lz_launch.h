@@ -277,6 +277,16 @@ static uint32_t damacy__lz4_relay_size(const damacy__device* device, const damac
                : DAMACY__MAX(w->team_size, DAMACY__LZ4_RELAY_LEAST);
 }
 
+/* The same of those that shrink much, of which a team makes more: they are for relays where they
+ * could be two for three multiprocessors at most. */
+static uint32_t damacy__lz4_relay_shrunk(const damacy__device* device, const damacy__lz_call* call,
+                                         const damacy__lz4_wave* w)
+{
+    const uint64_t size = call->likely_size / (uint64_t)device->n_multiprocessors * 3 / 2;
+
+    return (uint32_t)DAMACY__MIN(DAMACY__MAX(size, (uint64_t)w->relay_size), UINT32_MAX);
+}
+
 /* Decodes the jobs of a wave that are for teams, at most n_teams at once; `likely`: how many to
  * expect. What these leave is for a kernel behind this one. */
 static damacy_status damacy__lz4_launch_teams(const damacy__lz_kernels* kernels,
@@ -316,6 +326,7 @@ static damacy_status damacy__lz4_launch(const damacy__lz_kernels* kernels, damac
         }
     }
     w.relay_size = damacy__lz4_relay_size(device, call, &w);
+    w.relay_shrunk = damacy__lz4_relay_shrunk(device, call, &w);
     DAMACY__TRY(damacy__lz_step(&k[DAMACY__LZ4_SPARSE_FIRST], device, call, (n_blocks + 1) / 2, 64,
                                 DAMACY__LZ4_SPARSE_SHARED, &w, sizeof w, err));
     w.is_begun = 1;

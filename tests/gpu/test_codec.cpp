@@ -346,35 +346,51 @@ TEST(codec_gpu_decodes_lz4_and_blosc_with_scratch_of_either_query)
     }
 }
 
-// By several teams each: short sequences, half a block of literals that end it, few long sequences.
-// One has a byte too little room.
+// Bytes of several kinds: short sequences, half a block of literals that end it, few long
+// sequences, lines nearly alike, runs.
+static bytes large_block(unsigned kind, size_t n, uint64_t* seed)
+{
+    bytes v(n);
+    for (size_t k = 0; k < n; k++) {
+        const uint64_t x = test_random(seed);
+        const uint8_t noise = (uint8_t)(x >> 56);
+        if (kind == 3)
+            v[k] = k % 700 < 60 && k > 700 ? v[k - 700] : noise;
+        else if (kind == 4)
+            v[k] = k >= 512 && (x & 127) ? v[k - 512] : noise;
+        else if (kind == 5)
+            v[k] = k && (x & 255) ? v[k - 1] : noise;
+        else if (kind % 2 == 0 && k > n / 2)
+            v[k] = noise;
+        else
+            v[k] = k & 1 ? 0 : (uint8_t)(100 + (x >> 60));
+    }
+    return v;
+}
+
+// By several teams each, more and less, so that parts are large and small. One has a byte too
+// little room.
 TEST(codec_gpu_decodes_large_blocks_of_lz4_and_refuses_one_without_room)
 {
     NEED(DAMACY_CODEC_LZ4)
-    const unsigned n = getenv("DAMACY_TEST_SMALL") ? 2 : 5; // under a sanitizer
+    const bool is_small = getenv("DAMACY_TEST_SMALL") != nullptr; // under a sanitizer
     uint64_t seed = 7;
-    std::vector<codec_frame> frames;
-    std::vector<bytes> raw;
-    for (unsigned i = 0; i < n; i++) {
-        codec_frame f;
-        raw.push_back(bytes(n == 2 ? 262144 : 300000 + (size_t)(test_random(&seed) % 300000)));
-        for (size_t k = 0; k < raw[i].size(); k++) {
-            const uint64_t x = test_random(&seed);
-            if (i == 3)
-                raw[i][k] = k % 700 < 60 && k > 700 ? raw[i][k - 700] : (uint8_t)(x >> 56);
-            else if (i % 2 == 0 && k > raw[i].size() / 2)
-                raw[i][k] = (uint8_t)(x >> 56);
-            else
-                raw[i][k] = k & 1 ? 0 : (uint8_t)(100 + (x >> 60));
+    for (const unsigned n : {6u, 60u}) {
+        std::vector<codec_frame> frames;
+        std::vector<bytes> raw;
+        for (unsigned i = 0; i < (is_small ? 2 : n); i++) {
+            const size_t size = is_small ? 0 : 40000 + (size_t)(test_random(&seed) % 300000);
+            codec_frame f;
+            raw.push_back(large_block(is_small ? 4 * i : i % 6, 262144 + size, &seed));
+            f.src = pack(DAMACY_CODEC_LZ4, raw[i], i);
+            f.capacity = raw[i].size() - (i == 1);
+            frames.push_back(f);
         }
-        f.src = pack(DAMACY_CODEC_LZ4, raw[i], i);
-        f.capacity = raw[i].size() - (i == 1);
-        frames.push_back(f);
-    }
-    gpu(DAMACY_CODEC_LZ4)->must(gpu(DAMACY_CODEC_LZ4)->run(frames, codec_options()));
-    for (size_t i = 0; i < n; i++) {
-        CHECK_EQ(frames[i].status == DAMACY_FRAME_OK, i != 1);
-        CHECK(frames[i].is_clean && (i == 1 || frames[i].out == raw[i]));
+        gpu(DAMACY_CODEC_LZ4)->must(gpu(DAMACY_CODEC_LZ4)->run(frames, codec_options()));
+        for (size_t i = 0; i < frames.size(); i++) {
+            CHECK_EQ(frames[i].status == DAMACY_FRAME_OK, i != 1);
+            CHECK(frames[i].is_clean && (i == 1 || frames[i].out == raw[i]));
+        }
     }
 }
 

@@ -7,13 +7,17 @@
 #include <algorithm>
 
 typedef std::vector<uint8_t> bytes;
-typedef damacy__lz4_relay<128, 4> relay; // parts of 4 KiB, tiles of 512 bytes
+typedef damacy__lz4_relay<128, 4> relay; // parts of 4 KiB at most, tiles of 512 bytes
+enum : uint32_t {
+    MANY = DAMACY__LZ4_RELAY_FEW
+}; // blocks of threads a block, so that parts are small
 
 struct wave_of {
     std::vector<bytes> src, out;
     std::vector<damacy__job> jobs;
     std::vector<damacy__job_result> results;
     uint32_t n = 0;
+    uint32_t shrunk = 1; // room from which on blocks that shrink much are for relays
 
     // Places are at any alignment; `size`: of the output.
     void add(const bytes& block, size_t size)
@@ -64,6 +68,7 @@ struct wave_of {
         wave.max_jobs = wave.team_most = n;
         wave.team_size = DAMACY__LZ4_TEAM_NEVER;
         wave.relay_size = 1;
+        wave.relay_shrunk = shrunk;
         lz4_shrunk_times = 24;
         simt::launch(dim3((n + 1) / 2), dim3(64), DAMACY__LZ4_SPARSE_SHARED,
                      [&] { damacy_lz4_sparse(wave); });
@@ -79,13 +84,13 @@ struct wave_of {
     }
 };
 
-// Bytes that LZ4 shrinks 1.1 to 8 times, of several kinds.
+// Bytes that LZ4 shrinks 1.1 to 70 times, of several kinds.
 static bytes raw_of(unsigned kind, size_t n, uint64_t* seed)
 {
     bytes v(n);
     for (size_t i = 0; i < n; i++) {
         const uint64_t r = test_random(seed) >> 24;
-        switch (kind % 5) {
+        switch (kind % 8) {
         case 0: // 16-bit values with noise in few bits
             v[i] = i & 1 ? 0 : (uint8_t)(100 + (r & 7) + (r >> 8 & 3));
             break;
@@ -98,6 +103,15 @@ static bytes raw_of(unsigned kind, size_t n, uint64_t* seed)
         case 3: // long runs of literals between far repeats
             v[i] = i >= 5000 && i % 5000 < 2500 ? v[i - 4321] : (uint8_t)r;
             break;
+        case 4: // a line of 200 bytes again and again, with a change now and then
+            v[i] = i >= 200 && (r & 63) ? v[i - 200] : (uint8_t)r;
+            break;
+        case 5: // runs of up to a few hundred bytes
+            v[i] = i && (r & 127) ? v[i - 1] : (uint8_t)(r >> 8 & 3);
+            break;
+        case 6: // and of a thousand
+            v[i] = i && (r & 511) ? v[i - 1] : (uint8_t)(r >> 16);
+            break;
         default: // short sequences
             v[i] = (uint8_t)(r & 1 ? 'a' : (r >> 1 & 3) * 5);
         }
@@ -108,7 +122,7 @@ static bytes raw_of(unsigned kind, size_t n, uint64_t* seed)
 TEST(relays_alone_decode_right_blocks)
 {
     uint64_t seed = test_seed();
-    for (const uint32_t n_blocks : {1u, 3u, 7u}) {
+    for (const uint32_t n_blocks : {1u, 3u, 7u, MANY * 10}) {
         std::vector<bytes> raw;
         wave_of w;
         for (unsigned i = 0; i < 10; i++) {
@@ -157,30 +171,32 @@ TEST(sequences_longer_than_parts_and_tiles_decode_to_their_bytes)
 {
     uint64_t seed = test_seed();
     const size_t lengths[] = {0, 1, 14, 15, 16, 269, 270, 500, 511, 512, 2047, 2048, 5000};
-    wave_of w;
-    std::vector<bytes> raw(24);
-    for (auto& r : raw) {
-        bytes src;
-        for (unsigned k = 0; k < 60; k++) {
-            const uint64_t x = test_random(&seed) >> 16;
-            const size_t n = lengths[x % (x >> 20 & 7 ? 6 : 13)] + (k == 0);
-            const size_t m = 4 + lengths[(x >> 8) % (x >> 24 & 7 ? 6 : 13)];
-            const size_t most = std::min<size_t>(r.size() + n, 65535);
-            const size_t far = x >> 27 & 1 ? most : std::min<size_t>(most, 9);
-            put_sequence(&src, &r, n, m, 1 + (size_t)((x >> 28) % far), &seed);
+    for (const uint32_t n_blocks : {5u, MANY * 24}) {
+        wave_of w;
+        std::vector<bytes> raw(24);
+        for (auto& r : raw) {
+            bytes src;
+            for (unsigned k = 0; k < 60; k++) {
+                const uint64_t x = test_random(&seed) >> 16;
+                const size_t n = lengths[x % (x >> 20 & 7 ? 6 : 13)] + (k == 0);
+                const size_t m = 4 + lengths[(x >> 8) % (x >> 24 & 7 ? 6 : 13)];
+                const size_t most = std::min<size_t>(r.size() + n, 65535);
+                const size_t far = x >> 27 & 1 ? most : std::min<size_t>(most, 9);
+                put_sequence(&src, &r, n, m, 1 + (size_t)((x >> 28) % far), &seed);
+            }
+            put_sequence(&src, &r, 5 + lengths[test_random(&seed) % 13], 0, 0, &seed);
+            w.add(src, r.size());
         }
-        put_sequence(&src, &r, 5 + lengths[test_random(&seed) % 13], 0, 0, &seed);
-        w.add(src, r.size());
+        w.run(n_blocks, 0);
+        w.check_right(raw);
     }
-    w.run(5, 2);
-    w.check_right(raw);
 }
 
 // The literals that end a block are shared by parts, wherever they and their lengths begin and end.
 TEST(literals_that_end_a_block_are_shared_by_parts)
 {
     uint64_t seed = test_seed();
-    for (const uint32_t n_blocks : {1u, 4u}) {
+    for (const uint32_t n_blocks : {1u, 4u, MANY * 40}) {
         wave_of w;
         std::vector<bytes> raw(40);
         for (unsigned i = 0; i < raw.size(); i++) {
@@ -205,19 +221,21 @@ TEST(literals_that_end_a_block_are_shared_by_parts)
 TEST(literals_without_room_and_cut_ones_are_refused)
 {
     uint64_t seed = test_seed();
-    wave_of w;
-    for (unsigned i = 0; i < 12; i++) {
-        bytes src, raw;
-        put_sequence(&src, &raw, 100, 8, 5, &seed);
-        put_sequence(&src, &raw, 20000 + 900 * i, 0, 0, &seed);
-        if (i % 2)
-            src.resize(src.size() - 1 - 700 * i);
-        w.add(src, raw.size() - (i % 2 ? 0 : 1 + 700 * i));
-    }
-    w.run(3, 2);
-    for (unsigned i = 0; i < 12; i++) {
-        CHECK(w.results[i].status != DAMACY__JOB_OK);
-        CHECK(w.is_clean(i));
+    for (const uint32_t n_blocks : {3u, MANY * 12}) {
+        wave_of w;
+        for (unsigned i = 0; i < 12; i++) {
+            bytes src, raw;
+            put_sequence(&src, &raw, 100, 8, 5, &seed);
+            put_sequence(&src, &raw, 20000 + 900 * i, 0, 0, &seed);
+            if (i % 2)
+                src.resize(src.size() - 1 - 700 * i);
+            w.add(src, raw.size() - (i % 2 ? 0 : 1 + 700 * i));
+        }
+        w.run(n_blocks, 2);
+        for (unsigned i = 0; i < 12; i++) {
+            CHECK(w.results[i].status != DAMACY__JOB_OK);
+            CHECK(w.is_clean(i));
+        }
     }
 }
 
@@ -235,6 +253,7 @@ TEST(teams_have_all_blocks_of_a_wave_with_others)
                     raw[2][k] = (uint8_t)(k % 100 < 6 ? test_random(&seed) >> 50 : 0);
             w.add(lz4_block(raw[i], 0), raw[i].size());
         }
+        w.shrunk = 0xffffffff;
         w.run(3, 0);
         for (unsigned i = 0; i < 4; i++)
             if (i != 2)
@@ -251,11 +270,11 @@ TEST(teams_have_all_blocks_of_a_wave_with_others)
 TEST(wrong_blocks_are_refused_as_without_relays_and_cost_others_nothing)
 {
     uint64_t seed = test_seed();
-    for (unsigned round = 0; round < 12; round++) {
+    for (unsigned round = 0; round < 24; round++) {
         std::vector<bytes> raw;
         wave_of w, without;
         for (unsigned i = 0; i < 6; i++) {
-            raw.push_back(raw_of(i, 9000 + (size_t)(test_random(&seed) % 9000), &seed));
+            raw.push_back(raw_of(i + round, 9000 + (size_t)(test_random(&seed) % 9000), &seed));
             bytes src = lz4_block(raw[i], 0);
             if (i % 3 == 2) { // many literals to its end
                 raw[i].clear();
@@ -280,7 +299,7 @@ TEST(wrong_blocks_are_refused_as_without_relays_and_cost_others_nothing)
             w.add(src, size);
             without.add(src, size);
         }
-        w.run(4, 2);
+        w.run(round % 8 < 4 ? 4 : MANY * 6, 2);
         without.results.resize(without.n);
         lz4_run(without.jobs.data(), without.results.data(), &without.n, without.n);
         for (size_t i = 0; i < raw.size(); i++) {

@@ -374,6 +374,26 @@ TEST(relays_are_for_devices_that_hold_them)
     CHECK_EQ(damacy__lz4_relay_size(&one, &call, &wave), 0);
 }
 
+// 88 of a size on 132 multiprocessors are, 89 are not; nor are any that others are not.
+TEST(blocks_that_shrink_are_for_relays_where_they_are_few)
+{
+    damacy__lz4_wave wave = {};
+    damacy__lz_call call = {};
+    damacy__device one = {};
+    const uint32_t size = 4u << 20;
+
+    one.n_multiprocessors = 132;
+    wave.relay_size = DAMACY__LZ4_RELAY_LEAST;
+    call.likely_size = 88ull * size;
+    CHECK(damacy__lz4_relay_shrunk(&one, &call, &wave) <= size);
+    call.likely_size = 89ull * size;
+    CHECK(damacy__lz4_relay_shrunk(&one, &call, &wave) > size);
+    call.likely_size = 0;
+    CHECK_EQ(damacy__lz4_relay_shrunk(&one, &call, &wave), wave.relay_size);
+    call.likely_size = UINT64_MAX;
+    CHECK_EQ(damacy__lz4_relay_shrunk(&one, &call, &wave), UINT32_MAX);
+}
+
 // On one multiprocessor: of all output a twelfth, but no small ones.
 TEST(the_size_of_blocks_for_teams_is_a_part_of_all_output)
 {
