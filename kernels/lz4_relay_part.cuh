@@ -150,13 +150,13 @@ typedef struct damacy__lz4_leg {
     uint32_t tile; // output position of the tile
 } damacy__lz4_leg;
 
-// How a block is cut into parts: of as many bytes as make three tiles of the output, by its mean.
+// How a block is cut into parts: of as many bytes as make two tiles of the output, by its mean.
 // `is_few`: less than a tile, as it is the way from tile to tile that takes the time then. Parts
 // are of aligned addresses, so that the first may be shorter.
 template <class S>
 DAMACY__INLINE damacy__lz4_parts damacy__lz4_relay_parts(const damacy__lz4_state* s, bool is_few)
 {
-    const float output = is_few ? S::TILE * 7 / 8 : 3 * S::TILE;
+    const float output = is_few ? S::TILE * 7 / 8 : 2 * S::TILE;
     const float size = output * (float)s->size / (float)(s->limit - s->first);
     const uint32_t least = damacy__max(S::PART / 128, s->size / DAMACY__LZ4_RELAY_PARTS_MOST);
     damacy__lz4_parts parts;
