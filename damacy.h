@@ -10421,8 +10421,8 @@ typedef struct damacy__lz4_wave {
      * n_multiprocessors hold (0: not for that); and those with room for team_size bytes or more. */
     uint32_t team_most, team_some, team_shrink, team_size;
     uint32_t n_multiprocessors;
-    /* Jobs with room for so much are for relays, 0: none are; those that shrink more than others
-     * with room for so much. */
+    /* Jobs with room for relay_size bytes or more are for relays (0: none are), those that shrink
+     * more than others with room for relay_shrunk. */
     uint32_t relay_size, relay_shrunk;
     uint32_t zero;
     uint64_t chunks; /* damacy__blosc_chunk[], of planes; 0: there are none */
@@ -13204,8 +13204,8 @@ __extension__ static const char damacy__source_lz4_abi_h[] =
     "     * n_multiprocessors hold (0: not for that); and those with room for team_size bytes or more. */\n"
     "    uint32_t team_most, team_some, team_shrink, team_size;\n"
     "    uint32_t n_multiprocessors;\n"
-    "    /* Jobs with room for so much are for relays, 0: none are; those that shrink more than others\n"
-    "     * with room for so much. */\n"
+    "    /* Jobs with room for relay_size bytes or more are for relays (0: none are), those that shrink\n"
+    "     * more than others with room for relay_shrunk. */\n"
     "    uint32_t relay_size, relay_shrunk;\n"
     "    uint32_t zero;\n"
     "    uint64_t chunks; /* damacy__blosc_chunk[], of planes; 0: there are none */\n"
@@ -14082,8 +14082,9 @@ __extension__ static const char damacy__source_lz4_long_cuh[] =
     "    return s->status == DAMACY__JOB_OK && damacy__lz4_shrinks(s, DAMACY__LZ4_SHRUNK);\n"
     "}\n"
     "\n"
-    "enum : uint32_t { // what is known of a block meanwhile, in its result: AT and OUT are pairs of\n"
-    "                  // words\n"
+    "// What is known of a block meanwhile, by word of its result. AT and OUT are pairs of words, see\n"
+    "// lz4_relay_part.cuh.\n"
+    "enum : uint32_t {\n"
     "    DAMACY__LZ4_RELAY_AT = 0,   // first token of a part, in the source\n"
     "    DAMACY__LZ4_RELAY_OUT = 2,  // its output position\n"
     "    DAMACY__LZ4_RELAY_DONE = 4, // below it all output is there\n"
@@ -14821,8 +14822,7 @@ __extension__ static const char damacy__source_lz4_relay_cuh[] =
     "    return index;\n"
     "}\n"
     "\n"
-    "// Takes a part of the job, if one is left. *is_rest: it is known to be literals\n"
-    "// alone.\n"
+    "// Takes a part of the job, if one is left. *is_rest: it is known to be literals alone.\n"
     "template <class S>\n"
     "DAMACY__INLINE bool damacy__lz4_relay_claim(const damacy__lz4_wave* wave, uint32_t index,\n"
     "                                            bool is_few, damacy__lz4_parts* parts, uint32_t* part,\n"

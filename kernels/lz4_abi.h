@@ -81,8 +81,8 @@ typedef struct damacy__lz4_wave {
      * n_multiprocessors hold (0: not for that); and those with room for team_size bytes or more. */
     uint32_t team_most, team_some, team_shrink, team_size;
     uint32_t n_multiprocessors;
-    /* Jobs with room for so much are for relays, 0: none are; those that shrink more than others
-     * with room for so much. */
+    /* Jobs with room for relay_size bytes or more are for relays (0: none are), those that shrink
+     * more than others with room for relay_shrunk. */
     uint32_t relay_size, relay_shrunk;
     uint32_t zero;
     uint64_t chunks; /* damacy__blosc_chunk[], of planes; 0: there are none */

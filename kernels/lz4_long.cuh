@@ -359,8 +359,9 @@ DAMACY__INLINE bool damacy__lz4_is_shrunk(const damacy__lz4_state* s)
     return s->status == DAMACY__JOB_OK && damacy__lz4_shrinks(s, DAMACY__LZ4_SHRUNK);
 }
 
-enum : uint32_t { // what is known of a block meanwhile, in its result: AT and OUT are pairs of
-                  // words
+// What is known of a block meanwhile, by word of its result. AT and OUT are pairs of words, see
+// lz4_relay_part.cuh.
+enum : uint32_t {
     DAMACY__LZ4_RELAY_AT = 0,   // first token of a part, in the source
     DAMACY__LZ4_RELAY_OUT = 2,  // its output position
     DAMACY__LZ4_RELAY_DONE = 4, // below it all output is there

@@ -88,8 +88,7 @@ DAMACY__INLINE uint32_t damacy__lz4_relay_first(uint32_t base, uint32_t n, uint3
     return index;
 }
 
-// Takes a part of the job, if one is left. *is_rest: it is known to be literals
-// alone.
+// Takes a part of the job, if one is left. *is_rest: it is known to be literals alone.
 template <class S>
 DAMACY__INLINE bool damacy__lz4_relay_claim(const damacy__lz4_wave* wave, uint32_t index,
                                             bool is_few, damacy__lz4_parts* parts, uint32_t* part,
