@@ -90,6 +90,13 @@ DAMACY__INLINE void damacy__lz4_relay_tell(uint32_t* words, uint32_t i, uint32_t
         damacy__atomic_store(damacy__lz4_relay_pair(words, i), pair);
 }
 
+// A block of threads has waited in vain.
+DAMACY__INLINE void damacy__lz4_relay_give_up(uint32_t* words)
+{
+    const uint32_t vain = DAMACY__LZ4_RELAY_VAIN;
+    damacy__atomic_store(words + DAMACY__LZ4_RELAY_LEFT, vain);
+}
+
 // Waits for pair i of part `part`. *v: its word. Returns the second one. One thread.
 DAMACY__INLINE uint32_t damacy__lz4_relay_await(uint32_t* words, uint32_t i, uint32_t part,
                                                 uint32_t* v)
@@ -101,7 +108,7 @@ DAMACY__INLINE uint32_t damacy__lz4_relay_await(uint32_t* words, uint32_t i, uin
         pair = damacy__atomic_load(at);
     }
     if ((uint32_t)(pair >> 33) < part) {
-        damacy__atomic_store(words + DAMACY__LZ4_RELAY_LEFT, +DAMACY__LZ4_RELAY_VAIN);
+        damacy__lz4_relay_give_up(words);
         pair = (uint64_t)(2 * part + 1) << 32;
     } else if (pair >> 32 & 1) {
         (void)damacy__acquire(at);
@@ -116,7 +123,7 @@ DAMACY__INLINE void damacy__lz4_relay_wait(uint32_t* words, uint32_t v)
     uint32_t* const done = words + DAMACY__LZ4_RELAY_DONE;
     for (uint32_t k = 0; damacy__atomic_load(done) < v; k++) {
         if (k == DAMACY__POLLS) {
-            damacy__atomic_store(words + DAMACY__LZ4_RELAY_LEFT, +DAMACY__LZ4_RELAY_VAIN);
+            damacy__lz4_relay_give_up(words);
             break;
         }
         DAMACY__PAUSE();

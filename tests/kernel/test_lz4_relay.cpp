@@ -8,9 +8,8 @@
 
 typedef std::vector<uint8_t> bytes;
 typedef damacy__lz4_relay<128, 4> relay; // parts of 4 KiB at most, tiles of 512 bytes
-enum : uint32_t {
-    MANY = DAMACY__LZ4_RELAY_FEW
-}; // blocks of threads a block, so that parts are small
+// Times as many blocks of threads as blocks, from which on parts are small.
+static constexpr uint32_t MANY = DAMACY__LZ4_RELAY_FEW;
 
 struct wave_of {
     std::vector<bytes> src, out;
